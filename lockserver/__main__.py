@@ -1,0 +1,106 @@
+"""`lockserver`: the command. Settings and a sentence for what a person can put right; the work is in `server.py`."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from lockserver import memory
+from lockserver.messages import Status
+from lockserver.server import CannotStart, Options, Server
+from sidecar import ledger, process
+from sidecar.durable import AlreadyLocked
+from sidecar.logs import Log
+from sidecar.settings import BadValue, Parser, host_port, seconds
+
+EXAMPLES = """\
+examples:
+  lockserver --run-dir /run/failover                    in the pod; memory by NVML where there is one
+  lockserver --run-dir /tmp/try --memory none           on a laptop, to try it out
+  lockserver --run-dir /run/failover --metrics :9400    with Prometheus metrics
+
+It runs until SIGTERM or SIGINT. The lock outlives it: a holder goes on, and finds the next server by itself.
+"""
+
+
+def _mode(text: str) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0 <= mode <= 0o777:
+        raise BadValue(f"{text!r} is no mode; allowed: octal digits such as 600 or 660")
+    return mode
+
+
+def _uids(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(uid) for uid in text.split(",") if uid)
+    except ValueError:
+        raise BadValue(f"{text!r} is no list of users; allowed: numbers such as 1000,1001") from None
+
+
+def parser() -> Parser:
+    p = Parser(prog="lockserver", description="Decides which engine may be awake, and grants the next one only when the last is proven gone.", epilog=EXAMPLES)
+    p.setting("--run-dir", required=True, parse=Path, metavar="DIR", help="where the socket, the holder file and the life files are; on tmpfs if possible")
+    p.setting("--window-s", default=10, parse=seconds, metavar="S", help="how long a new server waits for the holder that it finds in the file")
+    p.setting("--settle-s", default=2, parse=seconds, metavar="S", help="how long a server without a holder file waits for a holder that it can't know of")
+    p.setting("--memory", default="auto", choices=memory.KINDS, help="who says how much device memory is free")
+    p.setting("--memory-bound-s", default=30, parse=seconds, metavar="S", help="how long a grant waits for memory once everything else is proven")
+    p.setting("--host-devices", parse=Path, shown_default="/dev/shm/gpu-failover-UID", metavar="DIR", env=ledger.ENVIRONMENT, help="where host devices are (--memory host)")
+    p.setting("--prepare-timeout-s", default=1, parse=seconds, metavar="S", help="how long the next engine may take to look at itself before it is passed over")
+    p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics there")
+    p.setting("--socket-mode", default="600", parse=_mode, metavar="MODE", help="permissions of the socket")
+    p.setting("--allow-uid", default="", parse=_uids, metavar="UID,...", help="further users whose processes may connect")
+    p.setting("--pidfds", default="auto", choices=("auto", "peer", "sent", "none"), help="how processes are seen; other than auto: as an older kernel would (5.15: sent)")
+    p.switch("--grant-unproven", help="after the window take a free life lock for proof, where pidfds and memory can't give it")
+    p.switch("--unsafe-presume-dead", help="after the window take a silent holder for dead. For filesystems without OFD locks; two engines may be awake")
+    p.switch("--log-json", help="log lines as JSON")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    log = Log("lockserver", json=options.log_json)
+    process.raise_descriptor_limit()
+    try:
+        reader = memory.reader(options.memory, options.host_devices or ledger.devices_directory())
+        observe = None
+        if options.metrics is not None:
+            from lockserver.metrics import Metrics
+
+            observe = Metrics(options.metrics).observe
+        server = Server(
+            Options(
+                run_dir=options.run_dir,
+                window_s=options.window_s,
+                settle_s=options.settle_s,
+                memory_bound_s=options.memory_bound_s,
+                prepare_timeout_s=options.prepare_timeout_s,
+                presume_dead=options.unsafe_presume_dead,
+                grant_unproven=options.grant_unproven,
+                socket_mode=options.socket_mode,
+                allow_uids=options.allow_uid,
+                pidfds=options.pidfds,
+            ),
+            reader,
+            log,
+            observe,
+        )
+    except (CannotStart, memory.NoReader, AlreadyLocked) as error:
+        print(f"lockserver: {error}", file=sys.stderr)
+        return 1
+    except Exception as error:
+        from sidecar.metrics import MetricsUnavailable
+
+        if not isinstance(error, MetricsUnavailable):
+            raise
+        print(f"lockserver: {error}", file=sys.stderr)
+        return 1
+    why = server.run()
+    log.info("stopped", why=why)
+    return 0 if why in ("SIGTERM", "SIGINT") else 1
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

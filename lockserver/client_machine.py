@@ -1,0 +1,435 @@
+"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `client.py` has the socket and the thread.
+
+One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both come back by themselves when the
+server does.
+
+The rules:
+ 1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.
+ 2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes, the address.
+ 3. A holder whose server is away goes on while nobody else can be granted: with proof, as long as the run directory is the one that it was granted in
+    (else it has the settling time to find the new server). Where a silent holder is presumed dead it ends *before* the window does.
+ 4. Told that another holds, or refused: it ends at once. So does a member that is refused.
+ 5. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
+"""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from lockserver import messages as m
+from lockserver.messages import ACTIVE, INIT
+
+RETRY_FIRST_S = 0.005
+RETRY_MOST_S = 0.1
+PRESUMED_DEAD_SHARE = 0.8
+"""Of the window: by then a holder that its server may presume dead has ended."""
+
+
+class Me(msgspec.Struct, frozen=True):
+    engine_id: str
+    incarnation: str
+    pid: int
+    main: bool
+
+
+# -- events: from the connection, and from the program -------------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    life: tuple[int, int]
+    same_directory: bool = True
+    """The run directory is the one in which this process began."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection ended, or could not be made."""
+
+    same_directory: bool = True
+
+
+class Hopeless(msgspec.Struct, frozen=True):
+    """There is nothing to come back to."""
+
+    why: str
+
+
+class Heard(msgspec.Struct, frozen=True):
+    message: m.ServerMessage
+
+
+class Want(msgspec.Struct, frozen=True):
+    lock: m.LockName
+    needs: dict[str, int] = {}  # noqa: RUF012  (msgspec copies it)
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """The program no longer waits for this lock."""
+
+    lock: m.LockName
+
+
+class SetReady(msgspec.Struct, frozen=True):
+    ready: bool
+    needs: dict[str, int] | None = None
+
+
+class SetServing(msgspec.Struct, frozen=True):
+    url: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    round: int
+    ok: bool
+    why: str = ""
+
+
+class DrainEnded(msgspec.Struct, frozen=True):
+    round: int
+    ok: bool
+    why: str = ""
+
+
+class AdoptChild(msgspec.Struct, frozen=True):
+    child: int
+    pid: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+# -- effects -------------------------------------------------------------------------------------------------------------
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Answered by `Connected` or `Disconnected`."""
+
+
+class Say(msgspec.Struct, frozen=True):
+    """The shell adds the descriptors that belong to the message."""
+
+    message: m.ClientMessage
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """This process counts: it may touch a device."""
+
+
+class Got(msgspec.Struct, frozen=True):
+    lock: str
+    token: int
+
+
+class ChildCounts(msgspec.Struct, frozen=True):
+    child: int
+
+
+class No(msgspec.Struct, frozen=True):
+    """The wish (or this process, which holds nothing yet) was refused."""
+
+    why: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """What was held is held no more, or may soon be somebody else's: end the process."""
+
+    why: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    round: int
+
+
+class BeginDrain(msgspec.Struct, frozen=True):
+    round: int
+    timeout_s: float
+
+
+class ServeOn(msgspec.Struct, frozen=True):
+    why: str
+
+
+class End(msgspec.Struct, frozen=True):
+    """Drained, and the successor is ready: exit."""
+
+
+class KeepCopies(msgspec.Struct, frozen=True):
+    """The descriptors that came with this message replace those kept before."""
+
+
+Effect = Connect | Say | Joined | Got | ChildCounts | No | Lost | Check | BeginDrain | ServeOn | End | KeepCopies
+Event = (
+    Connected
+    | Disconnected
+    | Hopeless
+    | Heard
+    | Want
+    | Withdraw
+    | SetReady
+    | SetServing
+    | Checked
+    | DrainEnded
+    | AdoptChild
+    | Tick
+)
+
+
+class Link(Enum):
+    AWAY = "away"
+    KNOCKING = "knocking"
+    IN = "in"
+
+
+class ClientMachine:
+    def __init__(self, me: Me) -> None:
+        self.me = me
+        self.link = Link.AWAY
+        self.holds: dict[m.LockName, int] = {}
+        self.wants: dict[m.LockName, dict[str, int]] = {}
+        self.ready = True
+        self.server_incarnation = ""
+        self.deadline = 0.0
+        self._out: list[Effect] = []
+        self._now = 0.0
+        self._withdrawn: set[str] = set()
+        self._children: dict[int, int] = {}
+        self._url = ""
+        self._secret = ""
+        self._number = 0
+        self._policy: m.Policy | None = None
+        self._kept: tuple[str, m.Keep] | None = None
+        """By which server, and what."""
+        self._retry_at = 0.0
+        self._retry_wait_s = RETRY_FIRST_S
+        self._connecting = False
+        self._away_since = 0.0
+        self._moved_at = math.inf
+        """Since when the run directory is another one."""
+        self._lost = False
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self._now, self._out = now, []
+        if self._lost:
+            return self._out
+        _HANDLERS[type(event)](self, event)
+        self._step()
+        return self._out
+
+    # -- the connection (rules 2 and 3) ----------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self.deadline = math.inf
+        if self._lost or self.link is Link.IN:
+            return
+        end_at, why = self._must_end_at()
+        if self._now >= end_at:
+            self._lose(why)
+            return
+        self.deadline = end_at
+        if self.link is Link.AWAY and not self._connecting:
+            if self._now >= self._retry_at:
+                self._connecting = True
+                self._out.append(Connect())
+            else:
+                self.deadline = min(self.deadline, self._retry_at)
+
+    def _must_end_at(self) -> tuple[float, str]:
+        """Until when a holder may go on without its server."""
+        policy = self._policy
+        if ACTIVE not in self.holds or policy is None:
+            return math.inf, ""
+        if policy.presume_dead:
+            return self._away_since + policy.window_s * PRESUMED_DEAD_SHARE, "the lock server is away, and would soon presume us dead"
+        return self._moved_at + policy.settle_s, "the run directory was replaced, and no lock server in it has us back in time"
+
+    def _on_connected(self, event: Connected) -> None:
+        self._connecting = False
+        self._see_directory(event.same_directory)
+        self.link = Link.KNOCKING
+        me = self.me
+        if me.main:
+            hello: m.ClientMessage = m.Register(
+                protocol=m.PROTOCOL,
+                engine_id=me.engine_id,
+                incarnation=me.incarnation,
+                life=event.life,
+                pid=me.pid,
+                claims=dict(self.holds),
+                secret=self._secret,
+            )
+        else:
+            hello = m.Join(
+                protocol=m.PROTOCOL,
+                engine_id=me.engine_id,
+                incarnation=me.incarnation,
+                life=event.life,
+                pid=me.pid,
+                number=self._number,
+            )
+        self._say(hello)
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        if self.link is Link.IN:
+            self._away_since = self._now
+            self._retry_wait_s = RETRY_FIRST_S
+            self._retry_at = self._now
+        else:
+            self._retry_at = self._now + self._retry_wait_s
+            self._retry_wait_s = min(self._retry_wait_s * 2, RETRY_MOST_S)
+        self.link, self._connecting = Link.AWAY, False
+        self._see_directory(event.same_directory)
+
+    def _on_hopeless(self, event: Hopeless) -> None:
+        self._connecting = False
+        self._refused(event.why)
+
+    def _see_directory(self, same: bool) -> None:
+        self._moved_at = math.inf if same else min(self._moved_at, self._now)
+
+    # -- what the server says --------------------------------------------------------------------------------------------
+
+    def _on_heard(self, event: Heard) -> None:
+        message = event.message
+        if isinstance(message, m.Welcome):
+            self._welcomed(message)
+        elif isinstance(message, m.Granted):
+            self._granted(message.lock, message.token)
+        elif isinstance(message, m.Refused):
+            self._refused(message.why)
+        elif isinstance(message, m.Prepare):
+            self._out.append(Check(message.round))
+        elif isinstance(message, m.Keep):
+            self._kept = (self.server_incarnation, message)
+            self._out.append(KeepCopies())
+        elif isinstance(message, m.Drain):
+            self._out.append(BeginDrain(message.round, message.timeout_s))
+        elif isinstance(message, m.Resume):
+            self._out.append(ServeOn(message.why))
+        elif isinstance(message, m.Exit):
+            self._out.append(End())
+        elif isinstance(message, m.Adopted):
+            self._out.append(ChildCounts(message.child))
+
+    def _welcomed(self, message: m.Welcome) -> None:
+        self.link = Link.IN
+        self._policy, self._number = message.policy, message.number
+        self._secret = message.secret or self._secret
+        if ACTIVE in self.holds and ACTIVE not in message.holds:
+            self._lose("the lock server knows nothing of our grant")
+            return
+        if INIT in self.holds and INIT not in message.holds:
+            del self.holds[INIT]
+        if self._kept is not None and self._kept[0] != message.server_incarnation:
+            keep = self._kept[1]
+            self._say(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers))
+        self.server_incarnation = message.server_incarnation
+        self._out.append(Joined())
+        for child, pid in self._children.items():
+            self._say(m.Adopt(child=child, pid=pid))
+        if INIT in message.holds and INIT not in self.holds and INIT not in self.wants:
+            self._say(m.Release())
+        for lock, needs in list(self.wants.items()):
+            if lock in message.holds:
+                self._granted(lock, message.holds[lock])
+            else:
+                self._say(m.Acquire(lock=lock, needs=needs))
+        if ACTIVE in self.wants and not self.ready:
+            self._say(m.Ready(ready=False))
+        if ACTIVE in self.holds and self._url:
+            self._say(m.Serving(url=self._url))
+
+    def _granted(self, lock: str, token: int) -> None:
+        name: m.LockName = ACTIVE if lock == ACTIVE else INIT
+        if name in self._withdrawn:
+            self._lose("the lock was granted after it was given up, and only an end releases it")
+        elif name in self.wants:
+            del self.wants[name]
+            self.holds[name] = token
+            self._out.append(Got(name, token))
+
+    def _refused(self, why: str) -> None:
+        if self.link is Link.IN:
+            self.wants.pop(ACTIVE, None)
+            self._out.append(No(why))
+        elif ACTIVE in self.holds or self.server_incarnation:
+            self._lose(why)
+        else:
+            self._lost = True
+            self._out.append(No(why))
+
+    def _lose(self, why: str) -> None:
+        self._lost = True
+        self.holds.clear()
+        self._out.append(Lost(why))
+
+    # -- what the program wants ------------------------------------------------------------------------------------------
+
+    def _on_want(self, event: Want) -> None:
+        if event.lock in self.holds:
+            self._out.append(Got(event.lock, self.holds[event.lock]))
+            return
+        self._withdrawn.discard(event.lock)
+        self.wants[event.lock] = event.needs
+        if event.lock == ACTIVE:
+            self.ready = True
+        self._say_if_in(m.Acquire(lock=event.lock, needs=event.needs))
+
+    def _on_withdraw(self, event: Withdraw) -> None:
+        if event.lock == INIT:
+            self.wants.pop(INIT, None)
+            self.holds.pop(INIT, None)
+            self._say_if_in(m.Release())
+        elif self.wants.pop(ACTIVE, None) is not None:
+            self._withdrawn.add(ACTIVE)
+            self._say_if_in(m.Ready(ready=False))
+
+    def _on_set_ready(self, event: SetReady) -> None:
+        self.ready = event.ready
+        if ACTIVE in self.wants:
+            if event.needs is not None:
+                self.wants[ACTIVE] = event.needs
+            self._say_if_in(m.Ready(ready=event.ready, needs=event.needs))
+
+    def _on_set_serving(self, event: SetServing) -> None:
+        self._url = event.url
+        if ACTIVE in self.holds:
+            self._say_if_in(m.Serving(url=event.url))
+
+    def _on_checked(self, event: Checked) -> None:
+        self._say_if_in(m.Prepared(round=event.round, ok=event.ok, why=event.why))
+
+    def _on_drain_ended(self, event: DrainEnded) -> None:
+        self._say_if_in(m.Drained(round=event.round, ok=event.ok, why=event.why))
+
+    def _on_adopt_child(self, event: AdoptChild) -> None:
+        self._children[event.child] = event.pid
+        self._say_if_in(m.Adopt(child=event.child, pid=event.pid))
+
+    def _on_tick(self, event: Tick) -> None:
+        """Time has passed; `_step` looks what follows."""
+
+    def _say_if_in(self, message: m.ClientMessage) -> None:
+        if self.link is Link.IN:
+            self._say(message)
+
+    def _say(self, message: m.ClientMessage) -> None:
+        self._out.append(Say(message))
+
+
+_HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
+    Connected: ClientMachine._on_connected,
+    Disconnected: ClientMachine._on_disconnected,
+    Hopeless: ClientMachine._on_hopeless,
+    Heard: ClientMachine._on_heard,
+    Want: ClientMachine._on_want,
+    Withdraw: ClientMachine._on_withdraw,
+    SetReady: ClientMachine._on_set_ready,
+    SetServing: ClientMachine._on_set_serving,
+    Checked: ClientMachine._on_checked,
+    DrainEnded: ClientMachine._on_drain_ended,
+    AdoptChild: ClientMachine._on_adopt_child,
+    Tick: ClientMachine._on_tick,
+}

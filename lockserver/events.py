@@ -1,0 +1,218 @@
+"""The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
+
+The shell feeds events one at a time and carries the effects of each out in order before the next. Four effects are questions; their answers
+come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`), `ReadMemory` (`MemoryRead`), `Persist` (`Persisted`, `PersistFailed`).
+
+Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is the machine's to `Forget`.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from lockserver.messages import ClientMessage, ServerMessage
+from lockserver.record import Record
+
+
+class Time(NamedTuple):
+    mono: float
+    """Seconds of a clock that never jumps: every wait is measured on it."""
+    wall: float
+    """Seconds since 1970: only for people to read."""
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """A process, as the kernel shows it."""
+
+    process: int | None
+    """The handle of its pidfd; None where there is none to be had."""
+    identity: str
+    """`pidfs:<inode>`, the same for every pidfd of one process in one boot; empty on older kernels."""
+    pid: int
+
+
+class Config(msgspec.Struct, frozen=True):
+    server_incarnation: str
+    server_pid: int = 0
+    boot_id: str = ""
+    evidence: str = "peer pidfd"
+    window_s: float = 10.0
+    settle_s: float = 2.0
+    memory_bound_s: float = 30.0
+    prepare_timeout_s: float = 1.0
+    exit_timeout_s: float = 10.0
+    presume_dead: bool = False
+    """The specification's letter: after the window a silent holder counts as dead, whatever its life lock says."""
+    grant_unproven: bool = False
+    """After the window a free life lock is enough, though neither pidfds nor memory prove it."""
+    reads_memory: bool = False
+    keepers: int = 4
+    """How many waiters keep copies of the holder's pidfds."""
+    history_size: int = 1000
+
+
+# -- events -------------------------------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True):
+    record: Record | None
+    unreadable: str = ""
+    """Why the file that is there can't be read; empty when it can, or when there is none."""
+    token_floor: int = 0
+    """Tokens begin above it: the machine's uptime, so that they grow even where the file was lost."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    conn: int
+    message: ClientMessage
+    peers: tuple[Peer, ...] = ()
+    """`Register`, `Join`: the sender itself. `Adopt`, `HandBack`: whom the descriptors name."""
+    life_held: bool = False
+    """`Register`, `Join`: the named life file is in its place, is the sender's, and is locked."""
+    secret: str = ""
+    """`Register`: a fresh one, to be given if the sender is new."""
+
+
+class Closed(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class Died(msgspec.Struct, frozen=True):
+    process: int
+
+
+class OutOfReach(msgspec.Struct, frozen=True):
+    """`Kill` was refused by the kernel: a sibling PID namespace."""
+
+    process: int
+
+
+class LifeProbed(msgspec.Struct, frozen=True):
+    tree: str
+    held: bool | None
+    """None: the file is gone, and no descriptor of it is left."""
+
+
+class StrangersProbed(msgspec.Struct, frozen=True):
+    held: tuple[str, ...]
+    free: tuple[str, ...]
+
+
+class MemoryRead(msgspec.Struct, frozen=True):
+    devices: dict[str, tuple[int, int]]
+    """Device -> (bytes free, bytes in all)."""
+    problem: str = ""
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class PersistFailed(msgspec.Struct, frozen=True):
+    seq: int
+    why: str
+
+
+class DirectoryReplaced(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = (
+    Started
+    | Received
+    | Closed
+    | Died
+    | OutOfReach
+    | LifeProbed
+    | StrangersProbed
+    | MemoryRead
+    | Persisted
+    | PersistFailed
+    | DirectoryReplaced
+    | Tick
+)
+
+
+# -- effects ------------------------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True):
+    conn: int
+    message: ServerMessage
+    processes: tuple[int, ...] = ()
+
+
+class Close(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class WatchDeath(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Forget(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Kill(msgspec.Struct, frozen=True):
+    process: int
+
+
+class ProbeLife(msgspec.Struct, frozen=True):
+    tree: str
+
+
+class ProbeStrangers(msgspec.Struct, frozen=True):
+    """Every life file but these."""
+
+    known: tuple[str, ...]
+
+
+class Unlink(msgspec.Struct, frozen=True):
+    tree: str
+
+
+class ReadMemory(msgspec.Struct, frozen=True):
+    pass
+
+
+class Persist(msgspec.Struct, frozen=True):
+    seq: int
+    record: Record
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """The public picture has changed."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    event: str
+    detail: dict[str, str | int | float | bool]
+    alarm: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True):
+    why: str
+
+
+Effect = (
+    Send
+    | Close
+    | WatchDeath
+    | Forget
+    | Kill
+    | ProbeLife
+    | ProbeStrangers
+    | Unlink
+    | ReadMemory
+    | Persist
+    | Publish
+    | Note
+    | Stop
+)

@@ -1,0 +1,56 @@
+"""Readers of device memory: what is free, and what there is in all. The rules about it are `queue.py`'s.
+
+    nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be confused
+    host   host devices, by the ledger that their locks are
+    none   nobody reads; status says `memory: unverified`
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from sidecar import ledger
+
+Reader = Callable[[], dict[str, tuple[int, int]]]
+"""Device -> (bytes free, bytes in all)."""
+
+KINDS = ("auto", "nvml", "host", "none")
+
+
+class NoReader(Exception):
+    """The reader that was asked for can't be had."""
+
+
+def reader(kind: str, host_devices: Path) -> Reader | None:
+    """`auto` is nvml where it works, else none."""
+    if kind == "host":
+        return lambda: ledger.read_devices(host_devices)
+    if kind == "none":
+        return None
+    try:
+        return _nvml()
+    except NoReader:
+        if kind == "auto":
+            return None
+        raise
+
+
+def _nvml() -> Reader:
+    try:
+        import pynvml
+    except ImportError:
+        raise NoReader("--memory nvml needs nvidia-ml-py: pip install 'gpu-failover[nvml]', or choose --memory none") from None
+    try:
+        pynvml.nvmlInit()
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    except pynvml.NVMLError as error:
+        raise NoReader(f"NVML does not work here ({error}); is the driver mounted into this container? Else choose --memory none") from None
+
+    def read() -> dict[str, tuple[int, int]]:
+        devices = {}
+        for name, handle in zip(names, handles, strict=True):
+            memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            devices[str(name)] = (int(memory.free), int(memory.total))
+        return devices
+
+    return read

@@ -1,0 +1,125 @@
+"""`holder.json`: what the server must remember across its own crash, and how it reads in the file.
+
+Pure: bytes in, values out. Writing it durably is `sidecar.durable`'s work, what goes into it is `machine.py`'s.
+"""
+
+import zlib
+
+import msgspec
+
+
+class Member(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process of the holder's tree."""
+
+    number: int
+    identity: str = ""
+    """`pidfs:<inode>` where the kernel has it; empty elsewhere."""
+    pid: int = 0
+
+
+class Tenure(msgspec.Struct, frozen=True):
+    """One lock in somebody's hand."""
+
+    engine_id: str
+    incarnation: str
+    token: int
+    granted_at: str
+    life_file: str
+    members: list[Member]
+    """The first is the main process."""
+    secret: str = ""
+    endpoint: str | None = None
+    verified: bool = False
+
+
+class Record(msgspec.Struct, frozen=True):
+    """Everything that outlives the server."""
+
+    boot_id: str
+    token: int
+    """The newest token ever granted, the holder's own if there is one; it only grows."""
+    active: Tenure | None = None
+    permits: dict[str, Tenure] = {}
+    gone: list[str] = []
+    """Life files of trees that are proven gone: to be unlinked, never to be joined again."""
+
+
+class UnreadableRecord(ValueError):
+    """The file is there, and it is not a record."""
+
+
+class _File(msgspec.Struct, frozen=True):
+    """The file's shape: flat, with Decision 8's `holder` and `granted_at` first, so that a person finds them."""
+
+    version: int
+    holder: str | None
+    granted_at: str | None
+    incarnation: str | None
+    token: int
+    boot_id: str
+    members: list[Member]
+    life_file: str | None
+    endpoint: str | None
+    memory_verified: bool
+    secret: str
+    permits: dict[str, Tenure]
+    gone: list[str]
+    crc32: int
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_File)
+_VERSION = 1
+
+
+def encode(record: Record) -> bytes:
+    a = record.active
+    file = _File(
+        version=_VERSION,
+        holder=a.engine_id if a else None,
+        granted_at=a.granted_at if a else None,
+        incarnation=a.incarnation if a else None,
+        token=record.token,
+        boot_id=record.boot_id,
+        members=a.members if a else [],
+        life_file=a.life_file if a else None,
+        endpoint=a.endpoint if a else None,
+        memory_verified=a.verified if a else False,
+        secret=a.secret if a else "",
+        permits=record.permits,
+        gone=record.gone,
+        crc32=0,
+    )
+    return _encoder.encode(msgspec.structs.replace(file, crc32=_sum(file)))
+
+
+def decode(data: bytes) -> Record:
+    try:
+        file = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UnreadableRecord(str(error)) from None
+    if file.version != _VERSION:
+        raise UnreadableRecord(f"version {file.version}; this server reads version {_VERSION}")
+    if file.crc32 != _sum(msgspec.structs.replace(file, crc32=0)):
+        raise UnreadableRecord("its checksum is wrong")
+    active = None
+    if file.holder is not None:
+        if file.incarnation is None or file.granted_at is None or file.life_file is None or not file.members:
+            raise UnreadableRecord("a holder is named, and too little is known of it")
+        active = Tenure(
+            engine_id=file.holder,
+            incarnation=file.incarnation,
+            token=file.token,
+            granted_at=file.granted_at,
+            life_file=file.life_file,
+            members=file.members,
+            secret=file.secret,
+            endpoint=file.endpoint,
+            verified=file.memory_verified,
+        )
+    return Record(file.boot_id, file.token, active, file.permits, file.gone)
+
+
+def _sum(file: _File) -> int:
+    """A flipped bit must not pass for a smaller token: the sum is over the file with its own field at zero."""
+    return zlib.crc32(_encoder.encode(file))

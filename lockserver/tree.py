@@ -1,0 +1,113 @@
+"""An engine's process tree, as far as the lock cares: who belongs to it, and what is known of its end.
+
+Pure data with the questions one may ask of it. What follows from the answers stands in `machine.py`.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from lockserver.events import Peer
+
+PROBE_FIRST_S = 0.002
+PROBE_MOST_S = 0.1
+MAIN = 1
+"""The main process is always the first member."""
+
+
+class Stage(enum.Enum):
+    AWAITED = "awaited"
+    """Known from the file, or through a member; its main process has not come to this server yet."""
+    PRESENT = "present"
+    """Its main process is connected, and not known to be dead."""
+    LOST = "lost"
+    """The connection ended; the process isn't proven dead, and may come back."""
+    DOOMED = "doomed"
+    """The main process is dead, or was told to end: it doesn't come back."""
+
+
+class Life(enum.Enum):
+    UNKNOWN = "unknown"
+    HELD = "held"
+    FREE = "free"
+    MISSING = "missing"
+
+
+@dataclass(slots=True)
+class Member:
+    number: int
+    identity: str
+    pid: int
+    process: int | None = None
+    conn: int | None = None
+    dead: bool = False
+    out_of_reach: bool = False
+
+    @property
+    def seen_alive(self) -> bool:
+        """Somebody vouches for its life: a pidfd that isn't readable, or an open connection."""
+        return not self.dead and (self.process is not None or self.conn is not None)
+
+
+@dataclass(slots=True)
+class Tree:
+    engine_id: str
+    incarnation: str
+    stage: Stage
+    secret: str = ""
+    members: dict[int, Member] = field(default_factory=dict)
+    numbered: int = MAIN
+    """The highest number given to a member; the first is the main process's."""
+    conn: int | None = None
+    life: Life = Life.UNKNOWN
+    probing: bool = False
+    probe_at: float = -math.inf
+    probe_wait_s: float = PROBE_FIRST_S
+
+    @property
+    def name(self) -> str:
+        """Also the name of its life file."""
+        return f"{self.engine_id}.{self.incarnation}"
+
+    @property
+    def main(self) -> Member | None:
+        return self.members.get(MAIN)
+
+    @property
+    def pid(self) -> int:
+        return self.members[MAIN].pid if MAIN in self.members else 0
+
+    @property
+    def members_gone(self) -> bool:
+        return all(member.dead for member in self.members.values())
+
+    @property
+    def seen_alive(self) -> bool:
+        return any(member.seen_alive for member in self.members.values())
+
+    @property
+    def gone(self) -> bool:
+        """The proof, memory apart: every member's pidfd is readable *and* the life lock is free."""
+        return self.members_gone and self.life is Life.FREE
+
+    def add(self, identity: str, pid: int, number: int = 0) -> Member:
+        number = number or self.numbered + 1
+        self.numbered = max(self.numbered, number)
+        member = self.members[number] = Member(number, identity, pid)
+        return member
+
+    def find(self, peer: Peer, number: int) -> Member | None:
+        """The member that this process already is: by its inode; on older kernels by its number, or by a pid that both have while both live."""
+        for member in self.members.values():
+            if peer.identity or member.identity:
+                if peer.identity == member.identity:
+                    return member
+            elif not member.dead and (member.number == number > MAIN or (member.process is not None and peer.pid > 0 and member.pid == peer.pid)):
+                return member
+        return None
+
+    def probed(self, held: bool | None, now: float) -> None:
+        self.probing = False
+        self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
+        self.probe_at = now + self.probe_wait_s
+        self.probe_wait_s = min(self.probe_wait_s * 2, PROBE_MOST_S)
