@@ -84,7 +84,7 @@ class _Session:
         self._directory: RunDir | None = None
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
-        self._kept: tuple[int, ...] = ()
+        self._kept: dict[str, tuple[int, ...]] = {}
         self._arriving: tuple[int, ...] = ()
         self._children: dict[int, int] = {}
         self._counted: set[int] = set()
@@ -188,8 +188,9 @@ class _Session:
             self._channel = None
         for lock in (*self._old_lives, *([self._life] if self._life else [])):
             lock.close()
-        close_all(self._kept)
-        self._kept = ()
+        for copies in self._kept.values():
+            close_all(copies)
+        self._kept.clear()
         if self._directory is not None:
             self._directory.close()
 
@@ -211,8 +212,11 @@ class _Session:
         if isinstance(effect, c.Check):
             return self.check(effect.round)
         if isinstance(effect, c.KeepCopies):
-            close_all(self._kept)
-            self._kept, self._arriving = self._arriving, ()
+            close_all(self._kept.pop(effect.tree, ()))
+            self._kept[effect.tree], self._arriving = self._arriving, ()
+            return None
+        if isinstance(effect, c.DropCopies):
+            close_all(self._kept.pop(effect.tree, ()))
             return None
         if isinstance(effect, c.Joined):
             self.joined = True
@@ -268,7 +272,7 @@ class _Session:
         if self._life is not None and (same or self._life.same_file()):
             return self._life
         directory = self.run_dir / LIFE
-        if self.me.main:
+        if self.me.main or self._life is not None:
             try:
                 life = LifeLock.create(directory, self.name)
             except LifeFileExists:
@@ -297,7 +301,7 @@ class _Session:
             elif isinstance(message, m.Adopt):
                 self._channel.send(message, [self._children[message.child]])
             elif isinstance(message, m.HandBack):
-                self._channel.send(message, self._kept)
+                self._channel.send(message, self._kept[message.tree])
             else:
                 self._channel.send(message)
         except PeerTooSlow:

@@ -24,6 +24,8 @@ from lockserver.messages import ACTIVE, INIT
 
 RETRY_FIRST_S = 0.005
 RETRY_MOST_S = 0.1
+STEADY_S = 1.0
+"""A connection that lasted so long is made again at once; a shorter one is waited for longer and longer."""
 PRESUMED_DEAD_SHARE = 0.8
 """Of the window: by then a holder that its server may presume dead has ended."""
 
@@ -157,10 +159,16 @@ class End(msgspec.Struct, frozen=True):
 
 
 class KeepCopies(msgspec.Struct, frozen=True):
-    """The descriptors that came with this message replace those kept before."""
+    """The descriptors that came with this message replace those kept of this tree before."""
+
+    tree: str
 
 
-Effect = Connect | Say | Joined | Got | ChildCounts | No | Lost | Check | BeginDrain | ServeOn | End | KeepCopies
+class DropCopies(msgspec.Struct, frozen=True):
+    tree: str
+
+
+Effect = Connect | Say | Joined | Got | ChildCounts | No | Lost | Check | BeginDrain | ServeOn | End | KeepCopies | DropCopies
 Event = (
     Connected
     | Disconnected
@@ -200,11 +208,12 @@ class ClientMachine:
         self._secret = ""
         self._number = 0
         self._policy: m.Policy | None = None
-        self._kept: tuple[str, m.Keep] | None = None
-        """By which server, and what."""
+        self._kept: dict[str, tuple[str, m.Keep]] = {}
+        """Of which tree: by which server it was given, and what."""
         self._retry_at = 0.0
         self._retry_wait_s = RETRY_FIRST_S
         self._connecting = False
+        self._in_since = -math.inf
         self._away_since = 0.0
         self._moved_at = math.inf
         """Since when the run directory is another one."""
@@ -274,8 +283,8 @@ class ClientMachine:
     def _on_disconnected(self, event: Disconnected) -> None:
         if self.link is Link.IN:
             self._away_since = self._now
-            self._retry_wait_s = RETRY_FIRST_S
-            self._retry_at = self._now
+        if self.link is Link.IN and self._now >= self._in_since + STEADY_S:
+            self._retry_wait_s, self._retry_at = RETRY_FIRST_S, self._now
         else:
             self._retry_at = self._now + self._retry_wait_s
             self._retry_wait_s = min(self._retry_wait_s * 2, RETRY_MOST_S)
@@ -302,8 +311,7 @@ class ClientMachine:
         elif isinstance(message, m.Prepare):
             self._out.append(Check(message.round))
         elif isinstance(message, m.Keep):
-            self._kept = (self.server_incarnation, message)
-            self._out.append(KeepCopies())
+            self._keep(message)
         elif isinstance(message, m.Drain):
             self._out.append(BeginDrain(message.round, message.timeout_s))
         elif isinstance(message, m.Resume):
@@ -314,7 +322,7 @@ class ClientMachine:
             self._out.append(ChildCounts(message.child))
 
     def _welcomed(self, message: m.Welcome) -> None:
-        self.link = Link.IN
+        self.link, self._in_since = Link.IN, self._now
         self._policy, self._number = message.policy, message.number
         self._secret = message.secret or self._secret
         if ACTIVE in self.holds and ACTIVE not in message.holds:
@@ -322,9 +330,9 @@ class ClientMachine:
             return
         if INIT in self.holds and INIT not in message.holds:
             del self.holds[INIT]
-        if self._kept is not None and self._kept[0] != message.server_incarnation:
-            keep = self._kept[1]
-            self._say(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers))
+        for given_by, keep in self._kept.values():
+            if given_by != message.server_incarnation:
+                self._say(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers))
         self.server_incarnation = message.server_incarnation
         self._out.append(Joined())
         for child, pid in self._children.items():
@@ -340,6 +348,16 @@ class ClientMachine:
             self._say(m.Ready(ready=False))
         if ACTIVE in self.holds and self._url:
             self._say(m.Serving(url=self._url))
+
+    def _keep(self, message: m.Keep) -> None:
+        """Of one's own tree, and of the newest holder."""
+        own = f"{self.me.engine_id}.{self.me.incarnation}"
+        for tree in list(self._kept):
+            if tree not in (own, message.tree) and message.tree != own:
+                del self._kept[tree]
+                self._out.append(DropCopies(tree))
+        self._kept[message.tree] = (self.server_incarnation, message)
+        self._out.append(KeepCopies(message.tree))
 
     def _granted(self, lock: str, token: int) -> None:
         name: m.LockName = ACTIVE if lock == ACTIVE else INIT

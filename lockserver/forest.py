@@ -20,6 +20,8 @@ class Forest:
         """Every tree that isn't PRESENT: its end is awaited, or its return."""
         self.graves: dict[str, int] = {}
         """Life files of the proven dead that the directory may still have -> the write that says so (0: none yet)."""
+        self.regrouped: set[str] = set()
+        """Trees whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Tree, Member]] = {}
 
     # -- who belongs -----------------------------------------------------------------------------------------------------
@@ -56,7 +58,9 @@ class Forest:
             return True
         if main.identity or peer.identity:
             return main.identity == peer.identity
-        return bool(tree.secret) and secret == tree.secret
+        if tree.secret:
+            return secret == tree.secret
+        return not main.dead and 0 < main.pid == peer.pid  # known by hearsay only, which doesn't tell secrets
 
     def enter_main(self, tree: Tree, peer: Peer, pid: int, conn: int) -> None:
         main = tree.main or tree.add(peer.identity, pid, MAIN)
@@ -80,9 +84,22 @@ class Forest:
             self._let_go(member)
             member.process = peer.process
             self._by_process[peer.process] = (tree, member)
+            self.regrouped.add(tree.name)
             self.turn.out.append(WatchDeath(peer.process))
         member.identity = member.identity or peer.identity
         member.pid = peer.pid or pid or member.pid
+
+    def hand_back(self, tree: Tree, number: int, peer: Peer, *, from_file: bool) -> None:
+        """A pidfd that the last server gave to somebody to keep. Where the file tells who the members are, it must be one of them."""
+        member = tree.find(peer, number)
+        if member is None and not peer.identity:
+            member = tree.members.get(number)  # an older kernel doesn't tell the pid of the dead
+        if member is None and not from_file:
+            member = tree.add(peer.identity, peer.pid, 0 if number in tree.members else number)
+        if member is None or member.process is not None or member.identity != peer.identity:
+            self.forget((peer,))
+        else:
+            self.attach(tree, member, peer, 0)
 
     # -- ends ------------------------------------------------------------------------------------------------------------
 
@@ -109,6 +126,7 @@ class Forest:
             return tree, True
         self._let_go(member)
         del tree.members[member.number]
+        self.regrouped.add(tree.name)
         return tree, False
 
     def lose(self, tree: Tree, stage: Stage) -> bool:
@@ -152,6 +170,7 @@ class Forest:
         restarted in between, could still join it.
         """
         del self.trees[tree.name]
+        self.regrouped.discard(tree.name)
         self.ending.pop(tree.name, None)
         self.turn.changed = True
         for member in tree.members.values():

@@ -38,7 +38,7 @@ from lockserver.queue import Queue, Waiter
 from lockserver.record import Member as MemberRecord
 from lockserver.record import Record, Tenure
 from lockserver.switchover import Switchover
-from lockserver.tree import MAIN, Life, Stage, Tree
+from lockserver.tree import MAIN, Life, Member, Stage, Tree
 from lockserver.turn import Turn
 
 MEMBERS_MAX = 200
@@ -92,6 +92,8 @@ class Lock:
     fencing_since: str = ""
     recovery: Recovery | None = None
     written_by: int = 0
+    waiter: Waiter | None = None
+    """What the holder was, until it is told: its place, should the grant come to nothing."""
 
     @property
     def held(self) -> bool:
@@ -117,6 +119,7 @@ class Machine:
         self._seq = 0
         self._written = 0
         self._rewrite_at = math.inf
+        self._disk_fails = False
         self._owed: list[tuple[int, int, m.ServerMessage]] = []
         """Answers that must not go out before a write: (the write, to whom, what)."""
         self._kept: tuple[int, tuple[int, ...]] = (0, ())
@@ -161,7 +164,7 @@ class Machine:
         lock = self.active
         if lock.held:
             return State.HELD
-        if lock.recovery is not None and self.turn.now < lock.recovery.until:
+        if lock.recovery is not None and self.turn.now < lock.recovery.until and (lock.holder is None or lock.holder.stage is Stage.AWAITED):
             return State.RECOVERING
         if lock.holder is not None or lock.recovery is not None or self.queue.wanted:
             return State.FENCING
@@ -307,7 +310,7 @@ class Machine:
             return
         if tree is None:
             tree = self.forest.trees[name] = Tree(message.engine_id, message.incarnation, Stage.PRESENT)
-        tree.secret = tree.secret or event.secret
+        tree.secret = tree.secret or message.secret or event.secret
         if tree.conn is not None:
             self._end_caller(tree.conn)
         self.callers[event.conn] = Caller(event.conn, tree, main=True)
@@ -442,6 +445,9 @@ class Machine:
         assert lock.holder is not None
         lock.fencing_since = self.turn.stamp
         self.turn.note("fencing", engine=lock.holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
+        if lock.holder.unaccounted and lock.recovery is None:
+            # A member that died while the server was away, and of whose pidfd nobody kept a copy.
+            lock.recovery = Recovery(Found.HOLDER, self.turn.now + self.config.window_s)
         if lock is self.active:
             self.queue.new_round()
             self.switchover.holder_lost()
@@ -477,9 +483,11 @@ class Machine:
                 return
             lock.recovery = None
             self.turn.note("nobody_holds")
+        if self._disk_fails:
+            return
         waiter = self.queue.next()
         if waiter is not None:
-            lock.verified = self.queue.granted(waiter)
+            lock.verified, lock.waiter = self.queue.granted(waiter), waiter
             self._grant(lock, waiter.tree)
         elif not self.queue.wanted and 0 in self.forest.graves.values():
             self._write()
@@ -528,7 +536,7 @@ class Machine:
             self._write()
         if lock.holder is None and lock.recovery is not None and self.turn.reached(lock.recovery.until):
             lock.recovery = None
-        if lock.holder is None and self.init_waiters and not self.why_no_init():
+        if lock.holder is None and self.init_waiters and not self._disk_fails and not self.why_no_init():
             self._grant(lock, self.init_waiters.pop(next(iter(self.init_waiters))))
 
     def why_no_init(self) -> str:
@@ -584,34 +592,58 @@ class Machine:
     # -- copies of the holder's pidfds: the server's memory across its own crash ------------------------------------------
 
     def _hand_out_copies(self) -> None:
+        """A main process keeps its own tree's pidfds, and the first few waiters keep the holder's."""
+        for name in sorted(self.forest.regrouped):
+            tree = self.forest.trees[name]
+            if tree.conn is not None and tree.numbered > MAIN:
+                self._give_copies(tree.conn, tree, [member for member in tree.members.values() if member is not tree.main])
+        self.forest.regrouped.clear()
         lock = self.active
         if not lock.held or lock.holder is None:
             return
-        members = [x for x in lock.holder.members.values() if x.process is not None and not x.dead]
-        current = (lock.token, tuple(x.process for x in members if x.process is not None))
+        current = (lock.token, tuple(lock.holder.members))
         if current != self._kept:
             self._kept, self._keepers = current, set()
-        keepers = {w.tree.conn for w in self.queue.first(self.config.keepers) if w.tree.conn is not None}
-        if members:
-            keep = m.Keep(token=lock.token, tree=lock.holder.name, numbers=[x.number for x in members])
-            for conn in sorted(keepers - self._keepers):
-                self.turn.out.append(e.Send(conn, keep, current[1]))
+        keepers = {waiter.tree.conn for waiter in self.queue.first(self.config.keepers) if waiter.tree.conn is not None}
+        for conn in sorted(keepers - self._keepers):
+            self._give_copies(conn, lock.holder, list(lock.holder.members.values()))
         self._keepers = keepers
+
+    def _give_copies(self, conn: int, tree: Tree, members: list[Member]) -> None:
+        members = [member for member in members if member.process is not None]
+        keep = m.Keep(token=self.active.token, tree=tree.name, numbers=[member.number for member in members])
+        self.turn.out.append(e.Send(conn, keep, tuple(member.process for member in members if member.process is not None)))
 
     def _on_hand_back(self, event: e.Received, caller: Caller) -> None:
         message, lock = event.message, self.active
         assert isinstance(message, m.HandBack)
         if lock.recovery is not None:
             self.token = max(self.token, message.token)
-        tree = lock.holder if lock.recovery is not None else None
-        known = tree is not None and tree.name == message.tree and lock.token == message.token
+        tree = self.forest.trees.get(message.tree)
+        if lock.recovery is not None and lock.recovery.found is not Found.HOLDER and (tree is None or tree.stage is Stage.AWAITED):
+            tree = self._holder_by_hearsay(message)
+        own = tree is caller.tree
+        known = own or (tree is lock.holder and lock.token == message.token)
         for number, peer in zip(message.numbers, event.peers, strict=False):
-            member = tree.members.get(number) if tree is not None and known else None
-            if tree is None or member is None or member.process is not None or member.identity != peer.identity:
-                self.forest.forget((peer,))
+            if tree is not None and known:
+                self.forest.hand_back(tree, number, peer, from_file=not own and lock.recovery is not None and lock.recovery.found is Found.HOLDER)
             else:
-                self.forest.attach(tree, member, peer, 0)
+                self.forest.forget((peer,))
         self.forest.forget(event.peers[len(message.numbers) :])
+
+    def _holder_by_hearsay(self, message: m.HandBack) -> Tree | None:
+        """The file tells of no holder, or can't be read; a waiter tells. The newest that any of them knows of must come back, or be proven gone."""
+        lock = self.active
+        if message.tree in self.forest.graves or (lock.holder is not None and message.token <= lock.token):
+            return self.forest.trees.get(message.tree)
+        engine_id, _, incarnation = message.tree.rpartition(".")
+        tree = self.forest.trees.get(message.tree)
+        if tree is None:
+            tree = Tree(engine_id, incarnation, Stage.AWAITED)
+            self.forest.trees[message.tree] = self.forest.ending[message.tree] = tree
+        lock.holder, lock.told, lock.token = tree, True, message.token
+        self.turn.note("awaiting_holder", engine=engine_id, lock=lock.name, token=lock.token, known_from="a waiter")
+        return tree
 
     # -- writing (rule 5) ------------------------------------------------------------------------------------------------
 
@@ -631,7 +663,7 @@ class Machine:
         return Tenure(tree.engine_id, tree.incarnation, lock.token, lock.granted_at, tree.name, members, tree.secret, lock.endpoint, lock.verified)
 
     def _on_persisted(self, event: e.Persisted) -> None:
-        self._written = event.seq
+        self._written, self._disk_fails = event.seq, False
         self.turn.calm("persist")
         for lock in (self.active, self.init):
             if lock.holder is not None and not lock.told and event.seq >= lock.written_by:
@@ -650,8 +682,22 @@ class Machine:
         self.forest.written(event.seq)
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        self._rewrite_at = self.turn.now + RETRY_PERSIST_S
+        self._rewrite_at, self._disk_fails = self.turn.now + RETRY_PERSIST_S, True
+        for lock in (self.active, self.init):
+            if lock.holder is not None and not lock.told:
+                self._take_back(lock, lock.holder)
         self.turn.alarm("persist", f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can")
+
+    def _take_back(self, lock: Lock, tree: Tree) -> None:
+        """The grant isn't on disk and nobody was told: it is decided anew once the disk works, by what is so then."""
+        lock.holder, waiter, lock.waiter = None, lock.waiter, None
+        self.turn.changed = True
+        if tree.stage is not Stage.PRESENT:
+            return
+        if lock is self.init:
+            self.init_waiters = {tree.name: tree, **self.init_waiters}
+        elif waiter is not None:
+            self.queue.put_back(waiter)
 
     def _answer(self, conn: int, answer: m.ServerMessage, *, on_disk: bool) -> None:
         if on_disk and self._written < self._seq:

@@ -26,6 +26,8 @@ LockName = Literal["active", "init"]
 EngineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
 """It becomes part of a file's name, with a dot behind it."""
 Incarnation = Annotated[str, Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
+TreeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9a-f]{8,32}\Z")]
+"""One start of one engine, and its life file: `<engine_id>.<incarnation>`."""
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Needs = Annotated[dict[Annotated[str, Meta(max_length=128)], Bytes], Meta(max_length=64)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -118,7 +120,7 @@ class HandBack(Message, frozen=True):
     """A waiter returns what the last server gave it to keep. Descriptors: the holder's pidfds, one for each number."""
 
     token: Token
-    tree: str
+    tree: TreeName
     numbers: list[int]
 
 
@@ -215,7 +217,7 @@ class Keep(Message, frozen=True):
     """The server's memory across its own crash. Descriptors: the holder's pidfds, one for each number."""
 
     token: int
-    tree: str
+    tree: TreeName
     numbers: list[int]
 
 

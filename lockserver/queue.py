@@ -75,6 +75,10 @@ class Queue:
     def leave(self, tree: Tree) -> None:
         self.waiters.pop(tree.name, None)
 
+    def put_back(self, waiter: Waiter) -> None:
+        """At the head, where it was."""
+        self.waiters = {waiter.tree.name: waiter, **self.waiters}
+
     def first(self, count: int) -> Iterator[Waiter]:
         return islice(self.waiters.values(), count)
 

@@ -37,7 +37,7 @@ class Record(msgspec.Struct, frozen=True):
 
     boot_id: str
     token: int
-    """The newest token ever granted, the holder's own if there is one; it only grows."""
+    """The newest token ever granted; it only grows. The holder's own may be older, if it outlived a lost file."""
     active: Tenure | None = None
     permits: dict[str, Tenure] = {}
     gone: list[str] = []
@@ -56,6 +56,8 @@ class _File(msgspec.Struct, frozen=True):
     granted_at: str | None
     incarnation: str | None
     token: int
+    """The holder's."""
+    newest_token: int
     boot_id: str
     members: list[Member]
     life_file: str | None
@@ -79,7 +81,8 @@ def encode(record: Record) -> bytes:
         holder=a.engine_id if a else None,
         granted_at=a.granted_at if a else None,
         incarnation=a.incarnation if a else None,
-        token=record.token,
+        token=a.token if a else record.token,
+        newest_token=record.token,
         boot_id=record.boot_id,
         members=a.members if a else [],
         life_file=a.life_file if a else None,
@@ -117,7 +120,7 @@ def decode(data: bytes) -> Record:
             endpoint=file.endpoint,
             verified=file.memory_verified,
         )
-    return Record(file.boot_id, file.token, active, file.permits, file.gone)
+    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone)
 
 
 def _sum(file: _File) -> int:

@@ -80,6 +80,8 @@ class Server:
         self._next = 0
         self._pending: deque[e.Event] = deque()
         self._publish = False
+        self._socket_inode = 0
+        """0 until the socket is in its place."""
         self._stopping = ""
         self._evidence, self._pidfs = _evidence(options.pidfds)
         try:
@@ -158,7 +160,8 @@ class Server:
 
     def _replaced(self) -> bool:
         try:
-            return self._dir.replaced() or os.stat(self.options.run_dir / SOCKET).st_ino != self._socket_inode
+            moved = self._socket_inode and os.stat(self.options.run_dir / SOCKET).st_ino != self._socket_inode
+            return bool(moved) or self._dir.replaced()
         except FileNotFoundError:
             return True
 

@@ -82,6 +82,11 @@ class Tree:
         return all(member.dead for member in self.members.values())
 
     @property
+    def unaccounted(self) -> bool:
+        """Of some member only the file tells."""
+        return any(not member.dead and not member.seen_alive for member in self.members.values())
+
+    @property
     def seen_alive(self) -> bool:
         return any(member.seen_alive for member in self.members.values())
 
@@ -97,12 +102,13 @@ class Tree:
         return member
 
     def find(self, peer: Peer, number: int) -> Member | None:
-        """The member that this process already is: by its inode; on older kernels by its number, or by a pid that both have while both live."""
+        """The member that this process already is: by its inode. On older kernels by its pid, if that can't have become somebody else's: while the member is
+        seen alive under it, or where the process also knows the number that the member was given."""
         for member in self.members.values():
             if peer.identity or member.identity:
                 if peer.identity == member.identity:
                     return member
-            elif not member.dead and (member.number == number > MAIN or (member.process is not None and peer.pid > 0 and member.pid == peer.pid)):
+            elif not member.dead and peer.pid > 0 and member.pid == peer.pid and (member.process is not None or member.number == number):
                 return member
         return None
 
