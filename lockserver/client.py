@@ -476,7 +476,11 @@ def join(
     engine_id, _, incarnation = tree.rpartition(".")
     membership = Membership(run_dir, c.Me(engine_id, incarnation, os.getpid(), False), on_lost)
     membership.begin()
-    membership.welcomed(timeout_s)
+    try:
+        membership.welcomed(timeout_s)
+    except LockError:
+        membership.close()  # a process that was refused must not keep the life lock of a dead engine
+        raise
     return membership
 
 

@@ -72,7 +72,7 @@ class Forest:
 
     def enter(self, tree: Tree, peer: Peer, pid: int, number: int) -> Member:
         """The process becomes a member of the tree, or is recognised as one."""
-        member = tree.find(peer, number) or tree.add(peer.identity, peer.pid or pid)
+        member = tree.find(peer, number) or tree.add(peer.identity, peer.pid or pid, 0 if number in tree.members else number)
         self.attach(tree, member, peer, pid)
         tree.life = Life.HELD
         self.turn.changed = True
@@ -94,6 +94,7 @@ class Forest:
         member = tree.find(peer, number)
         if member is None and not peer.identity:
             member = tree.members.get(number)  # an older kernel doesn't tell the pid of the dead
+            member = None if member is not None and member.process is not None else member
         if member is None and not from_file:
             member = tree.add(peer.identity, peer.pid, 0 if number in tree.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:

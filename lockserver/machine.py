@@ -44,6 +44,8 @@ from lockserver.turn import Turn
 MEMBERS_MAX = 200
 RETRY_PERSIST_S = 0.5
 STRANGERS_EVERY_S = 0.1
+RETURN_S = 0.25
+"""A holder whose server went away knocks every 0.1 s (`client_machine.py`): by then a live one is back."""
 
 
 class State(Enum):
@@ -64,6 +66,7 @@ class Found(Enum):
 @dataclass(slots=True)
 class Recovery:
     found: Found
+    since: float
     until: float
 
 
@@ -182,8 +185,8 @@ class Machine:
                 self.turn.alarm("record", f"holder.json can't be read ({event.unreadable}); it was kept aside, and somebody unknown may hold the lock")
             else:
                 found, wait_s = Found.NOTHING, self.config.settle_s
-            self.active.recovery = Recovery(found, now + wait_s)
-            self.init.recovery = Recovery(found, now + wait_s)
+            self.active.recovery = Recovery(found, now, now + wait_s)
+            self.init.recovery = Recovery(found, now, now + wait_s)
             return
         self.token = record.token
         self.forest.graves = dict.fromkeys(record.gone, 0)
@@ -196,7 +199,7 @@ class Machine:
                 continue
             lock.holder, lock.told, lock.token = self.forest.awaited(tenure), True, tenure.token
             lock.granted_at, lock.endpoint, lock.verified = tenure.granted_at, tenure.endpoint, tenure.verified
-            lock.recovery = Recovery(Found.HOLDER, now + self.config.window_s)
+            lock.recovery = Recovery(Found.HOLDER, now, now + self.config.window_s)
             self.turn.note("awaiting_holder", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
         if self.forest.graves:
             self._write()
@@ -245,7 +248,7 @@ class Machine:
             return False
         if any(tree.stage is Stage.AWAITED and tree.seen_alive for tree in self.forest.ending.values()):
             return False
-        if not self.queue.memory_proves():
+        if not (self.turn.reached(recovery.since + RETURN_S) and self.queue.memory_proves()):
             if not over:
                 return False
             if recovery.found is Found.UNREADABLE and not self.config.grant_unproven:
@@ -266,7 +269,12 @@ class Machine:
 
     def _on_strangers_probed(self, event: e.StrangersProbed) -> None:
         self.strangers, self._strangers_asked = event, False
-        if self.active.recovery is None or self.active.recovery.found is Found.HOLDER:
+        recovery = self.active.recovery
+        if recovery is not None and recovery.found is not Found.HOLDER:
+            if event.held:
+                # Who lets go of its life lock next may be dying, and hold memory a little longer.
+                recovery.until = max(recovery.until, self.turn.now + self.config.settle_s)
+        else:
             for name in event.free:
                 if name not in self.forest.trees and name not in self.forest.graves:
                     self.turn.out.append(e.Unlink(name))
@@ -384,7 +392,8 @@ class Machine:
         self._acknowledge(tree, event.conn, m.Adopted(child=message.child))
 
     def _acknowledge(self, tree: Tree, conn: int, answer: m.ServerMessage) -> None:
-        """No device access before this answer, and no answer before the file knows the process, if its tree holds."""
+        """No device access before this answer; and no answer before others have copies of the process's pidfd, and the file knows it if its tree holds."""
+        self._hand_out_copies()
         if self._holds(tree):
             self._write()
         self._answer(conn, answer, on_disk=self._holds(tree))
@@ -447,7 +456,7 @@ class Machine:
         self.turn.note("fencing", engine=lock.holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
         if lock.holder.unaccounted and lock.recovery is None:
             # A member that died while the server was away, and of whose pidfd nobody kept a copy.
-            lock.recovery = Recovery(Found.HOLDER, self.turn.now + self.config.window_s)
+            lock.recovery = Recovery(Found.HOLDER, self.turn.now, self.turn.now + self.config.window_s)
         if lock is self.active:
             self.queue.new_round()
             self.switchover.holder_lost()
@@ -476,8 +485,10 @@ class Machine:
             self.switchover.enforce()
             if not self._proven_gone(lock):
                 return
+            unknown = lock.recovery if lock.recovery is not None and lock.recovery.found is not Found.HOLDER else None
             self._release(lock)
-        elif lock.recovery is not None:
+            lock.recovery = unknown  # a waiter told of this holder; there may have been a newer one
+        if lock.recovery is not None:
             self.queue.head()
             if not self._nobody_holds(lock.recovery):
                 return

@@ -120,7 +120,11 @@ class Server:
         floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
         try:
             data = self._holder.read()
-            return e.Started(record.decode(data) if data is not None else None, token_floor=floor)
+            if data is not None:
+                return e.Started(record.decode(data), token_floor=floor)
+            # One that was kept aside by a server that then crashed is still the last word.
+            aside = sorted(path.name for path in self.options.run_dir.glob(f"{HOLDER}.unreadable-*"))
+            return e.Started(None, unreadable=f"kept aside as {aside[-1]}" if aside else "", token_floor=floor)
         except (record.UnreadableRecord, OSError) as error:
             kept = self._holder.set_aside()
             self.log.alarm("holder_file_unreadable", why=str(error), kept_as=str(kept))
