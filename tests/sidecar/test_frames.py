@@ -1,0 +1,420 @@
+"""Frames as they should be: what one side sends the other gets, descriptors and order included. Garbage: see
+`test_frames_garbage.py`."""
+
+import errno
+import fcntl
+import os
+import select
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.frames import MAX_DESCRIPTORS, Channel, Message, PeerTooSlow, Received, close_all
+from tests.sidecar.processes import (
+    Child,
+    descriptors_left,
+    no_descriptor_leaks,
+    open_descriptors,
+    stay,
+    wait_until_readable,
+)
+from tests.sidecar.wire import Blob, Hello, channel, decoder, encoded, pair, pipes, same_file
+
+
+@pytest.fixture(autouse=True)
+def descriptors() -> Iterator[None]:
+    with no_descriptor_leaks():
+        yield
+
+
+def test_what_is_sent_is_received() -> None:
+    ours, theirs = pair()
+    ours.send(Hello(name="a", number=7))
+    assert theirs.receive() == [Received(Hello(name="a", number=7), ())]
+    theirs.send(Blob(data=b"\x00" * 100))
+    assert ours.receive() == [Received(Blob(data=b"\x00" * 100), ())]
+    assert (ours.receive(), ours.eof, ours.half_frame, ours.wants_write) == ([], False, False, False)
+    ours.close()
+    theirs.close()
+
+
+messages = st.one_of(
+    st.builds(Hello, name=st.text(max_size=40), number=st.integers(-(2**63), 2**63 - 1)),
+    st.builds(Blob, data=st.binary(max_size=3000)),
+)
+
+
+@given(st.lists(st.tuples(messages, st.integers(0, 5)), max_size=12))
+def test_every_message_arrives_in_order_with_its_own_descriptors(sent: list[tuple[Message, int]]) -> None:
+    with no_descriptor_leaks(), pipes(5) as files:
+        ours, theirs = pair()
+        got: list[Received] = []
+        for message, count in sent:
+            ours.send(message, files[:count])
+        while len(got) < len(sent):
+            ours.flush()
+            got += theirs.receive()
+        for (message, count), received in zip(sent, got, strict=True):
+            assert received.message == msgspec.structs.replace(message, fds=count)
+            assert len(received.descriptors) == count
+            assert all(map(same_file, received.descriptors, files))
+            assert all(fcntl.fcntl(fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC for fd in received.descriptors)
+            close_all(received.descriptors)
+        ours.close()
+        theirs.close()
+
+
+@given(st.lists(messages, min_size=1, max_size=6), st.data())
+def test_it_doesnt_matter_where_the_stream_is_cut(sent: list[Message], data: st.DataObject) -> None:
+    with no_descriptor_leaks():
+        stream = b"".join(map(encoded, sent))
+        cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=10), label="cuts"))
+        raw, theirs = channel()
+        got: list[Message] = []
+        for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+            raw.sendall(stream[start:end])
+            got += [received.message for received in theirs.receive()]
+        assert got == sent
+        assert not theirs.half_frame
+        raw.close()
+        theirs.close()
+
+
+def test_a_slow_sender_s_frame_is_half_until_its_last_byte() -> None:
+    raw, theirs = channel()
+    stream = encoded(Hello(name="slow"))
+    with pipes(1) as files:
+        header = encoded(Hello(name="slow", fds=1))
+        socket.send_fds(raw, [header[:1]], files)
+        for byte in header[1:-1]:
+            assert theirs.receive() == []
+            assert theirs.half_frame
+            raw.send(bytes([byte]))
+        raw.send(header[-1:])
+        [received] = theirs.receive()
+        assert same_file(received.descriptors[0], files[0])
+        close_all(received.descriptors)
+    assert not theirs.half_frame
+    raw.sendall(stream)
+    assert len(theirs.receive()) == 1
+    raw.close()
+    theirs.close()
+
+
+def test_as_many_descriptors_as_the_kernel_takes_go_with_one_message() -> None:
+    ours, theirs = pair()
+    with pipes(MAX_DESCRIPTORS) as files:
+        ours.send(Hello(name="many"), files)
+        [received] = theirs.receive()
+        assert len(received.descriptors) == MAX_DESCRIPTORS
+        assert all(map(same_file, received.descriptors, files))
+        close_all(received.descriptors)
+        with pytest.raises(ValueError, match="253 can"):
+            ours.send(Hello(name="more"), [*files, files[0]])
+    ours.close()
+    theirs.close()
+
+
+def test_two_messages_with_descriptors_right_behind_one_another_keep_their_own() -> None:
+    ours, theirs = pair()
+    with pipes(3) as files:
+        ours.send(Hello(name="plain"))
+        ours.send(Hello(name="one"), files[:1])
+        ours.send(Hello(name="two"), files[1:])
+        ours.send(Hello(name="plain"))
+        got = theirs.receive()
+        assert [len(received.descriptors) for received in got] == [0, 1, 2, 0]
+        arrived = [fd for received in got for fd in received.descriptors]
+        assert all(map(same_file, arrived, files))
+        close_all(arrived)
+    ours.close()
+    theirs.close()
+
+
+def test_the_sender_may_close_its_descriptors_while_the_message_still_waits_for_the_socket() -> None:
+    ours, theirs = pair()
+    filler = Blob(data=bytes(100_000))
+    sent = 0
+    while not ours.wants_write:
+        ours.send(filler)
+        sent += 1
+    with pipes(2) as files:
+        kept = [os.dup(fd) for fd in files]
+        ours.send(Hello(name="after"), kept)
+        close_all(kept)
+        got: list[Received] = []
+        while len(got) < sent + 1:
+            ours.flush()
+            got += theirs.receive()
+        assert got[-1].message == Hello(name="after", fds=2)
+        assert all(map(same_file, got[-1].descriptors, files))
+        close_all(got[-1].descriptors)
+    assert not ours.wants_write
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["empty socket", "full socket"])
+def test_a_frame_larger_than_the_socket_s_buffer_arrives_whole_with_its_descriptors(full: bool) -> None:
+    ours, theirs = pair()
+    fillers = 0
+    while full and not ours.wants_write:
+        ours.send(Blob(data=b"x"))
+        fillers += 1
+    large = Blob(data=os.urandom(1_000_000))
+    with pipes(1) as files:
+        ours.send(large, files)
+        assert ours.wants_write
+        got: list[Received] = []
+        while len(got) < fillers + 1:
+            ours.flush()
+            got += theirs.receive()
+        assert got[-1].message == msgspec.structs.replace(large, fds=1)
+        assert same_file(got[-1].descriptors[0], files[0])
+        close_all(got[-1].descriptors)
+        assert theirs.receive() == [], "its descriptors came once, with its first byte"
+    ours.close()
+    theirs.close()
+
+
+def test_a_message_never_overtakes_what_still_waits_for_the_socket() -> None:
+    ours, theirs = pair()
+    sent = 0
+    while not ours.wants_write:
+        ours.send(Hello(name="x" * 60_000, number=sent))
+        sent += 1
+    got = theirs.receive()  # makes room in the socket
+    ours.send(Hello(name="last", number=sent))
+    while len(got) < sent + 1:
+        ours.flush()
+        got += theirs.receive()
+    assert [received.message for received in got if isinstance(received.message, Hello)] == [
+        Hello(name="last" if number == sent else "x" * 60_000, number=number) for number in range(sent + 1)
+    ]
+    ours.close()
+    theirs.close()
+
+
+def test_when_descriptors_cant_be_kept_nothing_of_the_message_is() -> None:
+    ours, theirs = pair()
+    with pipes(3) as files:
+        sent = 0
+        while not ours.wants_write:
+            ours.send(Blob(data=bytes(60_000)))
+            sent += 1
+        with descriptors_left(1), pytest.raises(OSError) as caught:
+            ours.send(Hello(name="lost"), files)
+        assert caught.value.errno == errno.EMFILE
+        ours.send(Hello(name="kept"))
+        got: list[Received] = []
+        while len(got) < sent + 1:
+            ours.flush()
+            got += theirs.receive()
+        assert got[-1] == Received(Hello(name="kept"), ())
+    ours.close()
+    theirs.close()
+
+
+def test_a_peer_that_never_reads_is_too_slow() -> None:
+    ours, theirs = pair(max_backlog_bytes=300_000)
+    sent_bytes = 0
+    with pytest.raises(PeerTooSlow, match="doesn't read"):
+        while sent_bytes < 100_000_000:
+            ours.send(Blob(data=bytes(50_000)))
+            sent_bytes += 50_000
+    assert not ours.wants_write
+    ours.close()
+    theirs.close()
+
+
+def test_a_peer_that_never_reads_is_too_slow_and_costs_no_descriptor() -> None:
+    ours, theirs = pair(max_backlog_bytes=300_000)
+    with pipes(3) as files, pytest.raises(PeerTooSlow, match="doesn't read"):
+        while True:
+            ours.send(Blob(data=bytes(50_000)), files)
+    assert not ours.wants_write
+    ours.close()
+    theirs.close()
+
+
+def test_a_peer_that_never_reads_is_too_slow_before_its_descriptors_are_too_many() -> None:
+    ours, theirs = pair()
+    with pipes(100) as files, pytest.raises(PeerTooSlow):
+        while True:
+            ours.send(Hello(name="x"), files)
+            assert len(open_descriptors()) < 2000
+    ours.close()
+    theirs.close()
+
+
+def test_a_message_that_is_too_long_to_send_is_the_sender_s_own_error() -> None:
+    ours, theirs = pair(max_frame_bytes=100)
+    with pytest.raises(ValueError, match="Blob takes"):
+        ours.send(Blob(data=bytes(200)))
+    ours.send(Hello(name="still works"))
+    assert len(theirs.receive()) == 1
+    ours.close()
+    theirs.close()
+
+
+def test_a_closed_descriptor_is_the_sender_s_own_error_and_nothing_is_sent() -> None:
+    ours, theirs = pair()
+    with pipes(1) as files:
+        closed = os.dup(files[0])
+    os.close(closed)
+    with pytest.raises(OSError):
+        ours.send(Hello(name="x"), [closed])
+    ours.send(Hello(name="still works"))
+    assert [received.message for received in theirs.receive()] == [Hello(name="still works")]
+    ours.close()
+    theirs.close()
+
+
+def test_the_last_words_of_a_peer_come_before_its_end_of_file() -> None:
+    ours, theirs = pair()
+    ours.send(Hello(name="last"))
+    ours.close()
+    theirs.send(Hello(name="too late"))  # raises nothing
+    assert [received.message for received in theirs.receive()] == [Hello(name="last")]
+    assert theirs.receive() == []
+    assert theirs.eof
+    theirs.close()
+
+
+def test_a_peer_that_leaves_without_reading_is_at_its_end_of_file_and_no_error() -> None:
+    ours, theirs = pair()
+    theirs.send(Hello(name="unread"))
+    theirs_unread = Hello(name="last")
+    ours.send(theirs_unread)
+    ours.close()  # with something unread: the peer's socket is reset
+    assert [received.message for received in theirs.receive()] == [theirs_unread]
+    assert theirs.receive() == []
+    assert theirs.eof
+    theirs.close()
+
+
+def test_a_peer_that_no_longer_reads_but_stays_shows_as_end_of_file_after_the_next_send() -> None:
+    ours, theirs = pair()
+    raw = socket.socket(fileno=os.dup(theirs.fileno()))
+    raw.shutdown(socket.SHUT_RD)
+    ours.send(Hello(name="nobody reads"))
+    wait_until_readable(ours.fileno())
+    assert ours.receive() == []
+    assert ours.eof
+    raw.close()
+    ours.close()
+    theirs.close()
+
+
+def test_a_killed_peer_is_at_its_end_of_file_with_a_half_frame() -> None:
+    raw, theirs = channel()
+
+    def send_half(say: object) -> None:
+        raw.sendall(encoded(Hello(name="whole")) + encoded(Hello(name="half"))[:-3])
+        stay()
+
+    with Child(send_half) as child:
+        raw.close()
+        wait_until_readable(theirs.fileno())
+        assert len(theirs.receive()) == 1
+        child.kill()
+        assert theirs.receive() == []
+        assert (theirs.eof, theirs.half_frame) == (True, True)
+    theirs.close()
+
+
+def test_one_peer_s_flood_doesnt_keep_receive_from_returning() -> None:
+    raw, theirs = channel()
+    frame = encoded(Blob(data=bytes(60_000)))
+
+    def flood(say: object) -> None:
+        while True:
+            raw.sendall(frame)
+
+    with Child(flood):
+        raw.close()
+        received = 0
+        for _ in range(50):
+            wait_until_readable(theirs.fileno())
+            received += len(theirs.receive())  # returns, or the test's time-out says so
+        assert received > 50
+    theirs.close()
+
+
+def test_fields_that_a_newer_peer_adds_are_ignored() -> None:
+    raw, theirs = channel()
+    body = msgspec.msgpack.encode({"type": "Hello", "name": "a", "mood": "fine", "fds": 0})
+    raw.sendall(len(body).to_bytes(4) + body)
+    assert [received.message for received in theirs.receive()] == [Hello(name="a")]
+    raw.close()
+    theirs.close()
+
+
+def test_received_descriptors_are_absent_in_a_program_that_is_executed() -> None:
+    ours, theirs = pair()
+    with pipes(1) as files:
+        ours.send(Hello(name="x"), files)
+        [received] = theirs.receive()
+        fd = received.descriptors[0]
+
+        def look(say: object) -> None:
+            os.execv("/bin/sh", ["/bin/sh", "-c", f"test ! -e /proc/self/fd/{fd}"])
+
+        with Child(look) as child:
+            assert os.waitstatus_to_exitcode(child.wait()) == 0
+        close_all(received.descriptors)
+    ours.close()
+    theirs.close()
+
+
+def test_close_may_be_called_twice_and_closes_what_was_never_handed_out() -> None:
+    raw, theirs = channel()
+    with pipes(4) as files:
+        socket.send_fds(raw, [encoded(Hello(name="half", fds=4))[:6]], files)
+        assert theirs.receive() == []
+    theirs.close()
+    theirs.close()
+    assert theirs.fileno() == -1
+    raw.close()
+
+
+def test_a_poller_learns_that_the_backlog_can_be_written() -> None:
+    ours, theirs = pair()
+    while not ours.wants_write:
+        ours.send(Blob(data=bytes(100_000)))
+    poll = select.poll()
+    poll.register(ours.fileno(), select.POLLOUT)
+    assert poll.poll(0) == []
+    while ours.wants_write:
+        theirs.receive()
+        assert poll.poll(10_000)
+        ours.flush()
+    ours.close()
+    theirs.close()
+
+
+@pytest.mark.root
+def test_a_user_s_limit_of_descriptors_in_flight_is_a_slow_peer_and_no_crash() -> None:
+    def fill(say: object) -> None:
+        import resource
+
+        os.setgid(65534)
+        os.setuid(65534)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
+        left, right = socket.socketpair()
+        sender = Channel(left, decoder)
+        here = [os.dup(0) for _ in range(200)]
+        try:
+            for _ in range(100):
+                sender.send(Hello(name="x"), here)
+        except PeerTooSlow as error:
+            os._exit(0 if "kernel refuses" in str(error) else 3)
+        right.close()
+        os._exit(4)
+
+    with Child(fill) as child:
+        assert os.waitstatus_to_exitcode(child.wait()) == 0

@@ -1,0 +1,132 @@
+"""One line an event, whatever is in it, and never an exception."""
+
+import enum
+import io
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TextIO
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sidecar.logs import Log
+
+NOW = 1795168800.1239
+
+
+class State(enum.Enum):
+    HELD = "held"
+
+
+def line(event: str, *, as_json: bool = False, **fields: object) -> str:
+    stream = io.StringIO()
+    Log("lockserver", json=as_json, stream=stream, clock=lambda: NOW).info(event, **fields)
+    said = stream.getvalue()
+    assert said.endswith("\n")
+    return said[:-1]
+
+
+def test_a_line_for_a_person() -> None:
+    assert line("granted", engine="a", token=7) == "2026-11-20T10:00:00.123Z info lockserver granted engine=a token=7"
+
+
+def test_values_that_would_be_read_wrongly_are_quoted() -> None:
+    said = line("x", why="two words", equals="a=b", none="", quote='"', lines="a\nb", path=Path("/run/x"))
+    assert said.endswith(r'x why="two words" equals="a=b" none="" quote="\"" lines="a\nb" path=/run/x')
+
+
+def test_values_of_other_kinds_read_as_what_they_are() -> None:
+    said = line("x", yes=True, nothing=None, state=State.HELD, pids=[1, 2], time_s=0.5, error=OSError(2, "gone"))
+    assert said.endswith('x yes=true nothing=null state=held pids=1,2 time_s=0.5 error="[Errno 2] gone"')
+
+
+def test_a_line_for_a_collector() -> None:
+    said = json.loads(line("granted", as_json=True, engine="a", token=7, state=State.HELD, path=Path("/x"), level=3))
+    assert said == {
+        "time": "2026-11-20T10:00:00.123Z",
+        "level": "info",
+        "program": "lockserver",
+        "event": "granted",
+        "engine": "a",
+        "token": 7,
+        "state": "held",
+        "path": "/x",
+        "level_": 3,
+    }
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    log = Log("x", stream=stream, clock=lambda: NOW)
+    log.info("a")
+    log.warning("b")
+    log.alarm("c")
+    assert [said.split()[1] for said in stream.getvalue().splitlines()] == ["info", "warning", "alarm"]
+
+
+@given(st.text(max_size=50))
+def test_one_event_is_one_line_whatever_is_in_it(text: str) -> None:
+    assert line("x", text=text).splitlines() == [line("x", text=text)]
+    assert json.loads(line("x", as_json=True, text=text))["text"] == text
+
+
+@given(st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=30))
+def test_a_shell_reads_back_what_was_quoted(text: str) -> None:
+    if "\\" not in text and '"' not in text and "$" not in text and "`" not in text:
+        assert shlex.split(line("x", text=text).split(" x ", 1)[1]) == [f"text={text}"]
+
+
+def closed_file() -> TextIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+def broken_pipe() -> TextIO:
+    read, write = os.pipe()
+    os.close(read)
+    return os.fdopen(write, "w")
+
+
+def test_nowhere_to_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    Log("x", stream=closed_file()).alarm("a")
+    stream = broken_pipe()
+    Log("x", stream=stream).alarm("a")
+    with pytest.raises(BrokenPipeError):
+        stream.close()
+    with pytest.raises(OSError), open("/dev/full", "w") as full:
+        Log("x", stream=full).alarm("a")
+    monkeypatch.setattr(sys, "stderr", None)
+    Log("x").alarm("a")
+
+
+class Unprintable:
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
+def test_a_value_that_cant_be_printed_is_no_error() -> None:
+    assert line("x", value=Unprintable(), number=7).endswith(
+        'value="<Unprintable: can\'t be printed, RuntimeError>" number=7'
+    )
+    assert "can't be printed" in json.loads(line("x", as_json=True, value=Unprintable()))["value"]
+    within_itself: list[object] = []
+    within_itself.append(within_itself)
+    assert json.loads(line("x", as_json=True, value=within_itself))["value"] == "[[...]]"
+    assert json.loads(line("x", as_json=True, value="\ud800"))["value"] == "\ud800"
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    Log("x", stream=stream, clock=lambda: NOW).info("x", name="ä")
+    stream.seek(0)
+    assert "name=" in stream.read()
+
+
+def test_stderr_is_where_it_goes_when_nothing_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    Log("x").info("a")
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err.split()[1:]) == ("", ["info", "x", "a"])

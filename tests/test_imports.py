@@ -1,0 +1,248 @@
+"""Imports go down only, and the machines are pure. Read from the source with `ast`: nothing is imported for this.
+
+Nothing passes because a name was mistyped: packages and modules are taken from the disk, and whatever isn't listed
+here as something else has to keep the strictest rule.
+"""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+GROUND_FLOOR = "sidecar"
+UPPER_FLOORS = {"gateway", "engine_shim", "gms", "lockserver"}
+PUBLIC_CLIENTS = {"lockserver.client", "gms.client"}
+OURS = UPPER_FLOORS | {GROUND_FLOOR}
+# Beside the house: they may import any of it, and no part of it imports them.
+OUTBUILDINGS = {"tests", "demo", "bench", "tools"}
+
+# The shells, by package: the modules that may touch the world. Every other module there is pure.
+SHELLS = {
+    "lockserver": {
+        "__main__",
+        "client",
+        "doctor",
+        "held_command",
+        "hold",
+        "lifefiles",
+        "lockctl",
+        "memory",
+        "metrics",
+        "onlooker",
+        "rundir",
+        "server",
+    },
+}
+MACHINES = {"machine", "tree", "record", "client_machine"}  # the rules of the lock: these exist and are no shells
+# A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
+IMPURE = {
+    "asyncio",
+    "ctypes",
+    "fcntl",
+    "importlib",
+    "io",
+    "mmap",
+    "multiprocessing",
+    "os",
+    "pathlib",
+    "random",
+    "resource",
+    "secrets",
+    "select",
+    "selectors",
+    "shutil",
+    "signal",
+    "socket",
+    "subprocess",
+    "tempfile",
+    "threading",
+    "time",
+    "uuid",
+}
+IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
+FRAMES = "sidecar.frames"  # messages are declared with its Message; nothing else of the ground floor is pure
+CORE = {"sidecar", "lockserver"}
+CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
+
+
+def imports(source: str, module: str, *, top_level_only: bool = False) -> set[str]:
+    """Every module that this source imports, by full name. `from package import x` counts as package.x."""
+    tree = ast.parse(source)
+    found: set[str] = set()
+    for node in _outside_functions(tree) if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module)
+            found |= {f"{base}.{alias.name}" for alias in node.names} if base in OURS else {base}
+    return found
+
+
+def _outside_functions(tree: ast.Module) -> list[ast.stmt]:
+    """What runs on import: not what is in functions, nor what only a type checker sees."""
+    found: list[ast.stmt] = []
+    queue: list[ast.stmt] = list(tree.body)
+    while queue:
+        node = queue.pop()
+        found.append(node)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            queue += node.orelse
+            continue
+        queue += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+        if isinstance(node, ast.Try):
+            queue += [statement for handler in node.handlers for statement in handler.body]
+    return found
+
+
+def _absolute(node: ast.ImportFrom, module: str) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parents = module.split(".")[: -node.level]
+    return ".".join([*parents, node.module] if node.module else parents)
+
+
+def within(name: str, packages: set[str]) -> bool:
+    """The module is one of these or inside one."""
+    return any(name == package or name.startswith(package + ".") for package in packages)
+
+
+def upward(source: str, module: str) -> set[str]:
+    """The imports that break the direction."""
+    home = module.split(".")[0]
+    allowed = {home} if home == GROUND_FLOOR else {home, GROUND_FLOOR} | PUBLIC_CLIENTS
+    return {name for name in imports(source, module) if within(name, OURS | OUTBUILDINGS) and not within(name, allowed)}
+
+
+def impurities(source: str, module: str) -> set[str]:
+    """What a pure module may not have: the world, the ground floor, or a shell of its own package."""
+    package = module.split(".")[0]
+    shells = {f"{package}.{shell}" for shell in SHELLS[package]}
+    names = imports(source, module)
+    wrong = {name for name in names if within(name, IMPURE | shells)}
+    wrong |= {name for name in names if within(name, OURS - {package}) and not within(name, {FRAMES})}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module == FRAMES:
+            wrong |= {f"{FRAMES}.{alias.name}" for alias in node.names if alias.name != "Message"}
+        elif isinstance(node, ast.Import):
+            wrong |= {alias.name for alias in node.names if alias.name == FRAMES}
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            wrong.add(f"{node.func.id}()")
+    return wrong
+
+
+def modules(package: str) -> dict[str, str]:
+    """Every module of a package that is there, and its source."""
+    found: dict[str, str] = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+HOUSE = {name: source for package in sorted(OURS) for name, source in modules(package).items()}
+PURE = {
+    name: source
+    for name, source in HOUSE.items()
+    if name.split(".")[0] in SHELLS and name.split(".")[1] not in SHELLS[name.split(".")[0]]
+}
+
+
+def test_every_package_of_the_repository_is_known_here() -> None:
+    packages = {path.parent.name for path in ROOT.glob("*/*.py") if not path.parent.name.startswith(".")}
+    assert packages <= OURS | OUTBUILDINGS, "say in this file which floor a new package is on"
+    assert packages >= {GROUND_FLOOR, "lockserver", "tests"}
+
+
+@pytest.mark.parametrize("module", HOUSE)
+def test_imports_go_down_only(module: str) -> None:
+    wrong = upward(HOUSE[module], module)
+    assert not wrong, f"{module} may import the ground floor and the public clients, and not {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("module", PURE)
+def test_whatever_is_no_shell_is_pure(module: str) -> None:
+    wrong = impurities(PURE[module], module)
+    assert not wrong, f"{module} isn't listed in SHELLS here, so it is pure and may not have {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("machine", sorted(MACHINES))
+def test_the_machines_are_no_shells(machine: str) -> None:
+    assert machine not in SHELLS["lockserver"]
+    if not (ROOT / "lockserver" / f"{machine}.py").exists():
+        shells = {name for name in HOUSE if within(name, {f"lockserver.{shell}" for shell in SHELLS["lockserver"]})}
+        assert not shells, f"lockserver.{machine} isn't there, but its shell is: what has become of it?"
+        pytest.skip("not there yet")
+    assert f"lockserver.{machine}" in PURE
+
+
+@pytest.mark.parametrize("module", [name for name in HOUSE if name.split(".")[0] in CORE])
+def test_the_core_loads_nothing_that_isnt_installed_with_it(module: str) -> None:
+    needed = {name.split(".")[0] for name in imports(HOUSE[module], module, top_level_only=True)}
+    assert needed - OURS - CORE_MAY_NEED - set(sys.stdlib_module_names) == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "line", "wrong"),
+    [
+        ("sidecar.frames", "import lockserver.messages", {"lockserver.messages"}),
+        ("sidecar.frames", "from lockserver import client", {"lockserver.client"}),
+        ("sidecar.frames", "def f():\n    from gms.client import x", {"gms.client"}),
+        ("sidecar.frames", "import tests.sim", {"tests.sim"}),
+        ("gateway.door", "import lockserver", {"lockserver"}),
+        ("gateway.door", "from lockserver import machine, client", {"lockserver.machine"}),
+        ("gateway.door", "from lockserver.machine import Machine", {"lockserver.machine"}),
+        ("gateway.door", "import lockserver.client_machine", {"lockserver.client_machine"}),
+        ("gms.server", "from engine_shim import client", {"engine_shim.client"}),
+        ("gateway.door", "from lockserver.client import Lock\nfrom sidecar import logs\nimport sidecarx", set()),
+        ("gateway.inner.door", "from .. import core\nfrom . import x\nfrom gms.client import Weights", set()),
+    ],
+)
+def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> None:
+    assert upward(line, module) == wrong
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ("import os.path", {"os.path"}),
+        ("from time import monotonic", {"time"}),
+        ("def f():\n    import random", {"random"}),
+        ("from sidecar import peers", {"sidecar.peers"}),
+        ("from sidecar.frames import Channel, Message", {"sidecar.frames.Channel"}),
+        ("import sidecar.frames", {"sidecar.frames"}),
+        ("from . import server", {"lockserver.server"}),
+        ("from lockserver.memory import Reader", {"lockserver.memory"}),
+        ("f = open('x')", {"open()"}),
+        (
+            "import enum, math, msgspec\nfrom sidecar.frames import Message\nfrom lockserver.messages import Hello",
+            set(),
+        ),
+        ("from datetime import UTC, datetime\nimport oscillator, timeit_not", set()),
+    ],
+)
+def test_an_impurity_is_seen(line: str, wrong: set[str]) -> None:
+    assert impurities(line, "lockserver.machine") == wrong
+
+
+def test_what_runs_on_import_is_told_from_what_doesnt() -> None:
+    source = """
+import a
+try:
+    import b
+except ImportError:
+    import c
+if TYPE_CHECKING:
+    import never
+class X:
+    import d
+    def f(self):
+        import later
+with x:
+    import e
+"""
+    assert imports(source, "sidecar.x", top_level_only=True) == {"a", "b", "c", "d", "e"}
