@@ -1,0 +1,50 @@
+#!/usr/bin/env bash
+# Makes the virtual environment DIRECTORY with the pinned packages and this project in it, editable. The Makefile calls it.
+# PYTHON=... chooses the Python; else the first of python3, python3.11 ... python3.14 that is new enough.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+directory=${1:?usage: tools/venv.sh DIRECTORY}
+log=$directory.log
+
+stop() {
+    printf 'gpu-failover: %s\n' "$1" >&2
+    exit 1
+}
+
+new_enough() {
+    "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null
+}
+
+[ "$(uname -s)" = Linux ] || stop "this needs Linux (pidfds, OFD locks), and here is $(uname -s): use a Linux machine, VM or container."
+
+python=
+for candidate in ${PYTHON:-python3 python3.11 python3.12 python3.13 python3.14}; do
+    if new_enough "$candidate"; then
+        python=$candidate
+        break
+    fi
+done
+found=$("${PYTHON:-python3}" --version 2>/dev/null || echo "no ${PYTHON:-python3}")
+[ -n "$python" ] || stop "Python 3.11 or newer is needed, and here is $found: install one (apt install python3.11 python3.11-venv, dnf install python3.11) or name one: make PYTHON=/path/to/python3.11"
+
+"$python" -c 'import ensurepip, venv' 2>/dev/null ||
+    stop "$("$python" --version) here has no venv module: apt install $("$python" -c 'import sys; print("python3.%d-venv" % sys.version_info[1])') (or your system's package of that kind)."
+
+# Without a home directory pip would keep its cache in /.
+[ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+
+echo "making $directory with $("$python" --version)" >&2
+rm -rf "$directory"
+{
+    "$python" -m venv "$directory" &&
+        "$directory/bin/python" -m pip install --quiet --no-deps --requirement requirements.lock &&
+        "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable . &&
+        "$directory/bin/python" -m pip check --quiet
+} >"$log" 2>&1 </dev/null || {
+    cat "$log" >&2
+    rm -rf "$directory" "$log"
+    stop "the packages of requirements.lock could not be installed; pip's own words are above."
+}
+rm -f "$log"
+touch "$directory/.made"
