@@ -343,7 +343,7 @@ class ClientMachine:
             if lock in message.holds:
                 self._granted(lock, message.holds[lock])
             else:
-                self._say(m.Acquire(lock=lock, needs=needs))
+                self._say(m.Acquire(lock=lock, needs=needs, again=True))
         if ACTIVE in self.wants and not self.ready:
             self._say(m.Ready(ready=False))
         if ACTIVE in self.holds and self._url:

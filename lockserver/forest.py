@@ -20,6 +20,8 @@ class Forest:
         """Every tree that isn't PRESENT: its end is awaited, or its return."""
         self.graves: dict[str, int] = {}
         """Life files of the proven dead that the directory may still have -> the write that says so (0: none yet)."""
+        self.outcast: set[str] = set()
+        """Trees whose main process claimed a lock that it doesn't hold: it ends, and its children may not come in after it."""
         self.regrouped: set[str] = set()
         """Trees whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Tree, Member]] = {}
@@ -39,6 +41,8 @@ class Forest:
         """Why nobody may belong to this tree any more; empty while they may."""
         if name in self.graves:
             return f"{name} is gone: its end was proven"
+        if name in self.outcast:
+            return f"{name} claimed a lock that it does not hold"
         tree = self.trees.get(name)
         if tree is not None and tree.stage is Stage.DOOMED:
             return f"{name} is being fenced"

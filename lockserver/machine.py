@@ -118,6 +118,7 @@ class Machine:
         self.strangers: e.StrangersProbed | None = None
         self._strangers_asked = False
         self._strangers_at = -math.inf
+        self._strangers_held_at = -math.inf
         self._started = False
         self._seq = 0
         self._written = 0
@@ -248,6 +249,8 @@ class Machine:
             return False
         if any(tree.stage is Stage.AWAITED and tree.seen_alive for tree in self.forest.ending.values()):
             return False
+        if not self.turn.reached(self._strangers_held_at + self.config.settle_s):
+            return False  # who let go of its life lock may be dying, and hold memory a little longer
         if not (self.turn.reached(recovery.since + RETURN_S) and self.queue.memory_proves()):
             if not over:
                 return False
@@ -272,8 +275,7 @@ class Machine:
         recovery = self.active.recovery
         if recovery is not None and recovery.found is not Found.HOLDER:
             if event.held:
-                # Who lets go of its life lock next may be dying, and hold memory a little longer.
-                recovery.until = max(recovery.until, self.turn.now + self.config.settle_s)
+                self._strangers_held_at = self.turn.now
         else:
             for name in event.free:
                 if name not in self.forest.trees and name not in self.forest.graves:
@@ -313,6 +315,8 @@ class Machine:
             why = f"{name} is another process (pid {tree.pid})"
         if not why and ACTIVE in message.claims:
             why = self._why_no_claim(name, message.claims[ACTIVE])
+            if why:
+                self.forest.outcast.add(name)
         if why:
             self._turn_away(event, why)
             return
@@ -575,7 +579,7 @@ class Machine:
             if lock.told:
                 self.turn.send(event.conn, m.Granted(lock=lock.name, token=lock.token))
         elif lock is self.active:
-            self.queue.enter(tree, message.needs)
+            self.queue.enter(tree, message.needs, looked=not message.again)
         else:
             self.init_waiters[tree.name] = tree
             self.turn.changed = True
@@ -583,7 +587,7 @@ class Machine:
     def _on_ready(self, event: e.Received, caller: Caller) -> None:
         message = event.message
         assert isinstance(message, m.Ready) and caller.tree is not None
-        self.queue.update(caller.tree, ready=message.ready, needs=message.needs)
+        self.queue.update(caller.tree, ready=message.ready, looked=message.ready, needs=message.needs)
 
     def _on_prepared(self, event: e.Received, caller: Caller) -> None:
         message = event.message

@@ -81,6 +81,8 @@ class Acquire(Message, frozen=True):
     lock: LockName = "active"
     needs: Needs = {}
     """Device -> bytes that must be free before the grant."""
+    again: bool = False
+    """Said again after a lost connection, so it tells nothing new about the engine."""
 
 
 class Ready(Message, frozen=True):

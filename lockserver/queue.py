@@ -52,18 +52,18 @@ class Queue:
 
     # -- coming and going ------------------------------------------------------------------------------------------------
 
-    def enter(self, tree: Tree, needs: dict[str, int]) -> None:
+    def enter(self, tree: Tree, needs: dict[str, int], *, looked: bool) -> None:
         if tree.name not in self.waiters:
             self.waiters[tree.name] = Waiter(tree, needs, self.turn.stamp)
             self.turn.note("waiting", engine=tree.engine_id)
-        self.update(tree, ready=True, needs=needs)
+        self.update(tree, ready=True, looked=looked, needs=needs)
 
-    def update(self, tree: Tree, *, ready: bool, needs: dict[str, int] | None) -> None:
+    def update(self, tree: Tree, *, ready: bool, looked: bool, needs: dict[str, int] | None) -> None:
         waiter = self.waiters.get(tree.name)
         if waiter is None:
             return
         waiter.ready = ready
-        if ready:
+        if looked:
             waiter.looked = self.round
         if needs is not None:
             waiter.needs = needs

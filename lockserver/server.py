@@ -13,7 +13,7 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
 
 HALF_FRAME_S = 10.0
+DEAF_S = 1.0
+"""After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
 MOST_CONNECTIONS = 4096
 _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
 _READ_WRITE = select.EPOLLIN | select.EPOLLOUT
@@ -77,6 +79,8 @@ class Server:
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._half: dict[int, float] = {}
         """Connections in the middle of a frame -> when they must be through; the oldest first."""
+        self._deaf_until = float("inf")
+        """When it listens again; infinite while it does."""
         self._next = 0
         self._pending: deque[e.Event] = deque()
         self._publish = False
@@ -184,7 +188,7 @@ class Server:
         """Serves until it is told to stop, or must; returns why."""
         machine, epoll, handlers = self._machine, self._epoll, self._handlers
         while not self._stopping:
-            deadline = min(machine.deadline, next(iter(self._half.values()), float("inf")))
+            deadline = min(machine.deadline, next(iter(self._half.values()), float("inf")), self._deaf_until)
             if deadline == float("inf"):
                 ready = epoll.poll()
             else:
@@ -198,6 +202,9 @@ class Server:
                 self._feed(e.Tick())
             if self._half:
                 self._end_slow_senders(now)
+            if now >= self._deaf_until:
+                self._deaf_until = float("inf")
+                self._add(self._listener.fileno(), self._on_connect)
             if self._publish:
                 self._publish_status()
         self._close()
@@ -230,7 +237,7 @@ class Server:
             return
         try:
             connection.channel.send(effect.message, [self._processes[p] for p in effect.processes if p in self._processes])
-        except PeerTooSlow as error:
+        except (PeerTooSlow, OSError) as error:  # OSError: no descriptors left to keep what it doesn't read
             self.log.warning("peer_too_slow", why=error)
             self._drop(effect.conn, tell=True)
             return
@@ -244,6 +251,8 @@ class Server:
         pidfd = self._processes[process]
 
         def dead(_: int) -> None:
+            if not peers.is_dead(pidfd):
+                return  # a late event of a connection that was closed in this round, and whose number this pidfd has got
             self._remove(pidfd)
             self._feed(e.Died(process))
 
@@ -260,7 +269,12 @@ class Server:
             self._pending.append(e.OutOfReach(effect.process))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
-        probe = self._probe(effect.tree)
+        try:
+            probe = self._probe(effect.tree)
+        except OSError as error:
+            self.log.warning("life_file_unreadable", tree=effect.tree, why=error)
+            self._pending.append(e.LifeProbed(effect.tree, True))  # nothing is proven; it is asked again
+            return
         self._pending.append(e.LifeProbed(effect.tree, None if probe is None else probe.locked()))
 
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
@@ -269,7 +283,12 @@ class Server:
         for name in sorted(os.listdir(self.options.run_dir / LIFE)):
             if name in effect.known or name.startswith("."):
                 continue
-            probe = LifeProbe.open(self.options.run_dir / LIFE, name)
+            try:
+                probe = LifeProbe.open(self.options.run_dir / LIFE, name)
+            except OSError as error:
+                self.log.warning("life_file_unreadable", tree=name, why=error)
+                held.append(name)  # nothing is proven
+                continue
             if probe is not None:
                 with probe:
                     (held if probe.locked() else free).append(name)
@@ -331,6 +350,8 @@ class Server:
                 return
             except OSError as error:
                 self.log.alarm("accept_failed", why=error)  # no descriptors left, say: those who are in are served on
+                self._remove(self._listener.fileno())
+                self._deaf_until = time.monotonic() + DEAF_S
                 return
             self._next += 1
             connection = Connection(Channel(sock, m.from_client), sock)
@@ -385,16 +406,24 @@ class Server:
             peer = self._who(conn, sock, descriptors, message.pid)
             if peer is None:
                 return
-            held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
+            try:
+                held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
+            except OSError as error:
+                self._forget((peer,))
+                self._complain(conn, f"your life file can't be looked at: {error.strerror}")
+                return
             self._feed(e.Received(conn, message, (peer,), held, secrets.token_hex(16)))
         elif isinstance(message, m.Adopt | m.HandBack):
+            named: list[e.Peer] = []
             try:
-                named = tuple(self._peer(fd, 0) for fd in descriptors)
-            except peers.NotAPidfd as error:
-                close_all(descriptors)
+                for fd in descriptors:
+                    named.append(self._peer(fd, 0))
+            except (peers.NotAPidfd, OSError) as error:
+                self._forget(named)
+                close_all(descriptors[len(named) :])
                 self._complain(conn, str(error))
                 return
-            self._feed(e.Received(conn, message, named))
+            self._feed(e.Received(conn, message, tuple(named)))
         elif descriptors:
             close_all(descriptors)
             self._complain(conn, f"{type(message).__name__} takes no descriptors")
@@ -409,9 +438,18 @@ class Server:
             close_all(descriptors)
             self._drop(conn, tell=True)
             return None
+        except OSError as error:
+            close_all(descriptors)
+            self._complain(conn, f"no pidfd of yours can be had: {error.strerror}")
+            return None
         if pidfd is not None:
             close_all(descriptors)
-            return self._peer(pidfd, peers.credentials(sock).pid or said_pid)
+            try:
+                return self._peer(pidfd, peers.credentials(sock).pid or said_pid)
+            except OSError as error:
+                os.close(pidfd)
+                self._complain(conn, f"your pidfd can't be looked at: {error.strerror}")
+                return None
         if self._evidence is peers.Evidence.NONE:
             close_all(descriptors)
             return e.Peer(None, "", peers.credentials(sock).pid or said_pid)
@@ -422,7 +460,7 @@ class Server:
         credentials = peers.credentials(sock)
         try:
             pid = peers.pidfd_pid(descriptors[0])
-        except peers.NotAPidfd as error:
+        except (peers.NotAPidfd, OSError) as error:
             close_all(descriptors)
             self._complain(conn, str(error))
             return None
@@ -431,6 +469,11 @@ class Server:
             self._complain(conn, f"the pidfd names process {pid}, and you are {credentials.pid}")
             return None
         return self._peer(descriptors[0], credentials.pid or said_pid)
+
+    def _forget(self, named: Iterable[e.Peer]) -> None:
+        for peer in named:
+            if peer.process is not None:
+                self._do_forget(e.Forget(peer.process))
 
     def _peer(self, pidfd: int, pid: int) -> e.Peer:
         found = peers.pidfd_pid(pidfd)
