@@ -39,6 +39,7 @@ from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupp
 RUN_DIR_VARIABLE = "FAILOVER_RUN_DIR"
 TREE_VARIABLE = "FAILOVER_TREE"
 EXIT_LOST = 70
+_READ_WRITE = select.EPOLLIN | select.EPOLLOUT
 
 
 class LockError(Exception):
@@ -94,11 +95,14 @@ class _Session:
         self.grants: dict[str, Grant] = {}
         self._told: deque[c.Event] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._poll = select.poll()
-        self._poll.register(self._bell, select.POLLIN)
+        self._aside = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        """Asks the thread to step aside: somebody in front turns the wheel."""
+        self._epoll = select.epoll()
+        self._epoll.register(self._bell, select.EPOLLIN)
         self._turn = threading.Condition()
         self._turning = False
-        self._fronts = 0
+        self._waiting = 0
+        self._writing = False
         self._closed = False
         self._thread: threading.Thread | None = None
         self.listeners: set[Callable[[], object]] = set()
@@ -108,24 +112,28 @@ class _Session:
 
     def tell(self, event: c.Event) -> None:
         """From any thread."""
-        self._told.append(event)
-        os.eventfd_write(self._bell, 1)
+        if not self._closed:
+            self._told.append(event)
+            os.eventfd_write(self._bell, 1)
 
-    def wait(self, done: Callable[[], bool], timeout_s: float | None) -> bool:
-        """Turns the wheel in the caller's own thread until something is so, so that no thread has to be woken first.
+    def wait(self, done: Callable[[], bool], timeout_s: float | None, first: c.Event | None = None) -> bool:
+        """Turns the wheel in the caller's own thread until something is so: no other thread has to be woken first.
 
-        False if the time is over before.
+        `first` is told before. False if the time is over before it is so.
         """
         end = None if timeout_s is None else time.monotonic() + timeout_s
         with self._turn:
-            self._fronts += 1
-            os.eventfd_write(self._bell, 1)
+            if first is not None:
+                self._told.append(first)
+                os.eventfd_write(self._bell, 1)
+            self._waiting += 1
             while self._turning and not done() and not _over(end):
                 self._turn.wait(None if end is None else end - time.monotonic())
-            self._fronts -= 1
+            self._waiting -= 1
             if self._turning:
                 return done()
             self._turning = True
+            os.eventfd_write(self._aside, 1)
         try:
             while not done():
                 if _over(end):
@@ -136,17 +144,26 @@ class _Session:
             self._hand_over()
 
     def _run(self) -> None:
-        while True:
+        """The thread looks whether there is something to do, and turns the wheel unless somebody in front does."""
+        outer = select.epoll()
+        outer.register(self._epoll.fileno(), select.EPOLLIN)
+        outer.register(self._aside, select.EPOLLIN)
+        while not self._closed:
+            until = self._machine.deadline
+            for fd, _ in outer.poll(None if until == float("inf") else max(until - time.monotonic(), 0.0) + 0.0005):
+                if fd == self._aside:
+                    os.eventfd_read(self._aside)
             with self._turn:
-                while self._fronts or self._turning:
-                    self._turn.wait()
-                if self._closed:
-                    return
+                if self._turning:
+                    while self._turning:
+                        self._turn.wait()
+                    continue
                 self._turning = True
             try:
-                self._step(None)
+                self._step(0.0)
             finally:
                 self._hand_over()
+        outer.close()
 
     def _hand_over(self) -> None:
         with self._turn:
@@ -154,17 +171,14 @@ class _Session:
             self._turn.notify_all()
 
     def _step(self, end: float | None) -> None:
-        """Waits for one thing to happen, and handles it."""
-        now = time.monotonic()
+        """Waits for something to happen, and handles it."""
         until = min(self._machine.deadline, end if end is not None else float("inf"))
-        if not self._told and until > now:
-            timeout_ms = None if until == float("inf") else (until - now) * 1000 + 0.5
-            for fd, what in self._poll.poll(timeout_ms):
-                if fd == self._bell:
-                    with contextlib.suppress(BlockingIOError):
-                        os.eventfd_read(self._bell)
-                else:
-                    self._on_ready(what)
+        timeout_s = None if until == float("inf") else max(until - time.monotonic() + 0.0005, 0.0)
+        for fd, what in self._epoll.poll(0.0 if self._told else timeout_s):
+            if fd == self._bell:
+                os.eventfd_read(self._bell)
+            else:
+                self._on_ready(what)
         while self._told:
             self._feed(self._told.popleft())
         if time.monotonic() >= self._machine.deadline:
@@ -177,13 +191,14 @@ class _Session:
 
     def close(self) -> None:
         """Leaves. What is held stays held until the process has ended: the server goes by that alone."""
-        with self._turn:
-            self._closed = True
-        self.tell(c.Tick())
+        if self._closed:
+            return
+        self._closed = True
+        os.eventfd_write(self._aside, 1)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join()
         if self._channel is not None:
-            self._poll.unregister(self._channel.fileno())
+            self._epoll.unregister(self._channel.fileno())
             self._channel.close()
             self._channel = None
         for lock in (*self._old_lives, *([self._life] if self._life else [])):
@@ -193,6 +208,8 @@ class _Session:
         self._kept.clear()
         if self._directory is not None:
             self._directory.close()
+        self._epoll.close()
+        close_all((self._bell, self._aside))
 
     # -- the machine -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +251,7 @@ class _Session:
             self.on_switchover(effect)
         for listener in tuple(self.listeners):
             listener()
-        if self._fronts:
+        if self._waiting:
             with self._turn:
                 self._turn.notify_all()
         return None
@@ -263,8 +280,8 @@ class _Session:
             return c.Hopeless(str(error))
         except (OSError, RunDirGone):
             return c.Disconnected(same)
-        self._channel = Channel(sock, m.from_server)
-        self._poll.register(sock.fileno(), select.POLLIN)
+        self._channel, self._writing = Channel(sock, m.from_server), False
+        self._epoll.register(sock.fileno(), select.EPOLLIN)
         return c.Connected(life.inode, same)
 
     def _take_life(self, same: bool) -> LifeLock:
@@ -315,7 +332,7 @@ class _Session:
         channel = self._channel
         if channel is None:
             return
-        if what & select.POLLOUT:
+        if what & select.EPOLLOUT:
             channel.flush()
             self._mind_writing()
         try:
@@ -334,16 +351,15 @@ class _Session:
 
     def _hang_up(self) -> c.Event:
         if self._channel is not None:
-            self._poll.unregister(self._channel.fileno())
+            self._epoll.unregister(self._channel.fileno())
             self._channel.close()
             self._channel = None
         return c.Disconnected(self._directory is None or not self._directory.replaced())
 
     def _mind_writing(self) -> None:
-        if self._channel is not None and self._channel.wants_write:
-            self._poll.modify(self._channel.fileno(), select.POLLIN | select.POLLOUT)
-        elif self._channel is not None:
-            self._poll.modify(self._channel.fileno(), select.POLLIN)
+        if self._channel is not None and self._channel.wants_write is not self._writing:
+            self._writing = not self._writing
+            self._epoll.modify(self._channel.fileno(), _READ_WRITE if self._writing else select.EPOLLIN)
 
     def welcomed(self, timeout_s: float | None) -> None:
         """Blocks until this process counts."""
@@ -404,8 +420,8 @@ class LockClient(_Session):
             self.tell(c.Withdraw(INIT))
 
     def _acquire(self, lock: m.LockName, needs: dict[str, int], timeout_s: float | None) -> Grant:
-        self.tell(c.Want(lock, needs))
-        if not self.wait(lambda: lock in self.grants or bool(self._refusal or self._loss), timeout_s):
+        wanted = c.Want(lock, needs)
+        if not self.wait(lambda: lock in self.grants or bool(self._refusal or self._loss), timeout_s, first=wanted):
             self.tell(c.Withdraw(lock))
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
         self.raise_if_over()

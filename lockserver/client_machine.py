@@ -30,6 +30,9 @@ PRESUMED_DEAD_SHARE = 0.8
 """Of the window: by then a holder that its server may presume dead has ended."""
 
 
+GIVEN_UP = "the lock was granted after it was given up, and only an end releases it"
+
+
 class Me(msgspec.Struct, frozen=True):
     engine_id: str
     incarnation: str
@@ -168,7 +171,21 @@ class DropCopies(msgspec.Struct, frozen=True):
     tree: str
 
 
-Effect = Connect | Say | Joined | Got | ChildCounts | No | Lost | Check | BeginDrain | ServeOn | End | KeepCopies | DropCopies
+Effect = (
+    Connect
+    | Say
+    | Joined
+    | Got
+    | ChildCounts
+    | No
+    | Lost
+    | Check
+    | BeginDrain
+    | ServeOn
+    | End
+    | KeepCopies
+    | DropCopies
+)
 Event = (
     Connected
     | Disconnected
@@ -203,6 +220,8 @@ class ClientMachine:
         self._out: list[Effect] = []
         self._now = 0.0
         self._withdrawn: set[str] = set()
+        self._draining = False
+        """For a switchover, which ends with the server that asked for it."""
         self._children: dict[int, int] = {}
         self._url = ""
         self._secret = ""
@@ -250,9 +269,16 @@ class ClientMachine:
         policy = self._policy
         if ACTIVE not in self.holds or policy is None:
             return math.inf, ""
+        ends = [
+            (
+                self._moved_at + policy.settle_s,
+                "the run directory was replaced, and no lock server in it has us back in time",
+            )
+        ]
         if policy.presume_dead:
-            return self._away_since + policy.window_s * PRESUMED_DEAD_SHARE, "the lock server is away, and would soon presume us dead"
-        return self._moved_at + policy.settle_s, "the run directory was replaced, and no lock server in it has us back in time"
+            until = self._away_since + policy.window_s * PRESUMED_DEAD_SHARE
+            ends.append((until, "the lock server is away, and would soon presume us dead"))
+        return min(ends)
 
     def _on_connected(self, event: Connected) -> None:
         self._connecting = False
@@ -313,8 +339,10 @@ class ClientMachine:
         elif isinstance(message, m.Keep):
             self._keep(message)
         elif isinstance(message, m.Drain):
+            self._draining = True
             self._out.append(BeginDrain(message.round, message.timeout_s))
         elif isinstance(message, m.Resume):
+            self._draining = False
             self._out.append(ServeOn(message.why))
         elif isinstance(message, m.Exit):
             self._out.append(End())
@@ -324,10 +352,17 @@ class ClientMachine:
     def _welcomed(self, message: m.Welcome) -> None:
         self.link, self._in_since = Link.IN, self._now
         self._policy, self._number = message.policy, message.number
+        self._moved_at = math.inf  # the directory of the server that has us back is ours from now on
         self._secret = message.secret or self._secret
         if ACTIVE in self.holds and ACTIVE not in message.holds:
             self._lose("the lock server knows nothing of our grant")
             return
+        if ACTIVE in message.holds and ACTIVE in self._withdrawn:
+            self._lose(GIVEN_UP)
+            return
+        if self._draining and ACTIVE in self.holds:
+            self._draining = False
+            self._out.append(ServeOn("the server that asked for the switchover is gone"))
         if INIT in self.holds and INIT not in message.holds:
             del self.holds[INIT]
         for given_by, keep in self._kept.values():
@@ -362,7 +397,7 @@ class ClientMachine:
     def _granted(self, lock: str, token: int) -> None:
         name: m.LockName = ACTIVE if lock == ACTIVE else INIT
         if name in self._withdrawn:
-            self._lose("the lock was granted after it was given up, and only an end releases it")
+            self._lose(GIVEN_UP)
         elif name in self.wants:
             del self.wants[name]
             self.holds[name] = token

@@ -76,7 +76,9 @@ class Forest:
 
     def enter(self, tree: Tree, peer: Peer, pid: int, number: int) -> Member:
         """The process becomes a member of the tree, or is recognised as one."""
-        member = tree.find(peer, number) or tree.add(peer.identity, peer.pid or pid, 0 if number in tree.members else number)
+        member = tree.find(peer, number) or tree.add(
+            peer.identity, peer.pid or pid, 0 if number <= MAIN or number in tree.members else number
+        )
         self.attach(tree, member, peer, pid)
         tree.life = Life.HELD
         self.turn.changed = True
@@ -165,7 +167,10 @@ class Forest:
 
     def probed(self, name: str, held: bool | None) -> None:
         tree = self.trees.get(name)
-        if tree is not None and tree.stage is not Stage.PRESENT:
+        if tree is None:
+            return
+        tree.probing = False
+        if tree.stage is not Stage.PRESENT:
             tree.probed(held, self.turn.now)
 
     def bury(self, tree: Tree, *, held_a_lock: bool) -> list[int]:

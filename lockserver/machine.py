@@ -16,8 +16,9 @@ The rules, and where they stand:
  4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
  6. A holder's life file is unlinked only after its end is on disk, so that nobody joins it across a restart (`forest.py`).
- 7. After a restart the file rules: its holder comes back and nobody notices; or is proven gone by what the waiters kept, or by memory; or the window
-    ends and the policy decides, which by default is to go on waiting. No file, or one that can't be read: somebody unknown may hold.
+ 7. After a restart the file rules (`inquest.py`): its holder comes back and nobody notices; or is proven gone by what the clients kept (`copies.py`),
+    or by memory; or the window ends and the policy decides, which by default is to go on waiting. No file, or one that can't be read: somebody
+    unknown may hold.
  8. Tokens only grow.
 
 The permit `init` is a lock too, with less: a word gives it back, and it asks for no memory and no second look.
@@ -25,82 +26,25 @@ The permit `init` is a lock too, with less: a word gives it back, and it asks fo
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from lockserver import events as e
 from lockserver import messages as m
+from lockserver.copies import Copies
+from lockserver.desk import Desk
 from lockserver.forest import Forest
+from lockserver.inquest import Inquest
+from lockserver.lock import Caller, Found, Lock, Recovery, State
 from lockserver.messages import ACTIVE, INIT
 from lockserver.picture import picture
 from lockserver.queue import Queue, Waiter
 from lockserver.record import Member as MemberRecord
 from lockserver.record import Record, Tenure
 from lockserver.switchover import Switchover
-from lockserver.tree import MAIN, Life, Member, Stage, Tree
-from lockserver.turn import Turn
+from lockserver.tree import Life, Stage, Tree
+from lockserver.turn import Turn, rfc3339
 
-MEMBERS_MAX = 200
 RETRY_PERSIST_S = 0.5
-STRANGERS_EVERY_S = 0.1
-RETURN_S = 0.25
-"""A holder whose server went away knocks every 0.1 s (`client_machine.py`): by then a live one is back."""
-
-
-class State(Enum):
-    FREE = "FREE"
-    HELD = "HELD"
-    FENCING = "FENCING"
-    RECOVERING = "RECOVERING"
-
-
-class Found(Enum):
-    """What a new server found that keeps it from granting."""
-
-    HOLDER = "a holder"
-    UNREADABLE = "a holder file that can't be read"
-    NOTHING = "no holder file"
-
-
-@dataclass(slots=True)
-class Recovery:
-    found: Found
-    since: float
-    until: float
-
-
-@dataclass(slots=True)
-class Caller:
-    """One connection, by what it introduced itself as."""
-
-    conn: int
-    tree: Tree | None = None
-    main: bool = False
-    watching: bool = False
-
-
-@dataclass(slots=True)
-class Lock:
-    name: m.LockName
-    holder: Tree | None = None
-    """Who holds it, or who must be proven gone before anybody else does."""
-    told: bool = False
-    """The grant is on disk, so the holder has been told, or may be."""
-    token: int = 0
-    granted_at: str = ""
-    endpoint: str | None = None
-    verified: bool = False
-    """Its memory was seen to be free at the grant."""
-    fencing_since: str = ""
-    recovery: Recovery | None = None
-    written_by: int = 0
-    waiter: Waiter | None = None
-    """What the holder was, until it is told: its place, should the grant come to nothing."""
-
-    @property
-    def held(self) -> bool:
-        return self.holder is not None and self.told and self.holder.stage is Stage.PRESENT
 
 
 class Machine:
@@ -113,12 +57,10 @@ class Machine:
         self.init = Lock(INIT)
         self.init_waiters: dict[str, Tree] = {}
         self.switchover = Switchover(self)
-        self.callers: dict[int, Caller] = {}
+        self.desk = Desk(self)
+        self.inquest = Inquest(self)
+        self.copies = Copies(self)
         self.token = 0
-        self.strangers: e.StrangersProbed | None = None
-        self._strangers_asked = False
-        self._strangers_at = -math.inf
-        self._strangers_held_at = -math.inf
         self._started = False
         self._seq = 0
         self._written = 0
@@ -126,8 +68,6 @@ class Machine:
         self._disk_fails = False
         self._owed: list[tuple[int, int, m.ServerMessage]] = []
         """Answers that must not go out before a write: (the write, to whom, what)."""
-        self._kept: tuple[int, tuple[int, ...]] = (0, ())
-        self._keepers: set[int] = set()
         self._state = State.FREE
 
     # -- the one door ----------------------------------------------------------------------------------------------------
@@ -140,7 +80,7 @@ class Machine:
             self._conclude()
         if turn.changed:
             turn.changed = False
-            self._hand_out_copies()
+            self.copies.hand_out()
             turn.out.append(e.Publish())
         return turn.out
 
@@ -152,10 +92,11 @@ class Machine:
     def _conclude(self) -> None:
         """Draw every conclusion that is due."""
         if self.turn.reached(self._rewrite_at):
-            self._write()
+            self.write()
         for tree in list(self.forest.ending.values()):
             self.forest.pursue(tree)
-            if tree.gone and not self._holds(tree):
+            nothing_left = tree.gone or (tree.members_gone and tree.life is Life.MISSING)
+            if nothing_left and not self.holds(tree):
                 self._bury(tree, held_a_lock=False)
         self._step_active()
         self._step_init()
@@ -168,267 +109,47 @@ class Machine:
         lock = self.active
         if lock.held:
             return State.HELD
-        if lock.recovery is not None and self.turn.now < lock.recovery.until and (lock.holder is None or lock.holder.stage is Stage.AWAITED):
+        if (
+            lock.recovery is not None
+            and self.turn.now < lock.recovery.until
+            and (lock.holder is None or lock.holder.stage is Stage.AWAITED)
+        ):
             return State.RECOVERING
         if lock.holder is not None or lock.recovery is not None or self.queue.wanted:
             return State.FENCING
         return State.FREE
 
-    # -- a new server (rule 7) -------------------------------------------------------------------------------------------
-
-    def _on_started(self, event: e.Started) -> None:
-        self._started = True
-        record, now = event.record, self.turn.now
-        if record is None:
-            self.token = event.token_floor
-            if event.unreadable:
-                found, wait_s = Found.UNREADABLE, self.config.window_s
-                self.turn.alarm("record", f"holder.json can't be read ({event.unreadable}); it was kept aside, and somebody unknown may hold the lock")
-            else:
-                found, wait_s = Found.NOTHING, self.config.settle_s
-            self.active.recovery = Recovery(found, now, now + wait_s)
-            self.init.recovery = Recovery(found, now, now + wait_s)
-            return
-        self.token = record.token
-        self.forest.graves = dict.fromkeys(record.gone, 0)
-        for lock, tenure in ((self.active, record.active), (self.init, record.permits.get(INIT))):
-            if tenure is None:
-                continue
-            if record.boot_id != self.config.boot_id:
-                self.turn.note("died_with_its_boot", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
-                self.forest.graves[tenure.life_file] = 0
-                continue
-            lock.holder, lock.told, lock.token = self.forest.awaited(tenure), True, tenure.token
-            lock.granted_at, lock.endpoint, lock.verified = tenure.granted_at, tenure.endpoint, tenure.verified
-            lock.recovery = Recovery(Found.HOLDER, now, now + self.config.window_s)
-            self.turn.note("awaiting_holder", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
-        if self.forest.graves:
-            self._write()
-        self._probe_strangers()
-
-    def _proven_gone(self, lock: Lock) -> bool:
-        """The holder is gone by the proof; or, for a server that restarted and can't get all of it, by what rule 7 takes instead."""
-        tree, recovery = lock.holder, lock.recovery
-        assert tree is not None
-        if tree.gone:
-            return True
-        if recovery is None:
-            return False
-        over = self.turn.reached(recovery.until)
-        if over and self.config.presume_dead:
-            self.turn.shout(f"{tree.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)")
-            return True
-        free = tree.life is Life.FREE or (tree.life is Life.MISSING and over)
-        if tree.seen_alive or not free:
-            return False
-        if lock is self.init or tree.members_gone or self.queue.memory_proves():
-            return True
-        if over and self.config.grant_unproven:
-            self.turn.shout(f"{tree.engine_id} is taken for gone because its life lock is free; pidfds and memory don't prove it (--grant-unproven)")
-            return True
-        if over:
-            self.turn.alarm(
-                "unproven",
-                f"the life lock of {tree.engine_id} is free, but neither pidfds nor memory prove its end; "
-                "once you know that it is gone, start the server with --grant-unproven",
-            )
-        return False
-
-    def _nobody_holds(self, recovery: Recovery) -> bool:
-        """There was no holder file that could be read. Nobody unknown has a life lock here; and memory proves it, or time has passed."""
-        over = self.turn.reached(recovery.until)
-        if over and self.config.presume_dead:
-            return True
-        probed = self.strangers
-        stale = probed is None or probed.held or (over and self._strangers_at < recovery.until)
-        if stale and not self._strangers_asked and self.turn.reached(self._strangers_at + STRANGERS_EVERY_S):
-            self._probe_strangers()
-        if probed is None or stale:
-            if over and probed is not None and probed.held:
-                self.turn.alarm("strangers", f"a life lock is held by somebody who doesn't come: {', '.join(probed.held[:3])}")
-            return False
-        if any(tree.stage is Stage.AWAITED and tree.seen_alive for tree in self.forest.ending.values()):
-            return False
-        if not self.turn.reached(self._strangers_held_at + self.config.settle_s):
-            return False  # who let go of its life lock may be dying, and hold memory a little longer
-        if not (self.turn.reached(recovery.since + RETURN_S) and self.queue.memory_proves()):
-            if not over:
-                return False
-            if recovery.found is Found.UNREADABLE and not self.config.grant_unproven:
-                self.turn.alarm(
-                    "unproven",
-                    "holder.json could not be read, and neither memory nor a returning holder tells more; "
-                    "once you know that no engine is awake, start the server with --grant-unproven",
-                )
-                return False
-        self.forest.graves.update(dict.fromkeys(probed.free, 0))
-        return True
-
-    def _probe_strangers(self) -> None:
-        """Everybody who has a life lock here, and has not registered with this server."""
-        self._strangers_asked, self._strangers_at = True, self.turn.now
-        known = tuple(name for name, tree in self.forest.trees.items() if tree.stage is not Stage.AWAITED or self._holds(tree))
-        self.turn.out.append(e.ProbeStrangers(known))
-
-    def _on_strangers_probed(self, event: e.StrangersProbed) -> None:
-        self.strangers, self._strangers_asked = event, False
-        recovery = self.active.recovery
-        if recovery is not None and recovery.found is not Found.HOLDER:
-            if event.held:
-                self._strangers_held_at = self.turn.now
-        else:
-            for name in event.free:
-                if name not in self.forest.trees and name not in self.forest.graves:
-                    self.turn.out.append(e.Unlink(name))
-
-    # -- introductions ---------------------------------------------------------------------------------------------------
-
     def _on_received(self, event: e.Received) -> None:
-        caller, message = self.callers.get(event.conn), event.message
-        if isinstance(message, m.Register | m.Join | m.Observe):
-            if caller is not None:
-                self._throw_out(event, "this connection has introduced itself already")
-            elif message.protocol != m.PROTOCOL:
-                self._turn_away(event, f"protocol {message.protocol} is not spoken here; this server speaks {m.PROTOCOL}")
-            elif isinstance(message, m.Observe):
-                self.callers[event.conn] = Caller(event.conn)
-            elif isinstance(message, m.Register):
-                self._register(event, message)
-            else:
-                self._join(event, message)
+        message, caller = event.message, self.desk.callers.get(event.conn)
+        request = _REQUESTS.get(type(message))
+        if request is None:
+            assert isinstance(message, m.Register | m.Join | m.Observe)
+            self.desk.introduce(event, message)
             return
-        mains_only, action = _REQUESTS[type(message)]
+        mains_only, action = request
         if caller is None:
-            self._throw_out(event, "introduce yourself first: Register, Join or Observe")
+            self.desk.throw_out(event, "introduce yourself first: Register, Join or Observe")
         elif mains_only and not caller.main:
-            self._throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
+            self.desk.throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
         else:
             action(self, event, caller)
 
-    def _register(self, event: e.Received, message: m.Register) -> None:
-        name, peer = f"{message.engine_id}.{message.incarnation}", event.peers[0]
-        tree = self.forest.trees.get(name)
-        why = self.forest.why_condemned(name)
-        if not why and not event.life_held:
-            why = "the life file that you named isn't in its place, or you have no lock on it"
-        if not why and tree is not None and not self.forest.is_main(tree, peer, message.secret):
-            why = f"{name} is another process (pid {tree.pid})"
-        if not why and ACTIVE in message.claims:
-            why = self._why_no_claim(name, message.claims[ACTIVE])
-            if why:
-                self.forest.outcast.add(name)
-        if why:
-            self._turn_away(event, why)
-            return
-        if tree is None:
-            tree = self.forest.trees[name] = Tree(message.engine_id, message.incarnation, Stage.PRESENT)
-        tree.secret = tree.secret or message.secret or event.secret
-        if tree.conn is not None:
-            self._end_caller(tree.conn)
-        self.callers[event.conn] = Caller(event.conn, tree, main=True)
-        self.forest.enter_main(tree, peer, message.pid, event.conn)
-        claimed = ACTIVE in message.claims and self.active.holder is None
-        if claimed:
-            self.active.holder, self.active.told, self.active.token = tree, True, message.claims[ACTIVE]
-            self.active.granted_at = self.turn.stamp
-            self.token = max(self.token, self.active.token)
-            self.turn.note("claimed", engine=tree.engine_id, token=self.active.token)
-        if INIT in message.claims and self.init.holder is None:
-            self.init.holder, self.init.told, claimed = tree, True, True
-        if claimed:
-            self._write()
-        self._answer(event.conn, self._welcome(tree, MAIN), on_disk=claimed)
+    def _on_started(self, event: e.Started) -> None:
+        self._started = True
+        self.inquest.begin(event)
 
-    def _welcome(self, tree: Tree, number: int) -> m.Welcome:
-        """Says what the process holds; a holder that is back has been told everything with it."""
-        holds: dict[str, int] = {}
-        for lock in (self.active, self.init) if number == MAIN else ():
-            if lock.holder is tree and lock.told:
-                holds[lock.name] = lock.token
-                if lock.recovery is not None or lock.fencing_since:
-                    self.turn.note("back", engine=tree.engine_id, lock=lock.name, token=lock.token)
-                lock.recovery, lock.fencing_since = None, ""
-                self.turn.calm("unproven", "record", "strangers")
-        policy = m.Policy(self.config.presume_dead, self.config.window_s, self.config.settle_s)
-        secret = tree.secret if number == MAIN else ""
-        return m.Welcome(server_incarnation=self.config.server_incarnation, number=number, policy=policy, secret=secret, holds=holds)
+    def _on_strangers_probed(self, event: e.StrangersProbed) -> None:
+        self.inquest.strangers_probed(event)
 
-    def _why_no_claim(self, name: str, token: int) -> str:
-        """A main process says that it holds the lock. Empty if that may be."""
-        lock = self.active
-        if lock.holder is not None and lock.holder.name != name:
-            return f"{lock.holder.engine_id} was granted the lock with token {lock.token}"
-        if lock.holder is not None:
-            return "" if lock.token == token else f"the token is {lock.token}, not {token}"
-        if lock.recovery is None and token <= self.token:
-            return f"token {token} has ended: its holder was taken for gone"
-        return ""
-
-    def _join(self, event: e.Received, message: m.Join) -> None:
-        name = f"{message.engine_id}.{message.incarnation}"
-        tree = self.forest.trees.get(name)
-        why = self.forest.why_closed(name)
-        if not why and not event.life_held:
-            why = "the life file that you named isn't in its place, or you have no lock on it"
-        if not why and tree is not None and len(tree.members) >= MEMBERS_MAX:
-            why = f"{name} has {MEMBERS_MAX} processes already"
-        if why:
-            self._turn_away(event, why)
-            return
-        if tree is None:
-            # Its main process isn't back yet, after a restart of this server. Its life file tells that it isn't condemned.
-            tree = Tree(message.engine_id, message.incarnation, Stage.AWAITED)
-            self.forest.trees[name] = self.forest.ending[name] = tree
-        member = self.forest.enter(tree, event.peers[0], message.pid, message.number)
-        if member.conn is not None:
-            self._end_caller(member.conn)
-        member.conn = event.conn
-        self.callers[event.conn] = Caller(event.conn, tree)
-        self._acknowledge(tree, event.conn, self._welcome(tree, member.number))
-
-    def _on_adopt(self, event: e.Received, caller: Caller) -> None:
-        tree, message = caller.tree, event.message
-        assert tree is not None and isinstance(message, m.Adopt)
-        if len(event.peers) != 1 or event.peers[0].process is None or len(tree.members) >= MEMBERS_MAX:
-            self._throw_out(event, f"Adopt takes one pidfd, and a tree at most {MEMBERS_MAX} processes")
-            return
-        self.forest.enter(tree, event.peers[0], message.pid, 0)
-        self._acknowledge(tree, event.conn, m.Adopted(child=message.child))
-
-    def _acknowledge(self, tree: Tree, conn: int, answer: m.ServerMessage) -> None:
-        """No device access before this answer; and no answer before others have copies of the process's pidfd, and the file knows it if its tree holds."""
-        self._hand_out_copies()
-        if self._holds(tree):
-            self._write()
-        self._answer(conn, answer, on_disk=self._holds(tree))
-
-    def _turn_away(self, event: e.Received, why: str) -> None:
-        """A final no."""
-        message = event.message
-        who = message.engine_id if isinstance(message, m.Register | m.Join) else "a caller"
-        self.turn.note("refused", engine=who, why=why)
-        self._part(event, m.Refused(why=why))
-
-    def _throw_out(self, event: e.Received, why: str) -> None:
-        """A mistake: it costs the sender this connection."""
-        self._part(event, m.Problem(why=why))
-
-    def _part(self, event: e.Received, last_word: m.ServerMessage) -> None:
-        self.forest.forget(event.peers)
-        self.turn.send(event.conn, last_word)
-        self.turn.out.append(e.Close(event.conn))
-        self._on_closed(e.Closed(event.conn))
-
-    def _end_caller(self, conn: int) -> None:
-        self.callers.pop(conn, None)
-        self.turn.out.append(e.Close(conn))
+    def _on_closed(self, event: e.Closed) -> None:
+        self.closed(event.conn)
 
     # -- ends (rule 1) ---------------------------------------------------------------------------------------------------
 
-    def _on_closed(self, event: e.Closed) -> None:
-        caller = self.callers.pop(event.conn, None)
-        self.switchover.asker_left(event.conn)
-        if caller is None or caller.tree is None or not self.forest.closed(caller.tree, event.conn):
+    def closed(self, conn: int) -> None:
+        caller = self.desk.callers.pop(conn, None)
+        self.switchover.asker_left(conn)
+        if caller is None or caller.tree is None or not self.forest.closed(caller.tree, conn):
             return
         main = caller.tree.main
         self._lose(caller.tree, Stage.DOOMED if main is not None and main.dead else Stage.LOST, "end of file")
@@ -442,7 +163,7 @@ class Machine:
             self._lose(tree, Stage.DOOMED, "pidfd")
             self.forest.kill_rest(tree)
             if tree.conn is not None:
-                self._end_caller(tree.conn)
+                self.desk.end_caller(tree.conn)
                 tree.conn = None
 
     def _lose(self, tree: Tree, stage: Stage, seen_by: str) -> None:
@@ -456,7 +177,7 @@ class Machine:
 
     def _fence(self, lock: Lock, seen_by: str) -> None:
         assert lock.holder is not None
-        lock.fencing_since = self.turn.stamp
+        lock.fencing_since = self.turn.wall
         self.turn.note("fencing", engine=lock.holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
         if lock.holder.unaccounted and lock.recovery is None:
             # A member that died while the server was away, and of whose pidfd nobody kept a copy.
@@ -469,32 +190,32 @@ class Machine:
         """The holder was told to end: there is no way back for it."""
         self._lose(tree, Stage.DOOMED, "switchover")
 
-    def _holds(self, tree: Tree) -> bool:
+    def holds(self, tree: Tree) -> bool:
         return tree is self.active.holder or tree is self.init.holder
 
     def _bury(self, tree: Tree, *, held_a_lock: bool) -> None:
         for conn in self.forest.bury(tree, held_a_lock=held_a_lock):
-            self._end_caller(conn)
+            self.desk.end_caller(conn)
 
     # -- the lock `active` -----------------------------------------------------------------------------------------------
 
     def _step_active(self) -> None:
         lock = self.active
+        if lock.held:
+            self.switchover.step()
         if lock.holder is not None and lock.holder.stage is Stage.PRESENT:
-            if lock.told:
-                self.switchover.step()
             return
         if lock.holder is not None:
             self.queue.head()  # asks the next one, in parallel with the proof
             self.switchover.enforce()
-            if not self._proven_gone(lock):
+            if not self.inquest.gone(lock):
                 return
             unknown = lock.recovery if lock.recovery is not None and lock.recovery.found is not Found.HOLDER else None
             self._release(lock)
             lock.recovery = unknown  # a waiter told of this holder; there may have been a newer one
         if lock.recovery is not None:
             self.queue.head()
-            if not self._nobody_holds(lock.recovery):
+            if not self.inquest.nobody_holds(lock.recovery):
                 return
             lock.recovery = None
             self.turn.note("nobody_holds")
@@ -505,19 +226,19 @@ class Machine:
             lock.verified, lock.waiter = self.queue.granted(waiter), waiter
             self._grant(lock, waiter.tree)
         elif not self.queue.wanted and 0 in self.forest.graves.values():
-            self._write()
+            self.write()
 
     def _release(self, lock: Lock) -> None:
         """The holder is gone, or has given its permit back."""
         tree = lock.holder
         assert tree is not None
         lock.holder = lock.endpoint = lock.recovery = None
-        lock.told, lock.fencing_since = False, ""
+        lock.told, lock.fencing_since = False, 0.0
         self.turn.note("released", engine=tree.engine_id, lock=lock.name, token=lock.token)
         self.turn.changed = True
         if lock is self.active and self.init.holder is tree:
             self._release(self.init)
-        elif tree.stage is not Stage.PRESENT and not self._holds(tree):
+        elif tree.stage is not Stage.PRESENT and not self.holds(tree):
             self._bury(tree, held_a_lock=True)
 
     def _grant(self, lock: Lock, tree: Tree) -> None:
@@ -527,28 +248,28 @@ class Machine:
             lock.token = self.token
             self.turn.calm("unproven", "record", "strangers")
         lock.holder, lock.told, lock.endpoint = tree, False, None
-        lock.granted_at, lock.fencing_since = self.turn.stamp, ""
-        self._write()
+        lock.granted_at, lock.fencing_since = rfc3339(self.turn.wall), 0.0
+        self.write()
         lock.written_by = self._seq
 
     def _on_serving(self, event: e.Received, caller: Caller) -> None:
         message, lock = event.message, self.active
         assert isinstance(message, m.Serving)
         if lock.holder is not caller.tree or not lock.told:
-            self._throw_out(event, "only the holder serves")
+            self.desk.throw_out(event, "only the holder serves")
         elif lock.endpoint != (message.url or None):
             lock.endpoint = message.url or None
             self.turn.note("serving", engine=caller.tree.engine_id if caller.tree else "", url=message.url)
             self.turn.changed = True
-            self._write()
+            self.write()
 
     # -- the permit `init` -----------------------------------------------------------------------------------------------
 
     def _step_init(self) -> None:
         lock = self.init
-        if lock.holder is not None and lock.holder.stage is not Stage.PRESENT and self._proven_gone(lock):
+        if lock.holder is not None and lock.holder.stage is not Stage.PRESENT and self.inquest.gone(lock):
             self._release(lock)
-            self._write()
+            self.write()
         if lock.holder is None and lock.recovery is not None and self.turn.reached(lock.recovery.until):
             lock.recovery = None
         if lock.holder is None and self.init_waiters and not self._disk_fails and not self.why_no_init():
@@ -567,7 +288,7 @@ class Machine:
         self.init_waiters.pop(caller.tree.name, None)
         if self.init.holder is caller.tree:
             self._release(self.init)
-            self._write()
+            self.write()
 
     # -- the queue -------------------------------------------------------------------------------------------------------
 
@@ -604,70 +325,20 @@ class Machine:
         if waiter.tree.conn is not None:
             self.turn.send(waiter.tree.conn, m.Refused(why=why))
 
-    # -- copies of the holder's pidfds: the server's memory across its own crash ------------------------------------------
-
-    def _hand_out_copies(self) -> None:
-        """A main process keeps its own tree's pidfds, and the first few waiters keep the holder's."""
-        for name in sorted(self.forest.regrouped):
-            tree = self.forest.trees[name]
-            if tree.conn is not None and tree.numbered > MAIN:
-                self._give_copies(tree.conn, tree, [member for member in tree.members.values() if member is not tree.main])
-        self.forest.regrouped.clear()
-        lock = self.active
-        if not lock.held or lock.holder is None:
-            return
-        current = (lock.token, tuple(lock.holder.members))
-        if current != self._kept:
-            self._kept, self._keepers = current, set()
-        keepers = {waiter.tree.conn for waiter in self.queue.first(self.config.keepers) if waiter.tree.conn is not None}
-        for conn in sorted(keepers - self._keepers):
-            self._give_copies(conn, lock.holder, list(lock.holder.members.values()))
-        self._keepers = keepers
-
-    def _give_copies(self, conn: int, tree: Tree, members: list[Member]) -> None:
-        members = [member for member in members if member.process is not None]
-        keep = m.Keep(token=self.active.token, tree=tree.name, numbers=[member.number for member in members])
-        self.turn.out.append(e.Send(conn, keep, tuple(member.process for member in members if member.process is not None)))
-
-    def _on_hand_back(self, event: e.Received, caller: Caller) -> None:
-        message, lock = event.message, self.active
-        assert isinstance(message, m.HandBack)
-        if lock.recovery is not None:
-            self.token = max(self.token, message.token)
-        tree = self.forest.trees.get(message.tree)
-        if lock.recovery is not None and lock.recovery.found is not Found.HOLDER and (tree is None or tree.stage is Stage.AWAITED):
-            tree = self._holder_by_hearsay(message)
-        own = tree is caller.tree
-        known = own or (tree is lock.holder and lock.token == message.token)
-        for number, peer in zip(message.numbers, event.peers, strict=False):
-            if tree is not None and known:
-                self.forest.hand_back(tree, number, peer, from_file=not own and lock.recovery is not None and lock.recovery.found is Found.HOLDER)
-            else:
-                self.forest.forget((peer,))
-        self.forest.forget(event.peers[len(message.numbers) :])
-
-    def _holder_by_hearsay(self, message: m.HandBack) -> Tree | None:
-        """The file tells of no holder, or can't be read; a waiter tells. The newest that any of them knows of must come back, or be proven gone."""
-        lock = self.active
-        if message.tree in self.forest.graves or (lock.holder is not None and message.token <= lock.token):
-            return self.forest.trees.get(message.tree)
-        engine_id, _, incarnation = message.tree.rpartition(".")
-        tree = self.forest.trees.get(message.tree)
-        if tree is None:
-            tree = Tree(engine_id, incarnation, Stage.AWAITED)
-            self.forest.trees[message.tree] = self.forest.ending[message.tree] = tree
-        lock.holder, lock.told, lock.token = tree, True, message.token
-        self.turn.note("awaiting_holder", engine=engine_id, lock=lock.name, token=lock.token, known_from="a waiter")
-        return tree
-
     # -- writing (rule 5) ------------------------------------------------------------------------------------------------
 
-    def _write(self) -> None:
+    def write(self) -> None:
         self._seq += 1
         self._rewrite_at = math.inf
         self.forest.graves = dict.fromkeys(self.forest.graves, self._seq)
         init = self._tenure(self.init)
-        record = Record(self.config.boot_id, self.token, self._tenure(self.active), {INIT: init} if init else {}, list(self.forest.graves))
+        record = Record(
+            self.config.boot_id,
+            self.token,
+            self._tenure(self.active),
+            {INIT: init} if init else {},
+            list(self.forest.graves),
+        )
         self.turn.out.append(e.Persist(self._seq, record))
 
     def _tenure(self, lock: Lock) -> Tenure | None:
@@ -675,7 +346,17 @@ class Machine:
         if tree is None:
             return None
         members = [MemberRecord(x.number, x.identity, x.pid) for x in tree.members.values()]
-        return Tenure(tree.engine_id, tree.incarnation, lock.token, lock.granted_at, tree.name, members, tree.secret, lock.endpoint, lock.verified)
+        return Tenure(
+            tree.engine_id,
+            tree.incarnation,
+            lock.token,
+            lock.granted_at,
+            tree.name,
+            members,
+            tree.secret,
+            lock.endpoint,
+            lock.verified,
+        )
 
     def _on_persisted(self, event: e.Persisted) -> None:
         self._written, self._disk_fails = event.seq, False
@@ -692,7 +373,7 @@ class Machine:
             due = [owed for owed in self._owed if owed[0] <= event.seq]
             self._owed = [owed for owed in self._owed if owed[0] > event.seq]
             for _, conn, answer in due:
-                if conn in self.callers:
+                if conn in self.desk.callers:
                     self.turn.send(conn, answer)
         self.forest.written(event.seq)
 
@@ -701,7 +382,10 @@ class Machine:
         for lock in (self.active, self.init):
             if lock.holder is not None and not lock.told:
                 self._take_back(lock, lock.holder)
-        self.turn.alarm("persist", f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can")
+        self.turn.alarm(
+            "persist",
+            f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can",
+        )
 
     def _take_back(self, lock: Lock, tree: Tree) -> None:
         """The grant isn't on disk and nobody was told: it is decided anew once the disk works, by what is so then."""
@@ -714,16 +398,13 @@ class Machine:
         elif waiter is not None:
             self.queue.put_back(waiter)
 
-    def _answer(self, conn: int, answer: m.ServerMessage, *, on_disk: bool) -> None:
+    def answer(self, conn: int, answer: m.ServerMessage, *, on_disk: bool) -> None:
         if on_disk and self._written < self._seq:
             self._owed.append((self._seq, conn, answer))
         else:
             self.turn.send(conn, answer)
 
     # -- onlookers -------------------------------------------------------------------------------------------------------
-
-    def watchers(self) -> list[int]:
-        return [caller.conn for caller in self.callers.values() if caller.watching]
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = True
@@ -733,7 +414,7 @@ class Machine:
         self.turn.send(event.conn, picture(self))
 
     def _on_ask_history(self, event: e.Received, caller: Caller) -> None:
-        self.turn.send(event.conn, m.History(events=list(self.turn.history)))
+        self.turn.send(event.conn, m.History(events=self.turn.history))
 
     def _on_ping(self, event: e.Received, caller: Caller) -> None:
         self.turn.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
@@ -749,6 +430,12 @@ class Machine:
         assert isinstance(event.message, m.Drained)
         if caller.tree is self.active.holder:
             self.switchover.drained(event.message)
+
+    def _on_adopt(self, event: e.Received, caller: Caller) -> None:
+        self.desk.adopt(event, caller)
+
+    def _on_hand_back(self, event: e.Received, caller: Caller) -> None:
+        self.copies.hand_back(event, caller)
 
     def _on_life_probed(self, event: e.LifeProbed) -> None:
         self.forest.probed(event.tree, event.held)
@@ -797,5 +484,3 @@ _REQUESTS: dict[type, tuple[bool, Callable[[Machine, e.Received, Caller], None]]
     m.AbortSwitchover: (False, Machine._on_abort_switchover),
     m.Ping: (False, Machine._on_ping),
 }
-
-

@@ -1,8 +1,8 @@
 """Readers of device memory: what is free, and what there is in all. The rules about it are `queue.py`'s.
 
-    nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be confused
-    host   host devices, by the ledger that their locks are
-    none   nobody reads; status says `memory: unverified`
+nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be confused
+host   host devices, by the ledger that their locks are
+none   nobody reads; status says `memory: unverified`
 """
 
 from collections.abc import Callable
@@ -38,13 +38,19 @@ def _nvml() -> Reader:
     try:
         import pynvml
     except ImportError:
-        raise NoReader("--memory nvml needs nvidia-ml-py: pip install 'gpu-failover[nvml]', or choose --memory none") from None
+        raise NoReader(
+            "--memory nvml needs nvidia-ml-py: pip install 'gpu-failover[nvml]', or choose --memory none"
+        ) from None
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
         names = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     except pynvml.NVMLError as error:
-        raise NoReader(f"NVML does not work here ({error}); is the driver mounted into this container? Else choose --memory none") from None
+        raise NoReader(
+            f"NVML does not work here ({error}); is the driver mounted into this container? Else choose --memory none"
+        ) from None
+    if not handles:
+        raise NoReader("NVML works here and finds no GPU; is one given to this container? Else choose --memory none")
 
     def read() -> dict[str, tuple[int, int]]:
         devices = {}

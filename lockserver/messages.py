@@ -31,6 +31,8 @@ TreeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9a
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Needs = Annotated[dict[Annotated[str, Meta(max_length=128)], Bytes], Meta(max_length=64)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Secret = Annotated[str, Meta(max_length=64)]
+Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 
 
@@ -48,7 +50,7 @@ class Register(Message, frozen=True):
     pid: int
     claims: dict[LockName, Token] = {}
     """Locks that it believes it holds, with their tokens: it is back after the server was away."""
-    secret: str = ""
+    secret: Secret = ""
     """From an earlier `Welcome`: proves identity on kernels whose pidfds have no inode of their own."""
 
 
@@ -60,7 +62,7 @@ class Join(Message, frozen=True):
     incarnation: Incarnation
     life: tuple[int, int]
     pid: int
-    number: int = 0
+    number: Number = 0
     """Its number from an earlier `Welcome`; 0 the first time."""
 
 
@@ -139,7 +141,7 @@ class AskHistory(Message, frozen=True):
 
 
 class Switchover(Message, frozen=True):
-    to: str = ""
+    to: Annotated[str, Meta(max_length=64)] = ""
     drain_timeout_s: Annotated[float, Meta(ge=0, le=86400)] = 30.0
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from lockserver import messages as m
 from lockserver.messages import INIT
 from lockserver.tree import Life, Stage, Tree
+from lockserver.turn import rfc3339
 
 if TYPE_CHECKING:
     from lockserver.machine import Machine
@@ -17,11 +18,20 @@ def picture(machine: "Machine") -> m.Status:
         state=machine.state.value,
         holder=_holder(machine) if lock.told else None,
         waiters=[
-            m.WaiterState(w.tree.engine_id, w.tree.incarnation, w.tree.pid, w.ready and w.tree.stage is Stage.PRESENT, w.needs, w.since)
+            m.WaiterState(
+                w.tree.engine_id,
+                w.tree.incarnation,
+                w.tree.pid,
+                w.ready and w.tree.stage is Stage.PRESENT,
+                w.needs,
+                rfc3339(w.since),
+            )
             for w in machine.queue.waiters.values()
         ],
         fencing=_fencing(machine),
-        memory="verified" if (lock.verified if lock.told else machine.config.reads_memory and "reader" not in machine.turn.alarms) else "unverified",
+        memory="verified"
+        if (lock.verified if lock.told else machine.config.reads_memory and "reader" not in machine.turn.alarms)
+        else "unverified",
         evidence=machine.config.evidence,
         permits={INIT: _init(machine)},
         switchover=f"{plan.step.value}: {plan.old.engine_id} -> {plan.to.engine_id}" if plan is not None else None,
@@ -38,7 +48,9 @@ def _holder(machine: "Machine") -> m.HolderState | None:
     if tree is None:
         return None
     members = [m.MemberState(member.pid, not member.dead) for member in tree.members.values()]
-    return m.HolderState(tree.engine_id, tree.incarnation, lock.token, lock.granted_at, tree.pid, members, lock.endpoint)
+    return m.HolderState(
+        tree.engine_id, tree.incarnation, lock.token, lock.granted_at, tree.pid, members, lock.endpoint
+    )
 
 
 def _fencing(machine: "Machine") -> m.FencingState | None:
@@ -52,8 +64,11 @@ def _fencing(machine: "Machine") -> m.FencingState | None:
         reasons.append(f"holder.json: the grant to {lock.holder.engine_id} is being written")
     elif lock.recovery is not None:
         reasons.append(f"{lock.recovery.found.value}: an unknown holder may come back")
-        if machine.strangers is not None:
-            reasons += [f"life lock of {name}: held by somebody who has not registered" for name in machine.strangers.held]
+        if machine.inquest.strangers is not None:
+            reasons += [
+                f"life lock of {name}: held by somebody who has not registered"
+                for name in machine.inquest.strangers.held
+            ]
     if lock.holder is None and (memory := machine.queue.unmet()):
         reasons.append(memory)
     for waiter in machine.queue.waiters.values():
@@ -61,7 +76,7 @@ def _fencing(machine: "Machine") -> m.FencingState | None:
             reasons.append(f"{waiter.tree.engine_id}: asked whether its engine can wake")
             break
     reasons += [text for key, text in machine.turn.alarms.items() if key != "reader"]
-    return m.FencingState(lock.fencing_since or machine.turn.stamp, reasons)
+    return m.FencingState(rfc3339(lock.fencing_since or machine.turn.wall), reasons)
 
 
 def _why_not_gone(tree: Tree, *, recovering: bool) -> list[str]:

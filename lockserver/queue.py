@@ -23,7 +23,7 @@ READ_EVERY_S = 0.02
 class Waiter:
     tree: Tree
     needs: dict[str, int]
-    since: str
+    since: float
     ready: bool = True
     looked: int = 0
     """The last round in which it said that its engine could wake."""
@@ -54,7 +54,7 @@ class Queue:
 
     def enter(self, tree: Tree, needs: dict[str, int], *, looked: bool) -> None:
         if tree.name not in self.waiters:
-            self.waiters[tree.name] = Waiter(tree, needs, self.turn.stamp)
+            self.waiters[tree.name] = Waiter(tree, needs, self.turn.wall)
             self.turn.note("waiting", engine=tree.engine_id)
         self.update(tree, ready=True, looked=looked, needs=needs)
 
@@ -161,7 +161,9 @@ class Queue:
                 return waiter
         if any(prepared is None for _, prepared in others):
             return None
-        self.turn.shout(f"{head.tree.engine_id} is granted though the memory that it needs was not free after {self.config.memory_bound_s:g} s")
+        self.turn.shout(
+            f"{head.tree.engine_id} is granted though the memory that it needs was not free after {self.config.memory_bound_s:g} s"
+        )
         return head
 
     def memory_proves(self) -> bool:

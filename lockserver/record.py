@@ -72,6 +72,8 @@ class _File(msgspec.Struct, frozen=True):
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_File)
 _VERSION = 1
+_NO_SUM = b'"crc32":0}'
+"""How a file ends before its sum is known. The sum is over the whole, so that a flipped bit doesn't pass for a smaller token."""
 
 
 def encode(record: Record) -> bytes:
@@ -93,7 +95,8 @@ def encode(record: Record) -> bytes:
         gone=record.gone,
         crc32=0,
     )
-    return _encoder.encode(msgspec.structs.replace(file, crc32=_sum(file)))
+    data = _encoder.encode(file)
+    return data[: -len(_NO_SUM)] + b'"crc32":%d}' % zlib.crc32(data)
 
 
 def decode(data: bytes) -> Record:
@@ -103,12 +106,14 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord(str(error)) from None
     if file.version != _VERSION:
         raise UnreadableRecord(f"version {file.version}; this server reads version {_VERSION}")
-    if file.crc32 != _sum(msgspec.structs.replace(file, crc32=0)):
+    if file.crc32 != zlib.crc32(_encoder.encode(msgspec.structs.replace(file, crc32=0))):
         raise UnreadableRecord("its checksum is wrong")
     active = None
     if file.holder is not None:
         if file.incarnation is None or file.granted_at is None or file.life_file is None or not file.members:
             raise UnreadableRecord("a holder is named, and too little is known of it")
+        if file.token > file.newest_token or file.life_file != f"{file.holder}.{file.incarnation}":
+            raise UnreadableRecord("what it says of the holder doesn't fit together")
         active = Tenure(
             engine_id=file.holder,
             incarnation=file.incarnation,
@@ -121,8 +126,3 @@ def decode(data: bytes) -> Record:
             verified=file.memory_verified,
         )
     return Record(file.boot_id, file.newest_token, active, file.permits, file.gone)
-
-
-def _sum(file: _File) -> int:
-    """A flipped bit must not pass for a smaller token: the sum is over the file with its own field at zero."""
-    return zlib.crc32(_encoder.encode(file))

@@ -6,11 +6,10 @@ before anything else is looked at. With nothing to wait for the loop sleeps in t
 
 import ctypes
 import os
-import select
 import secrets
+import select
 import signal
 import socket
-import stat
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -35,7 +34,13 @@ HALF_FRAME_S = 10.0
 DEAF_S = 1.0
 """After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
 MOST_CONNECTIONS = 4096
+CHORES_PUT_OFF = 32
+"""Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
+ACCEPTS_AT_A_TIME = 16
+"""Then whatever else has happened: callers who come faster than they are let in must not keep the loop from a death."""
 _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
+_INTRODUCTIONS = (m.Register, m.Join)
+_WITH_PIDFDS = (m.Adopt, m.HandBack)
 _READ_WRITE = select.EPOLLIN | select.EPOLLOUT
 
 
@@ -67,7 +72,9 @@ class Connection:
 
 
 class Server:
-    def __init__(self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None) -> None:
+    def __init__(
+        self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
+    ) -> None:
         self.options = options
         self.log = log
         self.incarnation = secrets.token_hex(8)
@@ -84,6 +91,7 @@ class Server:
         self._next = 0
         self._pending: deque[e.Event] = deque()
         self._publish = False
+        self._notes: list[e.Note] = []
         self._socket_inode = 0
         """0 until the socket is in its place."""
         self._stopping = ""
@@ -93,7 +101,9 @@ class Server:
             (options.run_dir / LIFE).mkdir(mode=0o700, exist_ok=True)
             self._dir = RunDir(options.run_dir)
         except OSError as error:
-            raise CannotStart(f"{options.run_dir} can't be used: {error.strerror}; give a --run-dir that this user may write") from None
+            raise CannotStart(
+                f"{options.run_dir} can't be used: {error.strerror}; give a --run-dir that this user may write"
+            ) from None
         self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire()
         self._holder = DurableFile(options.run_dir, HOLDER)
         boot_id = peers.boot_id()
@@ -102,7 +112,11 @@ class Server:
                 server_incarnation=self.incarnation,
                 server_pid=os.getpid(),
                 boot_id=boot_id,
-                evidence={peers.Evidence.PEER: "peer pidfd", peers.Evidence.SENT: "sent pidfd", peers.Evidence.NONE: "end-of-file only"}[self._evidence],
+                evidence={
+                    peers.Evidence.PEER: "peer pidfd",
+                    peers.Evidence.SENT: "sent pidfd",
+                    peers.Evidence.NONE: "end-of-file only",
+                }[self._evidence],
                 window_s=options.window_s,
                 settle_s=options.settle_s,
                 memory_bound_s=options.memory_bound_s,
@@ -148,7 +162,14 @@ class Server:
         os.rename(early, path)
         self._socket_inode = os.stat(path).st_ino
         self._add(self._listener.fileno(), self._on_connect)
-        self.log.info("ready", socket=path, pid=os.getpid(), state=self._machine.state, evidence=self._machine.config.evidence, memory=self._machine.config.reads_memory)
+        self.log.info(
+            "ready",
+            socket=path,
+            pid=os.getpid(),
+            state=self._machine.state,
+            evidence=self._machine.config.evidence,
+            memory=self._machine.config.reads_memory,
+        )
 
     def _watch_directory(self) -> None:
         """Without polling: the kernel says when the socket or the directory loses its name."""
@@ -187,9 +208,13 @@ class Server:
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
         machine, epoll, handlers = self._machine, self._epoll, self._handlers
+        put_off = 0
         while not self._stopping:
             deadline = min(machine.deadline, next(iter(self._half.values()), float("inf")), self._deaf_until)
-            if deadline == float("inf"):
+            chores = self._publish or bool(self._notes)
+            if chores:
+                ready = epoll.poll(0)
+            elif deadline == float("inf"):
                 ready = epoll.poll()
             else:
                 ready = epoll.poll(max(deadline - time.monotonic(), 0.0))
@@ -205,12 +230,20 @@ class Server:
             if now >= self._deaf_until:
                 self._deaf_until = float("inf")
                 self._add(self._listener.fileno(), self._on_connect)
-            if self._publish:
+            put_off = put_off + 1 if chores and ready else 0
+            if chores and (not ready or put_off >= CHORES_PUT_OFF):
                 self._publish_status()
+                self._write_notes()
         self._close()
         return self._stopping
 
+    def _write_notes(self) -> None:
+        for note in self._notes:
+            (self.log.alarm if note.alarm else self.log.info)(note.event, **note.detail)
+        self._notes.clear()
+
     def _close(self) -> None:
+        self._write_notes()
         if not self._replaced():
             (self.options.run_dir / SOCKET).unlink(missing_ok=True)
         self._listener.close()
@@ -236,7 +269,9 @@ class Server:
         if connection is None:
             return
         try:
-            connection.channel.send(effect.message, [self._processes[p] for p in effect.processes if p in self._processes])
+            connection.channel.send(
+                effect.message, [self._processes[p] for p in effect.processes if p in self._processes]
+            )
         except (PeerTooSlow, OSError) as error:  # OSError: no descriptors left to keep what it doesn't read
             self.log.warning("peer_too_slow", why=error)
             self._drop(effect.conn, tell=True)
@@ -322,7 +357,7 @@ class Server:
         self._publish = True
 
     def _do_note(self, effect: e.Note) -> None:
-        (self.log.alarm if effect.alarm else self.log.info)(effect.event, **effect.detail)
+        self._notes.append(effect)  # written when nothing waits: a grant shouldn't wait for a line in the log
 
     def _do_stop(self, effect: e.Stop) -> None:
         self.log.alarm("stopping", why=effect.why)
@@ -330,8 +365,10 @@ class Server:
 
     def _publish_status(self) -> None:
         """After everything urgent: whoever watches sees the last state of this round."""
+        if not self._publish:
+            return
         self._publish = False
-        watchers = self._machine.watchers()
+        watchers = self._machine.desk.watchers()
         if not watchers and self._observe is None:
             return
         status = picture(self._machine)
@@ -343,7 +380,7 @@ class Server:
     # -- connections -----------------------------------------------------------------------------------------------------
 
     def _on_connect(self, _: int) -> None:
-        while True:
+        for _turn in range(ACCEPTS_AT_A_TIME):
             try:
                 sock, _address = self._listener.accept()
             except BlockingIOError:
@@ -402,7 +439,7 @@ class Server:
             self._half.pop(conn, None)
 
     def _on_message(self, conn: int, sock: socket.socket, message: object, descriptors: tuple[int, ...]) -> None:
-        if isinstance(message, m.Register | m.Join):
+        if isinstance(message, _INTRODUCTIONS):
             peer = self._who(conn, sock, descriptors, message.pid)
             if peer is None:
                 return
@@ -413,7 +450,7 @@ class Server:
                 self._complain(conn, f"your life file can't be looked at: {error.strerror}")
                 return
             self._feed(e.Received(conn, message, (peer,), held, secrets.token_hex(16)))
-        elif isinstance(message, m.Adopt | m.HandBack):
+        elif isinstance(message, _WITH_PIDFDS):
             named: list[e.Peer] = []
             try:
                 for fd in descriptors:
@@ -455,7 +492,9 @@ class Server:
             return e.Peer(None, "", peers.credentials(sock).pid or said_pid)
         if len(descriptors) != 1:
             close_all(descriptors)
-            self._complain(conn, "this kernel does not name its peers: send a pidfd of your own process with this message")
+            self._complain(
+                conn, "this kernel does not name its peers: send a pidfd of your own process with this message"
+            )
             return None
         credentials = peers.credentials(sock)
         try:
@@ -519,10 +558,10 @@ class Server:
         self._half.pop(conn, None)
         if connection is None:
             return
+        if tell:
+            self._feed(e.Closed(conn))  # first what follows from it, then the tidying
         self._remove(connection.sock.fileno())
         connection.channel.close()
-        if tell:
-            self._feed(e.Closed(conn))
 
     def _mind_writing(self, conn: int, connection: Connection) -> None:
         wants = connection.channel.wants_write

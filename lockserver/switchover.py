@@ -34,20 +34,28 @@ class Plan:
 class Switchover:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
+        self.turn = machine.turn
+        self.forest = machine.forest
+        self.queue = machine.queue
+        self.config = machine.config
         self.plan: Plan | None = None
 
     # -- asked for by a person -------------------------------------------------------------------------------------------
 
     def ask(self, asker: int, wish: m.Switchover) -> None:
-        machine, turn = self.machine, self.machine.turn
+        machine, turn = self.machine, self.turn
         holder = machine.active.holder
         if self.plan is not None:
             self._tell(asker, "refused", "a switchover is under way already", done=True)
             return
         if not machine.active.held or holder is None or holder.conn is None:
-            self._tell(asker, "refused", f"there is no holder to take over from: the lock is {machine.state.value}", done=True)
+            self._tell(
+                asker, "refused", f"there is no holder to take over from: the lock is {machine.state.value}", done=True
+            )
             return
-        able = [w.tree for w in machine.queue.waiters.values() if w.ready and w.vetted and w.tree.stage is Stage.PRESENT]
+        able = [
+            w.tree for w in machine.queue.waiters.values() if w.ready and w.vetted and w.tree.stage is Stage.PRESENT
+        ]
         to = next((tree for tree in able if wish.to in ("", tree.engine_id)), None)
         if to is None:
             who = f"no waiter named {wish.to} is there" if wish.to else "there is no waiter"
@@ -82,7 +90,7 @@ class Switchover:
         if not message.ok:
             self._abort(f"the holder could not drain: {message.why}")
             return
-        plan.step, plan.until = Step.CHECKING, self.machine.turn.now + self.machine.config.prepare_timeout_s
+        plan.step, plan.until = Step.CHECKING, self.turn.now + self.config.prepare_timeout_s
         self._tell(plan.asker, "checking", f"{plan.to.engine_id} looks at its engine")
 
     def step(self) -> None:
@@ -101,23 +109,29 @@ class Switchover:
             machine.queue.preferred = plan.to.name
             machine.doom(plan.old)
         elif machine.turn.reached(plan.until):
-            self._abort("draining took too long" if plan.step is Step.DRAINING else "the successor's engine isn't well, or it doesn't answer")
+            self._abort(
+                "draining took too long"
+                if plan.step is Step.DRAINING
+                else "the successor's engine isn't well, or it doesn't answer"
+            )
 
     def holder_lost(self) -> None:
         """The holder's end, planned or not."""
         plan = self.plan
         if plan is not None and plan.step is not Step.EXITING:
             self.plan = None
-            self._tell(plan.asker, "died", f"{plan.old.engine_id} ended by itself; whoever is ready takes over", done=True)
+            self._tell(
+                plan.asker, "died", f"{plan.old.engine_id} ended by itself; whoever is ready takes over", done=True
+            )
 
     def enforce(self) -> None:
         """It was told to end, and had finished what it had begun."""
         plan = self.plan
-        if plan is None or plan.step is not Step.EXITING or not self.machine.turn.reached(plan.until):
+        if plan is None or plan.step is not Step.EXITING or not self.turn.reached(plan.until):
             return
-        plan.until = self.machine.turn.now + self.machine.config.exit_timeout_s
-        self.machine.turn.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
-        self.machine.forest.kill_rest(plan.old)
+        plan.until = self.turn.now + self.config.exit_timeout_s
+        self.turn.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
+        self.forest.kill_rest(plan.old)
 
     def granted(self, tree: Tree, token: int) -> None:
         plan, self.plan = self.plan, None
@@ -129,12 +143,12 @@ class Switchover:
         if plan is None or plan.step is Step.EXITING:
             return
         self.plan = None
-        self.machine.turn.note("switchover_aborted", why=why)
+        self.turn.note("switchover_aborted", why=why)
         self._tell(plan.asker, "aborted", why, done=True)
         if plan.old.conn is not None:
-            self.machine.turn.send(plan.old.conn, m.Resume(why=why))
+            self.turn.send(plan.old.conn, m.Resume(why=why))
 
     def _tell(self, conn: int | None, phase: str, detail: str, *, done: bool = False, ok: bool = False) -> None:
-        self.machine.turn.changed = True
-        if conn is not None and conn in self.machine.callers:
-            self.machine.turn.send(conn, m.SwitchoverStep(phase=phase, detail=detail, done=done, ok=ok))
+        self.turn.changed = True
+        if conn is not None and conn in self.machine.desk.callers:
+            self.turn.send(conn, m.SwitchoverStep(phase=phase, detail=detail, done=done, ok=ok))

@@ -108,12 +108,16 @@ class Tree:
             if peer.identity or member.identity:
                 if peer.identity == member.identity:
                     return member
-            elif not member.dead and peer.pid > 0 and member.pid == peer.pid and (member.process is not None or member.number == number):
+            elif (
+                not member.dead
+                and peer.pid > 0
+                and member.pid == peer.pid
+                and (member.process is not None or member.number == number)
+            ):
                 return member
         return None
 
     def probed(self, held: bool | None, now: float) -> None:
-        self.probing = False
         self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
         self.probe_at = now + self.probe_wait_s
         self.probe_wait_s = min(self.probe_wait_s * 2, PROBE_MOST_S)

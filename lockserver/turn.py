@@ -21,7 +21,7 @@ class Turn:
         self.deadline = math.inf
         self.changed = False
         """The public picture may have changed."""
-        self.history: deque[HistoryEvent] = deque(maxlen=history_size)
+        self._history: deque[tuple[float, str, dict[str, str | int | float | bool]]] = deque(maxlen=history_size)
         self.alarms: dict[str, str] = {}
         """What is wrong at the moment, for as long as it is."""
         self._time = Time(0.0, 0.0)
@@ -36,8 +36,12 @@ class Turn:
         return self._time.mono
 
     @property
-    def stamp(self) -> str:
-        return rfc3339(self._time.wall)
+    def wall(self) -> float:
+        return self._time.wall
+
+    @property
+    def history(self) -> list[HistoryEvent]:
+        return [HistoryEvent(rfc3339(wall), event, detail) for wall, event, detail in self._history]
 
     def wake(self, at: float) -> None:
         if at < self.deadline:
@@ -54,12 +58,12 @@ class Turn:
         self.out.append(Send(conn, message))
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
-        self.history.append(HistoryEvent(self.stamp, event, detail))
+        self._history.append((self._time.wall, event, detail))
         self.out.append(Note(event, detail))
 
     def shout(self, text: str) -> None:
         """An alarm that is over as soon as it is said."""
-        self.history.append(HistoryEvent(self.stamp, "alarm", {"text": text}))
+        self._history.append((self._time.wall, "alarm", {"text": text}))
         self.out.append(Note("alarm", {"text": text}, alarm=True))
 
     def alarm(self, key: str, text: str) -> None:

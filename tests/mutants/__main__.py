@@ -35,7 +35,9 @@ def mutated(mutant: Mutant) -> dict[str, str]:
     for path, text, instead in mutant.edits:
         source = files.get(path) or (ROOT / path).read_text()
         if source.count(text) != 1:
-            raise SystemExit(f"mutant {mutant.name}: its text stands {source.count(text)} times in {path}, not once:\n{text}")
+            raise SystemExit(
+                f"mutant {mutant.name}: its text stands {source.count(text)} times in {path}, not once:\n{text}"
+            )
         files[path] = source.replace(text, instead)
     return files
 
@@ -53,7 +55,9 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, files: dict[str, str]) -> None:
         self._sources = {path.removesuffix(".py").replace("/", "."): (path, source) for path, source in files.items()}
 
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname not in self._sources:
             return None
         file, source = self._sources[fullname]
@@ -90,7 +94,9 @@ def _simulate(mutant: Mutant, first: int) -> tuple[str, str]:
 def _test(mutant: Mutant) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
         for package in ("lockserver", "sidecar", "tests"):
-            shutil.copytree(ROOT / package, Path(scratch) / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
+            shutil.copytree(
+                ROOT / package, Path(scratch) / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis")
+            )
         shutil.copy(ROOT / "pyproject.toml", scratch)
         for path, source in mutated(mutant).items():
             (Path(scratch) / path).write_text(source)
@@ -99,7 +105,9 @@ def _test(mutant: Mutant) -> tuple[str, str]:
         ended = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True, check=False)
     failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
     if ended.returncode not in (0, 1):
-        raise SystemExit(f"mutant {mutant.name}: pytest could not run its tests:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}")
+        raise SystemExit(
+            f"mutant {mutant.name}: pytest could not run its tests:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
+        )
     return ("test" if ended.returncode == 1 else "", failed[0].partition("::")[2] if failed else "")
 
 
@@ -109,7 +117,9 @@ def _row(mutant: Mutant, first: int) -> tuple[Mutant, str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", default="", metavar="NAME,...")
     parser.add_argument("--list", action="store_true", help="only name them")
     parser.add_argument("--json", action="store_true")
@@ -131,12 +141,23 @@ def main() -> int:
         rows = list(pool.map(lambda mutant: _row(mutant, options.first), chosen))
     alive = [mutant.name for mutant, found, _ in rows if not found]
     if options.json:
-        print(json.dumps([{"mutant": mutant.name, "without": mutant.without, "found": found or None, "by": what} for mutant, found, what in rows]))
+        print(
+            json.dumps(
+                [
+                    {"mutant": mutant.name, "without": mutant.without, "found": found or None, "by": what}
+                    for mutant, found, what in rows
+                ]
+            )
+        )
     else:
         print(f"{'mutant':26} {'found after':>12}  noticed as")
         for mutant, found, what in rows:
-            print(f"{mutant.name:26} {(found + ' seeds' if found.isdigit() else found) or 'NOT FOUND':>12}  {what[:110]}")
-        print(f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; {len(alive)} not found{': ' + ', '.join(alive) if alive else ''}")
+            print(
+                f"{mutant.name:26} {(found + ' seeds' if found.isdigit() else found) or 'NOT FOUND':>12}  {what[:110]}"
+            )
+        print(
+            f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; {len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
+        )
     return 1 if alive else 0
 
 

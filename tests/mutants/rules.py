@@ -7,6 +7,9 @@ A text that isn't found exactly once is an error, so that this list can't fall b
 from dataclasses import dataclass
 
 MACHINE = "lockserver/machine.py"
+DESK = "lockserver/desk.py"
+INQUEST = "lockserver/inquest.py"
+COPIES = "lockserver/copies.py"
 FOREST = "lockserver/forest.py"
 QUEUE = "lockserver/queue.py"
 TREE = "lockserver/tree.py"
@@ -31,25 +34,57 @@ SIMULATED = (
         "pidfds",
         "every member's pidfd is awaited: here only the main process's",
         (
-            (TREE, "return all(member.dead for member in self.members.values())", "return all(member.dead for member in self.members.values() if member.number == MAIN)"),
-            (TREE, "return any(member.seen_alive for member in self.members.values())", "return any(member.seen_alive for member in self.members.values() if member.number == MAIN)"),
+            (
+                TREE,
+                "return all(member.dead for member in self.members.values())",
+                "return all(member.dead for member in self.members.values() if member.number == MAIN)",
+            ),
+            (
+                TREE,
+                "return any(member.seen_alive for member in self.members.values())",
+                "return any(member.seen_alive for member in self.members.values() if member.number == MAIN)",
+            ),
         ),
     ),
     Mutant(
         "late-join",
         "nobody joins a condemned tree",
-        ((FOREST, "        tree = self.trees.get(name)\n        if tree is not None and tree.stage is Stage.LOST:", "        return ''\n        if tree is not None and tree.stage is Stage.LOST:"),),
+        (
+            (
+                FOREST,
+                "        tree = self.trees.get(name)\n        if tree is not None and tree.stage is Stage.LOST:",
+                "        return ''\n        if tree is not None and tree.stage is Stage.LOST:",
+            ),
+        ),
     ),
-    Mutant("life-lock", "the life lock must be free", ((TREE, "return self.members_gone and self.life is Life.FREE", "return self.members_gone"),)),
+    Mutant(
+        "life-lock",
+        "the life lock must be free",
+        ((TREE, "return self.members_gone and self.life is Life.FREE", "return self.members_gone"),),
+    ),
     Mutant(
         "one-file-each-start",
         "a life file belongs to one start of an engine: here to its name",
         (
-            (ACTORS, 'return f"{LIFE}/{name}"', 'return f"{LIFE}/{name.rpartition(\'.\')[0]}"'),
-            (ACTORS, "fd = self.process.open(path, create=True, exclusive=True)", "fd = self.process.open(path, create=True)"),
+            (ACTORS, 'return f"{LIFE}/{name}"', "return f\"{LIFE}/{name.rpartition('.')[0]}\""),
+            (
+                ACTORS,
+                "fd = self.process.open(path, create=True, exclusive=True)",
+                "fd = self.process.open(path, create=True)",
+            ),
         ),
     ),
-    Mutant("memory", "what the next one needs is free", ((QUEUE, "return all(free.get(device, (0, 0))[0] >= need for device, need in waiter.needs.items())", "return True"),)),
+    Mutant(
+        "memory",
+        "what the next one needs is free",
+        (
+            (
+                QUEUE,
+                "return all(free.get(device, (0, 0))[0] >= need for device, need in waiter.needs.items())",
+                "return True",
+            ),
+        ),
+    ),
     Mutant(
         "fresh-memory",
         "a reading of an earlier turn proves nothing",
@@ -58,7 +93,13 @@ SIMULATED = (
     Mutant(
         "end-of-file-is-no-proof",
         "an end-of-file proves nothing: here it counts as the process's end",
-        ((FOREST, "                if member.process is None:\n                    member.dead = True", "                if True:\n                    member.dead = True"),),
+        (
+            (
+                FOREST,
+                "                if member.process is None:\n                    member.dead = True",
+                "                if True:\n                    member.dead = True",
+            ),
+        ),
     ),
     Mutant(
         "pidfd-starts-fencing",
@@ -68,54 +109,137 @@ SIMULATED = (
     Mutant(
         "persist-before-grant",
         "first on disk, then told",
-        ((MACHINE, "        lock.written_by = self._seq\n", "        lock.written_by = self._seq\n        lock.told = True\n        self.turn.out.insert(-1, e.Send(tree.conn or 0, m.Granted(lock=lock.name, token=lock.token)))\n"),),
+        (
+            (
+                MACHINE,
+                "        lock.written_by = self._seq\n",
+                "        lock.written_by = self._seq\n        lock.told = True\n        self.turn.out.insert(-1, e.Send(tree.conn or 0, m.Granted(lock=lock.name, token=lock.token)))\n",
+            ),
+        ),
     ),
     Mutant(
         "failed-write",
         "a grant whose write failed is decided anew",
-        ((MACHINE, "            if lock.holder is not None and not lock.told:\n                self._take_back(lock, lock.holder)\n", "            pass\n"),),
+        (
+            (
+                MACHINE,
+                "            if lock.holder is not None and not lock.told:\n                self._take_back(lock, lock.holder)\n",
+                "            pass\n",
+            ),
+        ),
     ),
-    Mutant("identity", "a main process is the process that it was", ((FOREST, "        main = tree.main\n        if main is None:\n            return True\n", "        return True\n        main = tree.main\n"),)),
+    Mutant(
+        "identity",
+        "a main process is the process that it was",
+        (
+            (
+                FOREST,
+                "        main = tree.main\n        if main is None:\n            return True\n",
+                "        return True\n        main = tree.main\n",
+            ),
+        ),
+    ),
     Mutant(
         "never-learned-grant",
         "a holder that never learned of its grant gets it when it comes back",
         (
-            (MACHINE, "                holds[lock.name] = lock.token\n", ""),
-            (MACHINE, "            if lock.told:\n                self.turn.send(event.conn, m.Granted", "            if False:\n                self.turn.send(event.conn, m.Granted"),
+            (DESK, "                holds[lock.name] = lock.token\n", ""),
+            (
+                MACHINE,
+                "            if lock.told:\n                self.turn.send(event.conn, m.Granted",
+                "            if False:\n                self.turn.send(event.conn, m.Granted",
+            ),
         ),
     ),
-    Mutant("second-look", "a waiter has looked at its engine since the holder was lost", ((QUEUE, "        if waiter.looked == self.round:\n", "        if True:\n"),)),
-    Mutant("said-again", "what is said again after a lost connection is no second look", ((CLIENT_MACHINE, "needs=needs, again=True", "needs=needs, again=False"),)),
-    Mutant("silent-head", "who is silent is passed over", ((QUEUE, "        return False if self.turn.reached(waiter.asked_at + self.config.prepare_timeout_s) else None", "        return None"),)),
-    Mutant("token-across-restarts", "tokens outlive the server", ((MACHINE, "        self.token = record.token\n", "        self.token = 0\n"),)),
-    Mutant("token-floor", "tokens outlive a lost file", ((MACHINE, "            self.token = event.token_floor\n", "            self.token = 0\n"),)),
-    Mutant("settling", "without a file, time must pass", ((MACHINE, "found, wait_s = Found.NOTHING, self.config.settle_s", "found, wait_s = Found.NOTHING, 0.0"),)),
-    Mutant("return-before-memory", "in a new directory free memory proves only once a live holder had time to come back", ((MACHINE, "self.turn.reached(recovery.since + RETURN_S) and self.queue", "self.queue"),)),
+    Mutant(
+        "second-look",
+        "a waiter has looked at its engine since the holder was lost",
+        ((QUEUE, "        if waiter.looked == self.round:\n", "        if True:\n"),),
+    ),
+    Mutant(
+        "said-again",
+        "what is said again after a lost connection is no second look",
+        ((CLIENT_MACHINE, "needs=needs, again=True", "needs=needs, again=False"),),
+    ),
+    Mutant(
+        "silent-head",
+        "who is silent is passed over",
+        (
+            (
+                QUEUE,
+                "        return False if self.turn.reached(waiter.asked_at + self.config.prepare_timeout_s) else None",
+                "        return None",
+            ),
+        ),
+    ),
+    Mutant(
+        "token-across-restarts",
+        "tokens outlive the server",
+        ((INQUEST, "        self.machine.token = record.token\n", "        self.machine.token = 0\n"),),
+    ),
+    Mutant(
+        "token-floor",
+        "tokens outlive a lost file",
+        ((INQUEST, "            self.machine.token = event.token_floor\n", "            self.machine.token = 0\n"),),
+    ),
+    Mutant(
+        "settling",
+        "without a file, time must pass",
+        ((INQUEST, "found, wait_s = Found.NOTHING, self.config.settle_s", "found, wait_s = Found.NOTHING, 0.0"),),
+    ),
+    Mutant(
+        "return-before-memory",
+        "in a new directory free memory proves only once a live holder had time to come back",
+        ((INQUEST, "self.turn.reached(recovery.since + RETURN_S) and self.queue", "self.queue"),),
+    ),
     Mutant(
         "strangers",
         "nobody unknown has a life lock in the directory",
-        ((MACHINE, "        stale = probed is None or probed.held or", "        stale = probed is None or"), (MACHINE, "        if not self.turn.reached(self._strangers_held_at + self.config.settle_s):", "        if False:")),
+        (
+            (INQUEST, "        stale = probed is None or probed.held or", "        stale = probed is None or"),
+            (
+                INQUEST,
+                "        if not self.turn.reached(self._held_at + self.config.settle_s):",
+                "        if False:",
+            ),
+        ),
     ),
     Mutant(
         "unreadable",
         "a file that can't be read means a holder",
-        ((MACHINE, "            if event.unreadable:\n", "            if False:\n"),),
+        ((INQUEST, "            if event.unreadable:\n", "            if False:\n"),),
     ),
-    Mutant("kept-aside", "a file kept aside is the last word, across a second crash", ((ACTORS, 'unreadable="kept aside" if aside else ""', 'unreadable=""'),)),
+    Mutant(
+        "kept-aside",
+        "a file kept aside is the last word, across a second crash",
+        ((ACTORS, 'unreadable="kept aside" if aside else ""', 'unreadable=""'),),
+    ),
     Mutant(
         "recovery",
         "a new server waits for the holder in the file",
-        ((MACHINE, "        if recovery is None:\n            return False\n", "        if recovery is None:\n            return False\n        return True\n"),),
+        (
+            (
+                INQUEST,
+                "        if recovery is None:\n            return False\n",
+                "        if recovery is None:\n            return False\n        return True\n",
+            ),
+        ),
     ),
     Mutant(
         "holder-of-file-lives",
         "who is seen alive is not gone, whatever else is proven",
-        ((MACHINE, "        if tree.seen_alive or not free:", "        if not free:"),),
+        ((INQUEST, "        if tree.seen_alive or not free:", "        if not free:"),),
     ),
     Mutant(
         "hearsay",
         "waiters tell of the holder whose file was lost",
-        ((MACHINE, "        lock.holder, lock.told, lock.token = tree, True, message.token\n", "        return tree\n"),),
+        (
+            (
+                COPIES,
+                "        lock.holder, lock.told, lock.token = tree, True, message.token\n",
+                "        return tree\n",
+            ),
+        ),
     ),
     Mutant(
         "older-hearsay",
@@ -125,32 +249,85 @@ SIMULATED = (
     Mutant(
         "own-copies",
         "a main process keeps its own tree's pidfds across a crash of the server",
-        ((MACHINE, "            if tree.conn is not None and tree.numbered > MAIN:\n", "            if False:\n"),),
+        ((COPIES, "            if tree.conn is not None and tree.numbered > MAIN:\n", "            if False:\n"),),
     ),
     Mutant(
         "copies-before-answer",
         "copies of a pidfd are out before the join is acknowledged",
-        ((MACHINE, "        self._hand_out_copies()\n        if self._holds(tree):", "        if self._holds(tree):"),),
+        ((DESK, "        self.machine.copies.hand_out()\n        if self.machine.holds(tree):", "        if self.machine.holds(tree):"),),
     ),
     Mutant(
         "graves",
         "who is gone is on disk before its life file goes",
-        ((MACHINE, "{INIT: init} if init else {}, list(self.forest.graves))", "{INIT: init} if init else {}, [])"),),
+        ((MACHINE, "            list(self.forest.graves),\n", "            [],\n"),),
         seeds=60_000,
     ),
-    Mutant("outcast", "who claimed falsely is followed in by nobody", ((MACHINE, "                self.forest.outcast.add(name)\n", "                pass\n"),), seeds=60_000),
+    Mutant(
+        "outcast",
+        "who claimed falsely is followed in by nobody",
+        ((DESK, "                self.forest.outcast.add(name)\n", "                pass\n"),),
+        seeds=60_000,
+    ),
     Mutant(
         "told-to-end",
         "who was told to end doesn't come back",
-        ((FOREST, "        if tree is not None and tree.stage is Stage.DOOMED:", "        if False and tree is not None:"), (FOREST, "tree.stage is Stage.LOST:\n            return f", "tree.stage in (Stage.LOST, Stage.DOOMED):\n            return f")),
+        (
+            (
+                FOREST,
+                "        if tree is not None and tree.stage is Stage.DOOMED:",
+                "        if False and tree is not None:",
+            ),
+            (
+                FOREST,
+                "tree.stage is Stage.LOST:\n            return f",
+                "tree.stage in (Stage.LOST, Stage.DOOMED):\n            return f",
+            ),
+        ),
         seeds=60_000,
     ),
-    Mutant("claims", "a claim is judged", ((MACHINE, "        if lock.holder is not None and lock.holder.name != name:\n", "        return ''\n        if lock.holder is not None and lock.holder.name != name:\n"),)),
-    Mutant("directory-replaced", "a server whose directory was replaced makes room", ((MACHINE, "        self._started = False\n        self.turn.out.append(e.Stop(event.why))", "        pass"),)),
-    Mutant("presumed-dead-ends-first", "who may be presumed dead ends before the window does", ((CLIENT_MACHINE, "PRESUMED_DEAD_SHARE = 0.8", "PRESUMED_DEAD_SHARE = 8.0"),)),
-    Mutant("replaced-directory-bound", "a holder whose directory was replaced ends unless a server has it back in time", ((CLIENT_MACHINE, "        return self._moved_at + policy.settle_s,", "        return math.inf,"),), seeds=60_000),
-    Mutant("holder-goes-on", "with proof, a holder goes on while its server is away", ((CLIENT_MACHINE, "        if policy.presume_dead:\n", "        if True:\n"),)),
-    Mutant("come-back", "a connection that ends is made again", ((CLIENT_MACHINE, "        if self.link is Link.AWAY and not self._connecting:", "        if self.link is Link.AWAY and not self._connecting and self._number == 0:"),)),
+    Mutant(
+        "claims",
+        "a claim is judged",
+        (
+            (
+                DESK,
+                "        if lock.holder is not None and lock.holder.name != name:\n",
+                "        return ''\n        if lock.holder is not None and lock.holder.name != name:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "directory-replaced",
+        "a server whose directory was replaced makes room",
+        ((MACHINE, "        self._started = False\n        self.turn.out.append(e.Stop(event.why))", "        pass"),),
+    ),
+    Mutant(
+        "presumed-dead-ends-first",
+        "who may be presumed dead ends before the window does",
+        ((CLIENT_MACHINE, "PRESUMED_DEAD_SHARE = 0.8", "PRESUMED_DEAD_SHARE = 8.0"),),
+    ),
+    Mutant(
+        "replaced-directory-bound",
+        "a holder whose directory was replaced ends unless a server has it back in time",
+        ((CLIENT_MACHINE, "            self._moved_at + policy.settle_s,\n", "            math.inf,\n"),),
+        seeds=60_000,
+    ),
+    Mutant(
+        "holder-goes-on",
+        "with proof, a holder goes on while its server is away",
+        ((CLIENT_MACHINE, "        if policy.presume_dead:\n", "        if True:\n"),),
+    ),
+    Mutant(
+        "come-back",
+        "a connection that ends is made again",
+        (
+            (
+                CLIENT_MACHINE,
+                "        if self.link is Link.AWAY and not self._connecting:",
+                "        if self.link is Link.AWAY and not self._connecting and self._number == 0:",
+            ),
+        ),
+    ),
     Mutant(
         "permit-gap",
         "nobody initialises between a holder's death and its successor's Active",
@@ -164,6 +341,12 @@ SIMULATED = (
     Mutant(
         "exit-after-check",
         "a switchover's holder is told to end only when its successor has looked",
-        ((SWITCHOVER, "plan.step is Step.CHECKING and machine.queue.prepared(successor)", "plan.step is Step.CHECKING"),),
+        (
+            (
+                SWITCHOVER,
+                "plan.step is Step.CHECKING and machine.queue.prepared(successor)",
+                "plan.step is Step.CHECKING",
+            ),
+        ),
     ),
 )

@@ -88,7 +88,9 @@ def _one(seed: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="make sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="make sim", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=_seeds, default=range(2000), metavar="N|FIRST:LAST")
     parser.add_argument("--seed", type=int, help="one schedule only, event by event")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
@@ -102,7 +104,11 @@ def main() -> int:
         for outcome in pool.imap_unordered(run_seeds, chunks):
             total.add(outcome)
             if sys.stderr.isatty():
-                print(f"\r{total.schedules} of {len(options.seeds)} schedules, {len(total.violations)} violations", end="", file=sys.stderr)
+                print(
+                    f"\r{total.schedules} of {len(options.seeds)} schedules, {len(total.violations)} violations",
+                    end="",
+                    file=sys.stderr,
+                )
     took_s = time.monotonic() - began
     if options.json:
         print(

@@ -212,7 +212,9 @@ class SimServer:
 
     def replaced(self) -> bool:
         try:
-            return self.process.stat(RUN) != self.directory or bool(self.socket and self.process.stat(SOCKET) != self.socket)
+            return self.process.stat(RUN) != self.directory or bool(
+                self.socket and self.process.stat(SOCKET) != self.socket
+            )
         except FileNotFoundError:
             return True
 
@@ -260,7 +262,7 @@ class SimServer:
         elif descriptors:
             self.feed(e.Received(conn, message, tuple(self._peer(passed, 0) for passed in descriptors)))
         else:
-            caller = self.machine.callers.get(conn)
+            caller = self.machine.desk.callers.get(conn)
             if caller is not None and caller.tree is not None:
                 self.world.heard(caller.tree.name, message)
             self.feed(e.Received(conn, message))
@@ -269,7 +271,9 @@ class SimServer:
         self.number += 1
         self.processes[self.number] = pidfd
         inode = self.process.pidfd_inode(pidfd)
-        return e.Peer(self.number, f"pidfs:{inode}" if inode is not None else "", pid or max(self.process.pidfd_pid(pidfd), 0))
+        return e.Peer(
+            self.number, f"pidfs:{inode}" if inode is not None else "", pid or max(self.process.pidfd_pid(pidfd), 0)
+        )
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         old = self.probes.pop(name, None)

@@ -280,7 +280,7 @@ class World:
 
     def granting(self, server: SimServer, effect: e.Send) -> None:
         """The server tells somebody that it holds."""
-        caller = server.machine.callers.get(effect.conn)
+        caller = server.machine.desk.callers.get(effect.conn)
         if caller is None or caller.tree is None:
             return
         tree, free = self.trees[caller.tree.name], self.kernel.devices[DEVICE].free_bytes
@@ -316,11 +316,15 @@ class World:
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
             for process in other.processes:
-                if process in self.silent or (self.directory_lost and tree.needs and self.reads_memory and process is not other.main):
+                if process in self.silent or (
+                    self.directory_lost and tree.needs and self.reads_memory and process is not other.main
+                ):
                     continue  # in a new directory, free memory is proof enough: the main process would hold more
                 dying_will_do = self.grant_unproven or self.evidence == "none" or self.reads_memory
                 if process.alive or not (process.gone or dying_will_do or process in other.forks):
-                    self.fail(f"{tree.name} is granted while {process} of {other.name} {'lives' if process.alive else 'is dying'}")
+                    self.fail(
+                        f"{tree.name} is granted while {process} of {other.name} {'lives' if process.alive else 'is dying'}"
+                    )
 
     def touching(self, tree: Tree, process: Process) -> None:
         if tree.over and not self.presume_dead and process not in self.silent:
@@ -338,11 +342,15 @@ class World:
         """The holder is told to end, for a switchover."""
         plan = server.machine.switchover.plan
         if plan is not None and self.trees[plan.to.name].looked_at < self.drained_at:
-            self.fail(f"{plan.old.name} is told to end, and its successor has not looked at its engine since the draining began")
+            self.fail(
+                f"{plan.old.name} is told to end, and its successor has not looked at its engine since the draining began"
+            )
 
     def heard(self, tree: str, message: object) -> None:
         """The server hears from a waiter."""
-        looked = (isinstance(message, m.Acquire) and not message.again) or (isinstance(message, m.Prepared | m.Ready) and bool(getattr(message, "ok", True)))
+        looked = (isinstance(message, m.Acquire) and not message.again) or (
+            isinstance(message, m.Prepared | m.Ready) and bool(getattr(message, "ok", True))
+        )
         if looked:
             self.trees[tree].looked_at = self.kernel.now
 
@@ -361,8 +369,15 @@ class World:
             self.drained_at = self.kernel.now
         elif note.event == "serving" or (note.event == "back" and server.machine.active.endpoint is not None):
             self.gap = False
-        elif note.event == "granted" and note.detail["lock"] == m.INIT and self.gap and server.machine.state.value != "FREE":
-            self.fail(f"{note.detail['engine']} is permitted to initialise between a holder's death and its successor's Active")
+        elif (
+            note.event == "granted"
+            and note.detail["lock"] == m.INIT
+            and self.gap
+            and server.machine.state.value != "FREE"
+        ):
+            self.fail(
+                f"{note.detail['engine']} is permitted to initialise between a holder's death and its successor's Active"
+            )
 
     def alarm(self, text: object) -> None:
         self.alarms.add(str(text))
@@ -376,7 +391,11 @@ class World:
     @property
     def undecided(self) -> bool:
         """The server says in an alarm that nothing proves the last holder's end."""
-        return self.server is not None and hasattr(self.server, "machine") and bool({"unproven", "strangers"} & set(self.server.machine.turn.alarms))
+        return (
+            self.server is not None
+            and hasattr(self.server, "machine")
+            and bool({"unproven", "strangers"} & set(self.server.machine.turn.alarms))
+        )
 
     def say(self, what: str) -> None:
         if self.trace is not None:
@@ -459,7 +478,9 @@ class World:
             if rng.random() < 0.4 and holder is not None:
                 kernel.kill(holder.main)
         elif roll < 0.72:
-            victims = self._victims() + ([self.server.process] if self.server is not None and self.server.process.alive else [])
+            victims = self._victims() + (
+                [self.server.process] if self.server is not None and self.server.process.alive else []
+            )
             if victims:
                 victim = rng.choice(victims)
                 self.note_fault(f"stop {victim}")
@@ -559,7 +580,9 @@ class World:
             return
         self.note_fault("a switchover is asked for")
         admin.send(fd, m.Observe(protocol=m.PROTOCOL))
-        admin.send(fd, m.Switchover(to=self.rng.choice(("", "engine-a", "engine-b")), drain_timeout_s=self.rng.random() * 0.4))
+        admin.send(
+            fd, m.Switchover(to=self.rng.choice(("", "engine-a", "engine-b")), drain_timeout_s=self.rng.random() * 0.4)
+        )
         admin.after(self.rng.random() * 0.6, admin.exit)
 
     def _impostor(self) -> None:
@@ -606,7 +629,10 @@ class World:
         waiting = [
             slot.tree.main
             for slot in self.slots
-            if slot.tree is not None and slot.client is not None and slot.tree.main.alive and m.ACTIVE in slot.client.machine.wants
+            if slot.tree is not None
+            and slot.client is not None
+            and slot.tree.main.alive
+            and m.ACTIVE in slot.client.machine.wants
         ]
         waiting = [main for main in waiting if not self._on_file(main)]
         stays = self.rng.choice(waiting) if len(waiting) > 1 and self.rng.random() < 0.3 else None
@@ -643,4 +669,6 @@ class World:
             self.fail(f"nobody was granted within {CALM_S} s after the faults: {picture(machine)}")
         known, kept = set(machine.forest._by_process), set(server.processes)
         if known != kept:
-            self.fail(f"pidfds: the machine knows {sorted(known - kept)} that the shell has not, the shell has {sorted(kept - known)} unknown to the machine")
+            self.fail(
+                f"pidfds: the machine knows {sorted(known - kept)} that the shell has not, the shell has {sorted(kept - known)} unknown to the machine"
+            )

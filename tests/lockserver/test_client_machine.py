@@ -1,0 +1,513 @@
+"""The five rules of the client's machine (`client_machine.py`), event by event: no socket, no thread, and the time is
+a number."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+from lockserver import client_machine as c
+from lockserver import messages as m
+from lockserver.client_machine import PRESUMED_DEAD_SHARE, RETRY_FIRST_S, RETRY_MOST_S, STEADY_S, ClientMachine
+from lockserver.messages import ACTIVE, INIT
+
+E = TypeVar("E", bound=c.Effect)
+WINDOW_S, SETTLE_S = 10.0, 2.0
+
+
+class Client:
+    """A client's machine, and the few things that a shell would remember."""
+
+    def __init__(self, *, main: bool = True, presume_dead: bool = False) -> None:
+        self.machine = ClientMachine(c.Me("a", "0123abcd", 41, main))
+        self.presume_dead = presume_dead
+        self.now = 0.0
+        self.effects: list[c.Effect] = []
+        """Of the last event."""
+        self.all: list[c.Effect] = []
+
+    def tell(self, event: c.Event) -> "Client":
+        self.effects = self.machine.handle(event, self.now)
+        self.all += self.effects
+        return self
+
+    def hear(self, message: m.ServerMessage) -> "Client":
+        return self.tell(c.Heard(message))
+
+    def welcome(self, *, server: str = "s1", holds: dict[str, int] | None = None, number: int = 1) -> "Client":
+        policy = m.Policy(self.presume_dead, WINDOW_S, SETTLE_S)
+        return self.hear(
+            m.Welcome(server_incarnation=server, number=number, policy=policy, secret="s3cret", holds=holds or {})
+        )
+
+    def come_in(self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True) -> "Client":
+        """Through the door, from wherever it is."""
+        self.until_it_knocks()
+        return self.tell(c.Connected((1, 2), same)).welcome(server=server, holds=holds)
+
+    def until_it_knocks(self) -> None:
+        self.tell(c.Tick())
+        while not any(isinstance(effect, c.Connect) for effect in self.effects):
+            assert self.machine.deadline < math.inf, "it will never knock"
+            self.now = self.machine.deadline
+            self.tell(c.Tick())
+
+    def away(self, *, same: bool = True) -> "Client":
+        return self.tell(c.Disconnected(same))
+
+    def holder(self, token: int = 7) -> "Client":
+        return self.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=token))
+
+    def knock_in_vain_until(self, until: float, *, same: bool = True) -> float | None:
+        """Nobody opens. Returns when it gave up, if it did."""
+        while self.machine.deadline <= until and not self.lost:
+            self.now = max(self.now, self.machine.deadline)
+            self.tell(c.Tick())
+            if any(isinstance(effect, c.Connect) for effect in self.effects):
+                self.tell(c.Disconnected(same))
+        if self.lost:
+            return self.now
+        self.now = until
+        return None
+
+    def of(self, kind: type[E]) -> list[E]:
+        return [effect for effect in self.effects if isinstance(effect, kind)]
+
+    @property
+    def said(self) -> list[m.ClientMessage]:
+        return [effect.message for effect in self.of(c.Say)]
+
+    @property
+    def lost(self) -> str:
+        return next((effect.why for effect in self.all if isinstance(effect, c.Lost)), "")
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    yield Client()
+
+
+# -- rule 1: nothing before Granted, nobody before Welcome ------------------------------------------------------------
+
+
+def test_it_knocks_at_once(client: Client) -> None:
+    assert client.tell(c.Tick()).of(c.Connect) == [c.Connect()]
+    assert not client.tell(c.Tick()).effects, "one attempt at a time"
+
+
+def test_a_main_process_registers_and_another_process_joins() -> None:
+    for main, kind in ((True, m.Register), (False, m.Join)):
+        client = Client(main=main).tell(c.Tick())
+        (hello,) = client.tell(c.Connected((3, 4))).said
+        assert isinstance(hello, kind)
+        assert (hello.protocol, hello.engine_id, hello.incarnation, hello.life, hello.pid) == (
+            m.PROTOCOL,
+            "a",
+            "0123abcd",
+            (3, 4),
+            41,
+        )
+
+
+def test_nobody_counts_before_the_welcome(client: Client) -> None:
+    client.tell(c.Tick()).tell(c.Connected((1, 2)))
+    assert not client.of(c.Joined)
+    assert client.welcome().of(c.Joined)
+
+
+def test_nothing_is_asked_before_the_welcome_and_everything_right_after_it(client: Client) -> None:
+    client.tell(c.Want(ACTIVE, {"gpu": 5})).tell(c.Want(INIT)).tell(c.SetReady(False)).tell(c.AdoptChild(3, 77))
+    assert client.all == [c.Connect()]
+    (hello,) = client.tell(c.Connected((1, 2))).said
+    assert isinstance(hello, m.Register)
+    client.welcome()
+    assert client.said == [
+        m.Adopt(child=3, pid=77),
+        m.Acquire(lock=ACTIVE, needs={"gpu": 5}, again=True),
+        m.Acquire(lock=INIT, again=True),
+        m.Ready(ready=False),
+    ]
+
+
+def test_the_lock_is_got_with_granted_and_not_before(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE))
+    assert client.said == [m.Acquire(lock=ACTIVE)] and not client.of(c.Got)
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got) == [c.Got(ACTIVE, 7)]
+    assert client.machine.holds == {ACTIVE: 7}
+
+
+def test_the_lock_is_got_with_a_welcome_that_says_so(client: Client) -> None:
+    """The server persisted the grant, and crashed before it could tell."""
+    client.come_in().tell(c.Want(ACTIVE)).away().come_in(server="s2", holds={ACTIVE: 9})
+    assert client.of(c.Got) == [c.Got(ACTIVE, 9)]
+    assert not any(isinstance(message, m.Acquire) for message in client.said)
+
+
+def test_a_grant_that_nobody_wanted_is_not_taken(client: Client) -> None:
+    assert not client.come_in().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
+
+
+def test_a_grant_is_got_once(client: Client) -> None:
+    assert not client.holder().hear(m.Granted(lock=ACTIVE, token=7)).effects
+
+
+def test_wanting_what_is_held_gets_it_again(client: Client) -> None:
+    client.holder(7).tell(c.Want(ACTIVE))
+    assert client.of(c.Got) == [c.Got(ACTIVE, 7)] and not client.said
+
+
+# -- rule 2: back with everything -------------------------------------------------------------------------------------
+
+
+def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_the_address(client: Client) -> None:
+    client.holder(7).tell(c.AdoptChild(3, 77)).tell(c.SetServing("unix:x"))
+    client.now = 100.0
+    client.away()
+    assert client.of(c.Connect), "at once: it had lasted"
+    (hello,) = client.tell(c.Connected((1, 2))).said
+    assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7} and hello.secret == "s3cret"
+    client.welcome(server="s2", holds={ACTIVE: 7})
+    assert client.said == [m.Adopt(child=3, pid=77), m.Serving(url="unix:x")] and not client.lost
+
+
+def test_a_waiter_comes_back_with_its_newest_needs(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE, {"gpu": 5})).tell(c.SetReady(True, {"gpu": 6}))
+    assert client.said == [m.Ready(ready=True, needs={"gpu": 6})]
+    client.away().come_in()
+    assert client.said == [m.Acquire(lock=ACTIVE, needs={"gpu": 6}, again=True)]
+
+
+def test_a_waiter_that_was_not_ready_is_not_ready_when_it_is_back(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.SetReady(False)).away().come_in()
+    assert client.said == [m.Acquire(lock=ACTIVE, again=True), m.Ready(ready=False)]
+
+
+def test_a_member_comes_back_with_its_number() -> None:
+    client = Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=5).away()
+    client.until_it_knocks()
+    (hello,) = client.tell(c.Connected((1, 2))).said
+    assert isinstance(hello, m.Join) and hello.number == 5
+
+
+def test_short_connections_are_waited_for_longer_and_longer_up_to_a_bound(client: Client) -> None:
+    client.come_in()
+    waits = []
+    for _ in range(8):
+        client.away()
+        assert not client.of(c.Connect)
+        waits.append(client.machine.deadline - client.now)
+        client.come_in()
+    assert waits[0] == pytest.approx(RETRY_FIRST_S)
+    assert waits == sorted(waits)
+    assert waits[-1] == pytest.approx(RETRY_MOST_S)
+
+
+def test_one_that_lasted_is_made_again_at_once_and_the_waiting_starts_anew(client: Client) -> None:
+    client.come_in()
+    for _ in range(8):
+        client.away().come_in()
+    client.now += STEADY_S
+    assert client.away().of(c.Connect)
+    client.tell(c.Disconnected())
+    assert client.machine.deadline - client.now == pytest.approx(RETRY_FIRST_S)
+
+
+def test_attempts_in_vain_are_waited_for_longer_and_longer(client: Client) -> None:
+    client.tell(c.Tick()).tell(c.Disconnected())
+    client.knock_in_vain_until(10)
+    knocks = sum(isinstance(effect, c.Connect) for effect in client.all)
+    assert 10 / RETRY_MOST_S * 0.8 < knocks < 10 / RETRY_MOST_S * 1.3
+
+
+def test_one_that_is_in_sleeps(client: Client) -> None:
+    assert client.come_in().machine.deadline == math.inf
+    assert client.tell(c.Want(ACTIVE)).machine.deadline == math.inf
+    assert client.hear(m.Granted(lock=ACTIVE, token=1)).machine.deadline == math.inf
+
+
+def test_an_address_said_while_the_server_is_away_is_told_when_it_is_back(client: Client) -> None:
+    client.holder(7).away().tell(c.SetServing("u"))
+    assert not client.said
+    client.come_in(holds={ACTIVE: 7})
+    assert client.said == [m.Serving(url="u")]
+
+
+def test_a_holder_that_drained_for_a_server_that_is_gone_serves_on(client: Client) -> None:
+    client.holder(7).hear(m.Drain(round=3, timeout_s=30.0))
+    assert client.of(c.BeginDrain) == [c.BeginDrain(3, 30.0)]
+    client.away().come_in(server="s2", holds={ACTIVE: 7})
+    assert any(isinstance(effect, c.ServeOn) for effect in client.all)
+
+
+# -- rule 3: a holder whose server is away ----------------------------------------------------------------------------
+
+
+def test_with_proof_a_holder_serves_on_for_as_long_as_its_server_is_away(client: Client) -> None:
+    client.holder().away()
+    assert client.knock_in_vain_until(100.0) is None
+
+
+def test_where_it_may_be_presumed_dead_it_ends_before_the_window_does() -> None:
+    client = Client(presume_dead=True).holder()
+    client.now = 50.0
+    client.away()
+    ended = client.knock_in_vain_until(200.0)
+    assert (
+        ended is not None and ended < 50.0 + WINDOW_S and ended == pytest.approx(50.0 + WINDOW_S * PRESUMED_DEAD_SHARE)
+    )
+    assert "presume us dead" in client.lost
+
+
+def test_where_it_may_be_presumed_dead_a_server_that_lets_it_knock_and_never_answers_is_away_too() -> None:
+    client = Client(presume_dead=True).holder()
+    client.now = 50.0
+    client.away()
+    client.tell(c.Connected((1, 2)))
+    assert client.machine.deadline == pytest.approx(50.0 + WINDOW_S * PRESUMED_DEAD_SHARE)
+    client.now = client.machine.deadline
+    assert client.tell(c.Tick()).of(c.Lost)
+
+
+def test_a_shell_that_was_stopped_over_the_window_ends_with_its_first_event() -> None:
+    client = Client(presume_dead=True).holder().away()
+    client.now += WINDOW_S * 3
+    assert client.tell(c.Connected((1, 2))).of(c.Lost)
+    assert not client.tell(c.Tick()).effects, "it is over, once"
+
+
+def test_where_it_may_be_presumed_dead_a_server_that_is_back_in_time_ends_the_wait() -> None:
+    client = Client(presume_dead=True).holder().away()
+    client.now += WINDOW_S / 2
+    client.tell(c.Connected((1, 2))).welcome(server="s2", holds={ACTIVE: 7})
+    assert client.machine.deadline == math.inf
+    client.now += 100
+    assert not client.tell(c.Tick()).of(c.Lost)
+
+
+def test_a_waiter_is_not_ended_by_any_absence() -> None:
+    client = Client(presume_dead=True).come_in().tell(c.Want(ACTIVE)).away(same=False)
+    assert client.knock_in_vain_until(100.0, same=False) is None
+
+
+def test_a_holder_whose_directory_was_replaced_has_the_settling_time_to_find_the_new_server(client: Client) -> None:
+    client.holder()
+    client.now = 50.0
+    client.away(same=False)
+    ended = client.knock_in_vain_until(200.0, same=False)
+    assert ended == pytest.approx(50.0 + SETTLE_S) and "replaced" in client.lost
+
+
+def test_a_holder_that_finds_the_new_server_in_time_serves_on(client: Client) -> None:
+    client.holder().away(same=False)
+    client.now += SETTLE_S / 2
+    client.come_in(server="s2", same=False, holds={ACTIVE: 7})
+    assert client.machine.deadline == math.inf and not client.lost
+    client.now += 100
+    client.away()  # of the new directory, which is the one by now
+    assert client.knock_in_vain_until(client.now + 100) is None
+
+
+def test_a_directory_that_is_back_in_its_place_ends_the_wait(client: Client) -> None:
+    client.holder().away(same=False)
+    client.knock_in_vain_until(client.now + SETTLE_S / 2, same=False)
+    assert client.knock_in_vain_until(client.now + 100, same=True) is None
+
+
+def test_each_replacement_of_the_directory_gives_the_settling_time_anew(client: Client) -> None:
+    client.holder().away(same=False).come_in(server="s2", same=False, holds={ACTIVE: 7})
+    client.now += 1000
+    client.away(same=False)
+    assert client.knock_in_vain_until(client.now + SETTLE_S / 2, same=False) is None
+    client.come_in(server="s3", same=False, holds={ACTIVE: 7})
+    assert not client.lost
+
+
+def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_settling_time() -> None:
+    client = Client(presume_dead=True).holder()
+    client.away(same=False)
+    ended = client.knock_in_vain_until(100.0, same=False)
+    assert ended is not None and ended <= SETTLE_S
+
+
+# -- rule 4: told, it ends --------------------------------------------------------------------------------------------
+
+
+def test_a_holder_that_is_refused_ends_at_once(client: Client) -> None:
+    client.holder().away()
+    client.until_it_knocks()
+    client.tell(c.Connected((1, 2))).hear(m.Refused(why="b was granted the lock"))
+    assert client.of(c.Lost) == [c.Lost("b was granted the lock")] and not client.machine.holds
+
+
+def test_a_holder_of_whom_the_new_server_knows_nothing_ends_at_once(client: Client) -> None:
+    client.holder().away().come_in(server="s2", holds={})
+    assert client.of(c.Lost) and not client.of(c.Joined)
+
+
+def test_a_member_that_is_refused_when_it_comes_back_ends() -> None:
+    client = Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=2).away()
+    client.until_it_knocks()
+    assert client.tell(c.Connected((1, 2))).hear(m.Refused(why="a is being fenced")).of(c.Lost)
+
+
+def test_one_that_is_refused_the_first_time_is_told_no_and_does_not_knock_again() -> None:
+    for main in (True, False):
+        client = Client(main=main).tell(c.Tick()).tell(c.Connected((1, 2))).hear(m.Refused(why="no"))
+        assert client.of(c.No) == [c.No("no")] and not client.lost
+        client.away()
+        assert not client.effects
+
+
+def test_a_waiter_that_is_refused_when_it_comes_back_ends(client: Client) -> None:
+    """Its end was proven, so its children may have been killed."""
+    client.come_in().tell(c.Want(ACTIVE)).away()
+    client.until_it_knocks()
+    assert client.tell(c.Connected((1, 2))).hear(m.Refused(why="gone")).of(c.Lost)
+
+
+def test_a_wish_that_is_refused_is_no_end(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE, {"gpu": 10**12})).hear(m.Refused(why="more than there is"))
+    assert client.of(c.No) == [c.No("more than there is")] and not client.lost
+    client.away().come_in()
+    assert not any(isinstance(message, m.Acquire) for message in client.said)
+    assert client.tell(c.Want(ACTIVE)).said == [m.Acquire(lock=ACTIVE)]
+
+
+def test_where_there_is_nothing_to_come_back_to_it_ends(client: Client) -> None:
+    client.holder().away()
+    assert client.tell(c.Hopeless("its end was proven")).of(c.Lost) == [c.Lost("its end was proven")]
+    first = Client().tell(c.Tick()).tell(c.Hopeless("no locks here"))
+    assert first.of(c.No) and not first.lost
+
+
+def test_after_its_end_nothing_is_said_or_done(client: Client) -> None:
+    client.holder().away().come_in(server="s2")
+    for event in (
+        c.Tick(),
+        c.Want(ACTIVE),
+        c.Connected((1, 2)),
+        c.Heard(m.Granted(lock=ACTIVE, token=9)),
+        c.Disconnected(),
+    ):
+        assert not client.tell(event).effects
+
+
+def test_a_wish_that_was_withdrawn_is_told_and_a_grant_that_crosses_it_ends_the_process(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.said == [m.Ready(ready=False)]
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Lost)
+
+
+def test_a_wish_that_was_withdrawn_and_made_again_takes_the_grant(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).tell(c.Want(ACTIVE))
+    assert client.said == [m.Acquire(lock=ACTIVE)]
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got) and not client.lost
+
+
+def test_a_wish_that_was_withdrawn_while_away_is_not_made_again(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).away().tell(c.Withdraw(ACTIVE)).come_in()
+    assert client.said == []
+
+
+def test_a_lock_that_was_withdrawn_while_away_and_granted_all_the_same_ends_the_process(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).away().tell(c.Withdraw(ACTIVE)).come_in(server="s2", holds={ACTIVE: 7})
+    assert client.of(c.Lost)
+
+
+# -- the permit -------------------------------------------------------------------------------------------------------
+
+
+def test_a_permit_is_given_back_with_a_word(client: Client) -> None:
+    client.come_in().tell(c.Want(INIT)).hear(m.Granted(lock=INIT, token=0))
+    assert client.of(c.Got) == [c.Got(INIT, 0)]
+    assert client.tell(c.Withdraw(INIT)).said == [m.Release()]
+
+
+def test_a_permit_that_was_given_back_while_away_is_released_when_the_server_is_back(client: Client) -> None:
+    client.come_in().tell(c.Want(INIT)).hear(m.Granted(lock=INIT, token=0)).away().tell(c.Withdraw(INIT))
+    assert client.come_in(server="s2", holds={INIT: 0}).said == [m.Release()]
+
+
+def test_a_permit_is_claimed_when_the_server_is_back_and_its_loss_is_no_end(client: Client) -> None:
+    client.come_in().tell(c.Want(INIT)).hear(m.Granted(lock=INIT, token=0)).away()
+    client.until_it_knocks()
+    (hello,) = client.tell(c.Connected((1, 2))).said
+    assert isinstance(hello, m.Register) and hello.claims == {INIT: 0}
+    client.welcome(server="s2", holds={})
+    assert not client.lost and INIT not in client.machine.holds
+
+
+# -- switchover -------------------------------------------------------------------------------------------------------
+
+
+def test_prepare_is_checked_and_answered(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).hear(m.Prepare(round=4))
+    assert client.of(c.Check) == [c.Check(4)]
+    assert client.tell(c.Checked(4, False, "sick")).said == [m.Prepared(round=4, ok=False, why="sick")]
+
+
+def test_drain_resume_and_exit_are_the_programs(client: Client) -> None:
+    client.holder().hear(m.Drain(round=2, timeout_s=9.0))
+    assert client.of(c.BeginDrain) == [c.BeginDrain(2, 9.0)]
+    assert client.tell(c.DrainEnded(2, True)).said == [m.Drained(round=2)]
+    assert client.hear(m.Resume(why="called off")).of(c.ServeOn) == [c.ServeOn("called off")]
+    assert client.hear(m.Exit(round=2)).of(c.End) == [c.End()]
+
+
+def test_an_answer_that_is_ready_when_the_server_is_away_is_not_said(client: Client) -> None:
+    client.holder().hear(m.Drain(round=2, timeout_s=9.0)).away()
+    assert not client.tell(c.DrainEnded(2, True)).said
+    assert not client.tell(c.Checked(2, True)).said
+
+
+# -- rule 5: what is given to keep ------------------------------------------------------------------------------------
+
+
+def keep(tree: str, token: int = 7, *numbers: int) -> m.Keep:
+    return m.Keep(token=token, tree=tree, numbers=list(numbers) or [1])
+
+
+def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.AdoptChild(1, 5)).hear(keep("x.00000001", 7, 1, 2))
+    assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001")]
+    client.away().come_in(server="s2")
+    first, *rest = client.said
+    assert first == m.HandBack(token=7, tree="x.00000001", numbers=[1, 2])
+    assert [type(message) for message in rest] == [m.Adopt, m.Acquire]
+    assert client.effects.index(c.Say(first)) < client.effects.index(c.Joined())
+
+
+def test_the_server_that_gave_them_does_not_get_them_back(client: Client) -> None:
+    client.come_in().hear(keep("x.00000001")).away().come_in(server="s1")
+    assert not client.said
+
+
+def test_only_the_newest_holders_copies_are_kept_and_the_old_ones_dropped(client: Client) -> None:
+    client.come_in().hear(keep("x.00000001", 7)).hear(keep("y.00000002", 8))
+    assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002")]
+    client.away().come_in(server="s2")
+    assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1])]
+
+
+def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -> None:
+    client.come_in().hear(keep("a.0123abcd", 7, 2)).hear(keep("y.00000002", 8)).hear(keep("a.0123abcd", 8, 2, 3))
+    assert not client.of(c.DropCopies)
+    client.away().come_in(server="s2")
+    assert client.said == [
+        m.HandBack(token=8, tree="a.0123abcd", numbers=[2, 3]),
+        m.HandBack(token=8, tree="y.00000002", numbers=[1]),
+    ]
+
+
+def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Client) -> None:
+    others: list[Any] = [
+        m.Problem(why="x"),
+        m.Pong(server_incarnation="s"),
+        m.History(events=[]),
+        m.SwitchoverStep(phase="p", detail="d"),
+    ]
+    client.come_in()
+    for message in others:
+        assert client.hear(message).effects == []
+    assert client.hear(m.Adopted(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]

@@ -1,0 +1,335 @@
+"""Readers of device memory: the ledger of host devices against real OFD locks in real files, and NVML against a
+stand-in.
+
+The module `pynvml` of these tests is a fake: no machine without NVIDIA's driver can have NVML, and what is tested
+here is only what `lockserver/memory.py`
+makes of its answers. The real one is asked by the tests that need a GPU.
+"""
+
+import fcntl
+import os
+import random
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from lockserver import memory
+from lockserver.memory import NoReader, reader
+from sidecar import ledger
+
+CAPACITY = 1 << 30
+PAGE = 4096
+
+
+@pytest.fixture
+def devices(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """On tmpfs, as host devices are; else wherever temporary files are."""
+    shm = Path("/dev/shm")
+    path = shm / f"test-ledger-{os.getpid()}" if os.access(shm, os.W_OK) else tmp_path_factory.mktemp("devices")
+    path.mkdir(exist_ok=True)
+    yield path
+    for left in path.iterdir():
+        left.unlink()
+    path.rmdir()
+
+
+class Device:
+    """A host device, and allocations in it that hold their ranges as `gms` will: one open file description and one
+    lock each."""
+
+    def __init__(self, directory: Path, name: str = "card0", capacity: int = CAPACITY) -> None:
+        self.path = directory / name
+        self.capacity = capacity
+        self._allocations: list[int] = []
+        with open(self.path, "wb") as file:
+            file.truncate(capacity)
+
+    def allocate(self, start: int, length: int, *, kind: int = fcntl.F_WRLCK) -> int:
+        fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+        self._allocations.append(fd)
+        return fd
+
+    def free(self, fd: int) -> None:
+        self._allocations.remove(fd)
+        os.close(fd)
+
+    @property
+    def used(self) -> int:
+        free, in_all = ledger.read_device(self.path)
+        assert in_all == self.capacity
+        return in_all - free
+
+
+@pytest.fixture
+def device(devices: Path) -> Iterator[Device]:
+    device = Device(devices)
+    yield device
+    for fd in list(device._allocations):
+        device.free(fd)
+
+
+# -- the ledger -------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_nobody_uses_is_free(device: Device) -> None:
+    assert ledger.read_device(device.path) == (CAPACITY, CAPACITY)
+
+
+def test_an_allocation_is_in_use_until_its_last_descriptor_is_closed(device: Device) -> None:
+    fd = device.allocate(0, 64 * PAGE)
+    copy = os.dup(fd)
+    assert device.used == 64 * PAGE
+    device.free(fd)
+    assert device.used == 64 * PAGE
+    os.close(copy)
+    assert device.used == 0
+
+
+def test_allocations_side_by_side_and_with_gaps_are_summed_in_whatever_order_they_came(device: Device) -> None:
+    for start, length in [(500, 20), (0, 10), (10, 10), (400, 1), (20, 300), (900, 100)]:
+        device.allocate(start * PAGE, length * PAGE)
+    assert device.used == 441 * PAGE
+
+
+def test_what_is_freed_in_the_middle_is_free(device: Device) -> None:
+    fds = [device.allocate(i * PAGE, PAGE) for i in range(10)]
+    for i in (3, 7, 4):
+        device.free(fds[i])
+    assert device.used == 7 * PAGE
+
+
+def test_a_lock_to_the_end_of_the_file_counts_up_to_the_capacity(device: Device) -> None:
+    device.allocate(CAPACITY - 5 * PAGE, 0)
+    assert device.used == 5 * PAGE
+    device.allocate(0, PAGE)
+    assert device.used == 6 * PAGE
+
+
+def test_a_lock_on_everything_leaves_nothing(device: Device) -> None:
+    device.allocate(0, 0)
+    assert ledger.read_device(device.path) == (0, CAPACITY)
+
+
+def test_a_lock_beyond_the_capacity_takes_nothing_from_it(device: Device) -> None:
+    device.allocate(CAPACITY, 10 * PAGE)
+    device.allocate(CAPACITY - 2 * PAGE, 2 * PAGE)
+    assert device.used == 2 * PAGE
+
+
+def test_a_lock_across_the_end_counts_up_to_the_end(device: Device) -> None:
+    device.allocate(CAPACITY - PAGE, 10 * PAGE)
+    assert device.used == PAGE
+
+
+def test_ranges_that_read_locks_share_are_counted_once(device: Device) -> None:
+    """No allocation overlaps another; but whoever looks with read locks must not make the figures wrong."""
+    device.allocate(0, 10 * PAGE, kind=fcntl.F_RDLCK)
+    device.allocate(5 * PAGE, 10 * PAGE, kind=fcntl.F_RDLCK)
+    device.allocate(5 * PAGE, 2 * PAGE, kind=fcntl.F_RDLCK)
+    assert device.used == 15 * PAGE
+
+
+def test_bytes_count_and_not_pages(device: Device) -> None:
+    device.allocate(3, 1)
+    device.allocate(CAPACITY - 1, 1)
+    assert device.used == 2
+
+
+def test_a_thousand_allocations_in_any_order_are_all_counted(device: Device) -> None:
+    rng = random.Random(4)
+    places = list(range(2000))
+    rng.shuffle(places)
+    fds = [device.allocate(place * 7 * PAGE, PAGE) for place in places[:1000]]
+    assert device.used == 1000 * PAGE
+    for fd in rng.sample(fds, 400):
+        device.free(fd)
+    assert device.used == 600 * PAGE
+
+
+def test_random_allocations_agree_with_a_count_of_bytes(devices: Path) -> None:
+    rng = random.Random(11)
+    for round in range(60):
+        device = Device(devices, f"r{round}", capacity=64)
+        taken = [False] * 64
+        for _ in range(rng.randint(0, 12)):
+            start = rng.randrange(64)
+            length = rng.randint(1, 12)
+            if not any(taken[start : start + length]):
+                device.allocate(start, length)
+                taken[start : start + length] = [True] * len(taken[start : start + length])
+        assert device.used == sum(taken)
+        for fd in list(device._allocations):
+            device.free(fd)
+
+
+def test_reading_takes_no_lock_and_leaks_no_descriptor(device: Device) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(50):
+        ledger.read_device(device.path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    device.allocate(0, 0)  # the whole of it can still be had
+
+
+def test_what_another_process_holds_is_in_use_until_it_is_dead(device: Device) -> None:
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        device.allocate(0, 3 * PAGE)
+        os.write(writing, b"x")
+        while True:
+            signal.pause()
+    os.read(reading, 1)
+    assert device.used == 3 * PAGE
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    assert device.used == 0
+    os.close(reading)
+    os.close(writing)
+
+
+def test_every_device_of_the_directory_is_read_by_its_name(devices: Path, device: Device) -> None:
+    other = Device(devices, "card1", capacity=10 * PAGE)
+    fd = other.allocate(0, 4 * PAGE)
+    Device(devices, ".half-made")
+    (devices / "sub").mkdir()
+    assert ledger.read_devices(devices) == {"host:card0": (CAPACITY, CAPACITY), "host:card1": (6 * PAGE, 10 * PAGE)}
+    other.free(fd)
+    (devices / "sub").rmdir()
+
+
+def test_a_directory_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
+    assert ledger.read_devices(tmp_path / "none") == {}
+
+
+def test_the_directory_of_devices_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ledger.ENVIRONMENT, "/somewhere/else")
+    assert ledger.devices_directory() == Path("/somewhere/else")
+    monkeypatch.delenv(ledger.ENVIRONMENT)
+    assert str(os.getuid()) in ledger.devices_directory().name
+
+
+# -- readers ----------------------------------------------------------------------------------------------------------
+
+
+def test_none_reads_nothing(tmp_path: Path) -> None:
+    assert reader("none", tmp_path) is None
+
+
+def test_host_reads_the_ledger_anew_each_time(device: Device) -> None:
+    read = reader("host", device.path.parent)
+    assert read is not None and read() == {"host:card0": (CAPACITY, CAPACITY)}
+    fd = device.allocate(0, PAGE)
+    assert read() == {"host:card0": (CAPACITY - PAGE, CAPACITY)}
+    device.free(fd)
+    assert read() == {"host:card0": (CAPACITY, CAPACITY)}
+
+
+class FakeNvmlError(Exception):
+    pass
+
+
+class FakeNvml(ModuleType):
+    """A driver with some GPUs, of which each call may fail."""
+
+    NVMLError = FakeNvmlError
+
+    def __init__(self, gpus: dict[str, tuple[int, int]], *, fails: str = "") -> None:
+        super().__init__("pynvml")
+        self.gpus = gpus
+        self.fails = fails
+        self.calls: list[str] = []
+
+    def _call(self, name: str) -> None:
+        self.calls.append(name)
+        if self.fails == name:
+            raise FakeNvmlError("Driver Not Loaded")
+
+    def nvmlInit(self) -> None:
+        self._call("nvmlInit")
+
+    def nvmlDeviceGetCount(self) -> int:
+        self._call("nvmlDeviceGetCount")
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        self._call("nvmlDeviceGetHandleByIndex")
+        return list(self.gpus)[index]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> str:
+        self._call("nvmlDeviceGetUUID")
+        return handle
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> SimpleNamespace:
+        self._call("nvmlDeviceGetMemoryInfo")
+        free, total = self.gpus[handle]
+        return SimpleNamespace(free=free, total=total, used=total - free)
+
+
+def with_nvml(monkeypatch: pytest.MonkeyPatch, module: ModuleType | None) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", module)  # None: as if it weren't installed
+
+
+def test_nvml_reads_every_gpu_by_its_uuid_anew_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fake = FakeNvml({"GPU-aa": (70, 80), "GPU-bb": (10, 80)})
+    with_nvml(monkeypatch, fake)
+    read = reader("nvml", tmp_path)
+    assert read is not None and read() == {"GPU-aa": (70, 80), "GPU-bb": (10, 80)}
+    fake.gpus["GPU-bb"] = (80, 80)
+    assert read()["GPU-bb"] == (80, 80)
+    assert fake.calls.count("nvmlInit") == 1
+
+
+def test_without_the_package_nvml_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_nvml(monkeypatch, None)
+    with pytest.raises(NoReader, match=r"gpu-failover\[nvml\].*--memory none"):
+        reader("nvml", tmp_path)
+
+
+@pytest.mark.parametrize("fails", ["nvmlInit", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
+def test_a_driver_that_does_not_work_is_no_reader_and_the_way_out_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fails: str
+) -> None:
+    with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}, fails=fails))
+    with pytest.raises(NoReader, match=r"Driver Not Loaded.*mounted.*--memory none"):
+        reader("nvml", tmp_path)
+
+
+def test_auto_is_nvml_where_it_works_and_nobody_where_it_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}))
+    read = reader("auto", tmp_path)
+    assert read is not None and read() == {"GPU-aa": (1, 2)}
+    with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}, fails="nvmlInit"))
+    assert reader("auto", tmp_path) is None
+    with_nvml(monkeypatch, None)
+    assert reader("auto", tmp_path) is None
+
+
+def test_auto_is_nobody_where_the_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_nvml(monkeypatch, FakeNvml({}))
+    assert reader("auto", tmp_path) is None
+
+
+def test_a_gpu_that_fails_later_raises_to_the_server_which_makes_an_alarm_of_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake = FakeNvml({"GPU-aa": (1, 2)})
+    with_nvml(monkeypatch, fake)
+    read = reader("nvml", tmp_path)
+    fake.fails = "nvmlDeviceGetMemoryInfo"
+    assert read is not None
+    with pytest.raises(FakeNvmlError, match="Driver Not Loaded"):
+        read()
+
+
+def test_every_kind_that_the_command_offers_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}))
+    for kind in memory.KINDS:
+        reader(kind, tmp_path)
