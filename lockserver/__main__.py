@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 from lockserver import memory
-from lockserver.messages import Status
 from lockserver.server import CannotStart, Options, Server
 from sidecar import ledger, process
 from sidecar.durable import AlreadyLocked
@@ -40,20 +39,74 @@ def _uids(text: str) -> frozenset[int]:
 
 
 def parser() -> Parser:
-    p = Parser(prog="lockserver", description="Decides which engine may be awake, and grants the next one only when the last is proven gone.", epilog=EXAMPLES)
-    p.setting("--run-dir", required=True, parse=Path, metavar="DIR", help="where the socket, the holder file and the life files are; on tmpfs if possible")
-    p.setting("--window-s", default=10, parse=seconds, metavar="S", help="how long a new server waits for the holder that it finds in the file")
-    p.setting("--settle-s", default=2, parse=seconds, metavar="S", help="how long a server without a holder file waits for a holder that it can't know of")
+    p = Parser(
+        prog="lockserver",
+        description="Decides which engine may be awake, and grants the next one only when the last is proven gone.",
+        epilog=EXAMPLES,
+    )
+    p.setting(
+        "--run-dir",
+        required=True,
+        parse=Path,
+        metavar="DIR",
+        help="where the socket, the holder file and the life files are; on tmpfs if possible",
+    )
+    p.setting(
+        "--window-s",
+        default=10,
+        parse=seconds,
+        metavar="S",
+        help="how long a new server waits for the holder that it finds in the file",
+    )
+    p.setting(
+        "--settle-s",
+        default=2,
+        parse=seconds,
+        metavar="S",
+        help="how long a server without a holder file waits for a holder that it can't know of",
+    )
     p.setting("--memory", default="auto", choices=memory.KINDS, help="who says how much device memory is free")
-    p.setting("--memory-bound-s", default=30, parse=seconds, metavar="S", help="how long a grant waits for memory once everything else is proven")
-    p.setting("--host-devices", parse=Path, shown_default="/dev/shm/gpu-failover-UID", metavar="DIR", env=ledger.ENVIRONMENT, help="where host devices are (--memory host)")
-    p.setting("--prepare-timeout-s", default=1, parse=seconds, metavar="S", help="how long the next engine may take to look at itself before it is passed over")
+    p.setting(
+        "--memory-bound-s",
+        default=30,
+        parse=seconds,
+        metavar="S",
+        help="how long a grant waits for memory once everything else is proven",
+    )
+    p.setting(
+        "--host-devices",
+        parse=Path,
+        shown_default="/dev/shm/gpu-failover-UID",
+        metavar="DIR",
+        env=ledger.ENVIRONMENT,
+        help="where host devices are (--memory host)",
+    )
+    p.setting(
+        "--prepare-timeout-s",
+        default=1,
+        parse=seconds,
+        metavar="S",
+        help="how long the next engine may take to look at itself before it is passed over",
+    )
     p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics there")
     p.setting("--socket-mode", default="600", parse=_mode, metavar="MODE", help="permissions of the socket")
-    p.setting("--allow-uid", default="", parse=_uids, metavar="UID,...", help="further users whose processes may connect")
-    p.setting("--pidfds", default="auto", choices=("auto", "peer", "sent", "none"), help="how processes are seen; other than auto: as an older kernel would (5.15: sent)")
-    p.switch("--grant-unproven", help="after the window take a free life lock for proof, where pidfds and memory can't give it")
-    p.switch("--unsafe-presume-dead", help="after the window take a silent holder for dead. For filesystems without OFD locks; two engines may be awake")
+    p.setting(
+        "--allow-uid", default="", parse=_uids, metavar="UID,...", help="further users whose processes may connect"
+    )
+    p.setting(
+        "--pidfds",
+        default="auto",
+        choices=("auto", "peer", "sent", "none"),
+        help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
+    )
+    p.switch(
+        "--grant-unproven",
+        help="after the window take a free life lock for proof, where pidfds and memory can't give it",
+    )
+    p.switch(
+        "--unsafe-presume-dead",
+        help="after the window take a silent holder for dead: two may be awake. For filesystems without OFD locks",
+    )
     p.switch("--log-json", help="log lines as JSON")
     return p
 

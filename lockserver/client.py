@@ -10,8 +10,10 @@
 
     join()                                          # in every other process of the engine, before it touches a device
 
-The rules are in `client_machine.py`; here are the socket, the life file and one thread. The thread watches the connection from `start` on: it sees a server that
-went away within milliseconds, comes back to the next one, and calls `on_lost` when what was held is lost (by default the process ends).
+The rules are in `client_machine.py`; here are the socket, the life file and one thread. The thread watches the
+connection from `start` on: it sees a server that
+went away within milliseconds, comes back to the next one, and calls `on_lost` when what was held is lost (by default
+the process ends).
 """
 
 import asyncio
@@ -108,7 +110,8 @@ class _Session:
         self.listeners: set[Callable[[], object]] = set()
         """Called, in whatever thread turns the wheel, when something has happened that a caller may wait for."""
 
-    # -- who turns the wheel: the thread, or a caller that waits --------------------------------------------------------
+    # -- who turns the wheel: the thread, or a caller that waits
+    # --------------------------------------------------------
 
     def tell(self, event: c.Event) -> None:
         """From any thread."""
@@ -211,7 +214,8 @@ class _Session:
         self._epoll.close()
         close_all((self._bell, self._aside))
 
-    # -- the machine -----------------------------------------------------------------------------------------------------
+    # -- the machine
+    # -----------------------------------------------------------------------------------------------------
 
     def _feed(self, event: c.Event) -> None:
         pending: deque[c.Event] = deque([event])
@@ -262,7 +266,8 @@ class _Session:
     def on_switchover(self, effect: c.Effect) -> None:
         """For main processes: `BeginDrain`, `ServeOn`, `End`."""
 
-    # -- the connection --------------------------------------------------------------------------------------------------
+    # -- the connection
+    # --------------------------------------------------------------------------------------------------
 
     def _connect(self) -> c.Event:
         same = True
@@ -285,7 +290,9 @@ class _Session:
         return c.Connected(life.inode, same)
 
     def _take_life(self, same: bool) -> LifeLock:
-        """The life lock of this process. In a directory that was made anew it is taken anew: there the old one shows nobody anything."""
+        """The life lock of this process. In a directory that was made anew it is taken anew: there the old one shows
+        nobody anything.
+        """
         if self._life is not None and (same or self._life.same_file()):
             return self._life
         directory = self.run_dir / LIFE
@@ -390,8 +397,11 @@ class LockClient(_Session):
         on_resume: Callable[[str], object] = lambda why: None,
         on_exit: Callable[[], object] = lambda: os._exit(0),
     ) -> None:
-        """`check`: could this engine wake now? Asked before a grant. `on_drain(timeout_s)`: finish what was begun, for a switchover; `on_resume(why)`: it is off.
-        `on_exit`: drained, and the successor is ready; by default the process ends. Callbacks run in the client's thread, `on_drain` in one of its own."""
+        """`check`: could this engine wake now? Asked before a grant. `on_drain(timeout_s)`: finish what was begun,
+        for a switchover; `on_resume(why)`: it is off.
+        `on_exit`: drained, and the successor is ready; by default the process ends. Callbacks run in the client's
+        thread, `on_drain` in one of its own.
+        """
         super().__init__(run_dir, c.Me(engine_id, secrets.token_hex(8), os.getpid(), True), on_lost)
         self._check = check
         self._on_drain = on_drain
@@ -484,7 +494,9 @@ def join(
     on_lost: Callable[[str], object] = end_process,
     timeout_s: float | None = None,
 ) -> Membership:
-    """Makes this process a member of its engine's tree; call it before it touches a device. Both names come from the environment as a rule."""
+    """Makes this process a member of its engine's tree; call it before it touches a device. Both names come from the
+    environment as a rule.
+    """
     run_dir = run_dir or os.environ.get(RUN_DIR_VARIABLE)
     tree = tree or os.environ.get(TREE_VARIABLE)
     if not run_dir or not tree:

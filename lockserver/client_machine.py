@@ -1,13 +1,18 @@
-"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `client.py` has the socket and the thread.
+"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `client.py` has the
+socket and the thread.
 
-One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both come back by themselves when the
+One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both
+come back by themselves when the
 server does.
 
 The rules:
  1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.
- 2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes, the address.
- 3. A holder whose server is away goes on while nobody else can be granted: with proof, as long as the run directory is the one that it was granted in
-    (else it has the settling time to find the new server). Where a silent holder is presumed dead it ends *before* the window does.
+ 2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes,
+    the address.
+ 3. A holder whose server is away goes on while nobody else can be granted: with proof, as long as the run directory
+    is the one that it was granted in
+    (else it has the settling time to find the new server). Where a silent holder is presumed dead it ends *before*
+    the window does.
  4. Told that another holds, or refused: it ends at once. So does a member that is refused.
  5. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
 """
@@ -40,7 +45,8 @@ class Me(msgspec.Struct, frozen=True):
     main: bool
 
 
-# -- events: from the connection, and from the program -------------------------------------------------------------------
+# -- events: from the connection, and from the program
+# -------------------------------------------------------------------
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -67,7 +73,7 @@ class Heard(msgspec.Struct, frozen=True):
 
 class Want(msgspec.Struct, frozen=True):
     lock: m.LockName
-    needs: dict[str, int] = {}  # noqa: RUF012  (msgspec copies it)
+    needs: dict[str, int] = {}
 
 
 class Withdraw(msgspec.Struct, frozen=True):
@@ -106,7 +112,8 @@ class Tick(msgspec.Struct, frozen=True):
     pass
 
 
-# -- effects -------------------------------------------------------------------------------------------------------------
+# -- effects
+# -------------------------------------------------------------------------------------------------------------
 
 
 class Connect(msgspec.Struct, frozen=True):
@@ -246,7 +253,8 @@ class ClientMachine:
         self._step()
         return self._out
 
-    # -- the connection (rules 2 and 3) ----------------------------------------------------------------------------------
+    # -- the connection (rules 2 and 3)
+    # ----------------------------------------------------------------------------------
 
     def _step(self) -> None:
         self.deadline = math.inf
@@ -324,7 +332,8 @@ class ClientMachine:
     def _see_directory(self, same: bool) -> None:
         self._moved_at = math.inf if same else min(self._moved_at, self._now)
 
-    # -- what the server says --------------------------------------------------------------------------------------------
+    # -- what the server says
+    # --------------------------------------------------------------------------------------------
 
     def _on_heard(self, event: Heard) -> None:
         message = event.message
@@ -418,7 +427,8 @@ class ClientMachine:
         self.holds.clear()
         self._out.append(Lost(why))
 
-    # -- what the program wants ------------------------------------------------------------------------------------------
+    # -- what the program wants
+    # ------------------------------------------------------------------------------------------
 
     def _on_want(self, event: Want) -> None:
         if event.lock in self.holds:

@@ -1,4 +1,5 @@
-"""The server's memory across its own crash: copies of pidfds that its clients keep, and hand to its successor (rule 7 of `machine.py`).
+"""The server's memory across its own crash: copies of pidfds that its clients keep, and hand to its successor (rule 7
+of `machine.py`).
 
 Pure, a part of the machine. A main process keeps its own tree's, the first few waiters keep the holder's.
 """
@@ -76,7 +77,9 @@ class Copies:
         self.forest.forget(event.peers[len(message.numbers) :])
 
     def _hearsay(self, message: m.HandBack) -> Tree | None:
-        """The file tells of no holder, or can't be read; a waiter tells. The newest that any of them knows of must come back, or be proven gone."""
+        """The file tells of no holder, or can't be read; a waiter tells. The newest that any of them knows of must
+        come back, or be proven gone.
+        """
         lock = self.machine.active
         if message.tree in self.forest.graves or (lock.holder is not None and message.token <= lock.token):
             return self.forest.trees.get(message.tree)

@@ -1,6 +1,7 @@
 """Who comes in: introductions, and what a connection may ask for (rules 2 and 7 of `machine.py`).
 
-Pure, a part of the machine. Three kinds of caller: an engine's main process registers, another process of its tree joins, an onlooker observes. A final no is
+Pure, a part of the machine. Three kinds of caller: an engine's main process registers, another process of its tree
+joins, an onlooker observes. A final no is
 `Refused`, a mistake is `Problem`; both end the connection and disturb nobody else.
 """
 
@@ -121,7 +122,8 @@ class Desk:
             self._turn_away(event, why)
             return
         if tree is None:
-            # Its main process isn't back yet, after a restart of this server. Its life file tells that it isn't condemned.
+            # Its main process isn't back yet, after a restart of this server. Its life file tells that it isn't
+            # condemned.
             tree = Tree(message.engine_id, message.incarnation, Stage.AWAITED)
             self.forest.trees[name] = self.forest.ending[name] = tree
         member = self.forest.enter(tree, event.peers[0], message.pid, message.number)
@@ -141,7 +143,9 @@ class Desk:
         self._acknowledge(tree, event.conn, m.Adopted(child=message.child))
 
     def _acknowledge(self, tree: Tree, conn: int, answer: m.ServerMessage) -> None:
-        """No device access before this answer; and no answer before others have copies of the process's pidfd, and the file knows it if its tree holds."""
+        """No device access before this answer; and no answer before others have copies of the process's pidfd, and
+        the file knows it if its tree holds.
+        """
         self.machine.copies.hand_out()
         if self.machine.holds(tree):
             self.machine.write()

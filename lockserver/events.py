@@ -1,9 +1,12 @@
 """The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
 
-The shell feeds events one at a time and carries the effects of each out in order before the next. Four effects are questions; their answers
-come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`), `ReadMemory` (`MemoryRead`), `Persist` (`Persisted`, `PersistFailed`).
+The shell feeds events one at a time and carries the effects of each out in order before the next. Four effects are
+questions; their answers
+come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`), `ReadMemory` (`MemoryRead`),
+`Persist` (`Persisted`, `PersistFailed`).
 
-Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is the machine's to `Forget`.
+Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is
+the machine's to `Forget`.
 """
 
 from typing import NamedTuple
@@ -51,7 +54,8 @@ class Config(msgspec.Struct, frozen=True):
     history_size: int = 1000
 
 
-# -- events -------------------------------------------------------------------------------------------------------------
+# -- events
+# -------------------------------------------------------------------------------------------------------------
 
 
 class Started(msgspec.Struct, frozen=True):
@@ -137,7 +141,8 @@ Event = (
 )
 
 
-# -- effects ------------------------------------------------------------------------------------------------------------
+# -- effects
+# ------------------------------------------------------------------------------------------------------------
 
 
 class Send(msgspec.Struct, frozen=True):

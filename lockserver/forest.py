@@ -1,6 +1,7 @@
 """Who belongs to which engine's tree, and what is known of their ends (rules 1, 2 and 6 of `machine.py`).
 
-Pure. It arms the pidfds of all members, asks for life locks once they can be free, kills what outlives its main process, and buries a tree when its
+Pure. It arms the pidfds of all members, asks for life locks once they can be free, kills what outlives its main
+process, and buries a tree when its
 end is proven. It knows nothing of locks: what an end means for the lock is `machine.py`'s business.
 """
 
@@ -21,12 +22,15 @@ class Forest:
         self.graves: dict[str, int] = {}
         """Life files of the proven dead that the directory may still have -> the write that says so (0: none yet)."""
         self.outcast: set[str] = set()
-        """Trees whose main process claimed a lock that it doesn't hold: it ends, and its children may not come in after it."""
+        """Trees whose main process claimed a lock that it doesn't hold: it ends, and its children may not come in
+        after it.
+        """
         self.regrouped: set[str] = set()
         """Trees whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Tree, Member]] = {}
 
-    # -- who belongs -----------------------------------------------------------------------------------------------------
+    # -- who belongs
+    # -----------------------------------------------------------------------------------------------------
 
     def awaited(self, tenure: Tenure) -> Tree:
         """A tree of which only the file tells."""
@@ -49,7 +53,9 @@ class Forest:
         return ""
 
     def why_closed(self, name: str) -> str:
-        """Why nobody may join this tree now. A main process whose connection broke may come back; children may not slip in meanwhile."""
+        """Why nobody may join this tree now. A main process whose connection broke may come back; children may not
+        slip in meanwhile.
+        """
         tree = self.trees.get(name)
         if tree is not None and tree.stage is Stage.LOST:
             return f"{name} is being fenced"
@@ -96,7 +102,9 @@ class Forest:
         member.pid = peer.pid or pid or member.pid
 
     def hand_back(self, tree: Tree, number: int, peer: Peer, *, from_file: bool) -> None:
-        """A pidfd that the last server gave to somebody to keep. Where the file tells who the members are, it must be one of them."""
+        """A pidfd that the last server gave to somebody to keep. Where the file tells who the members are, it must be
+        one of them.
+        """
         member = tree.find(peer, number)
         if member is None and not peer.identity:
             member = tree.members.get(number)  # an older kernel doesn't tell the pid of the dead
@@ -108,7 +116,8 @@ class Forest:
         else:
             self.attach(tree, member, peer, 0)
 
-    # -- ends ------------------------------------------------------------------------------------------------------------
+    # -- ends
+    # ------------------------------------------------------------------------------------------------------------
 
     def closed(self, tree: Tree, conn: int) -> bool:
         """A connection of the tree ended. True if it was the main process's."""
@@ -148,7 +157,9 @@ class Forest:
         return news
 
     def kill_rest(self, tree: Tree) -> None:
-        """What outlives its main process has no right to the device any more. (Killing is the engine's own job first, and done by the kernel as a rule.)"""
+        """What outlives its main process has no right to the device any more. (Killing is the engine's own job first,
+        and done by the kernel as a rule.)
+        """
         for member in tree.members.values():
             if not member.dead and member.process is not None and not member.out_of_reach:
                 self.turn.out.append(Kill(member.process))
@@ -158,7 +169,9 @@ class Forest:
             self._by_process[process][1].out_of_reach = self.turn.changed = True
 
     def pursue(self, tree: Tree) -> None:
-        """Asks for the life lock where it can be free: after the last member's end, or at once where members are only known from the file."""
+        """Asks for the life lock where it can be free: after the last member's end, or at once where members are only
+        known from the file.
+        """
         if tree.seen_alive or tree.probing or tree.life is Life.FREE:
             return
         if self.turn.reached(tree.probe_at):
@@ -176,7 +189,8 @@ class Forest:
     def bury(self, tree: Tree, *, held_a_lock: bool) -> list[int]:
         """The proof is complete. Returns the connections that end with it.
 
-        The life file of a former holder goes only when the disk knows that it is gone (`written`): else a child that comes late, to a server that has
+        The life file of a former holder goes only when the disk knows that it is gone (`written`): else a child that
+        comes late, to a server that has
         restarted in between, could still join it.
         """
         del self.trees[tree.name]

@@ -1,6 +1,7 @@
 """What a new server finds, and whether the holder that it finds is really gone (rule 7 of `machine.py`).
 
-Pure, a part of the machine. In ordinary fencing nothing less than the whole proof counts (`Tree.gone`). A server that has restarted may not be able to get
+Pure, a part of the machine. In ordinary fencing nothing less than the whole proof counts (`Tree.gone`). A server that
+has restarted may not be able to get
 all of it; what it takes instead, and what it doesn't, stands here.
 """
 
@@ -37,16 +38,7 @@ class Inquest:
         record, now = event.record, self.turn.now
         if record is None:
             self.machine.token = event.token_floor
-            if event.unreadable:
-                found, wait_s = Found.UNREADABLE, self.config.window_s
-                self.turn.alarm(
-                    "record",
-                    f"holder.json can't be read ({event.unreadable}); it was kept aside, and somebody unknown may hold the lock",
-                )
-            else:
-                found, wait_s = Found.NOTHING, self.config.settle_s
-            self.machine.active.recovery = Recovery(found, now, now + wait_s)
-            self.machine.init.recovery = Recovery(found, now, now + wait_s)
+            self._doubt(Found.UNREADABLE if event.unreadable else Found.NOTHING, event.unreadable)
             return
         self.machine.token = record.token
         self.forest.graves = dict.fromkeys(record.gone, 0)
@@ -61,12 +53,29 @@ class Inquest:
             lock.granted_at, lock.endpoint, lock.verified = tenure.granted_at, tenure.endpoint, tenure.verified
             lock.recovery = Recovery(Found.HOLDER, now, now + self.config.window_s)
             self.turn.note("awaiting_holder", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
+        if record.doubt in Found.__members__ and record.boot_id == self.config.boot_id:
+            self._doubt(Found[record.doubt], "an earlier server could not read it")
         if self.forest.graves:
             self.machine.write()
         self._probe()
 
+    def _doubt(self, found: Found, why: str) -> None:
+        """Somebody unknown may hold the lock."""
+        if found is Found.UNREADABLE:
+            self.turn.alarm(
+                "record",
+                f"holder.json can't be read ({why}); it was kept aside, and somebody unknown may hold the lock",
+            )
+        now = self.turn.now
+        until = now + (self.config.window_s if found is Found.UNREADABLE else self.config.settle_s)
+        self.machine.active.recovery = Recovery(found, now, until)
+        if self.machine.init.holder is None:
+            self.machine.init.recovery = Recovery(found, now, until)
+
     def gone(self, lock: Lock) -> bool:
-        """The holder is gone by the proof; or, for a server that restarted and can't get all of it, by what rule 7 takes instead."""
+        """The holder is gone by the proof; or, for a server that restarted and can't get all of it, by what rule 7
+        takes instead.
+        """
         tree, recovery = lock.holder, lock.recovery
         assert tree is not None
         if tree.gone:
@@ -86,7 +95,8 @@ class Inquest:
             return True
         if over and self.config.grant_unproven:
             self.turn.shout(
-                f"{tree.engine_id} is taken for gone because its life lock is free; pidfds and memory don't prove it (--grant-unproven)"
+                f"{tree.engine_id} is taken for gone because its life lock is free; "
+                "pidfds and memory don't prove it (--grant-unproven)"
             )
             return True
         if over:
@@ -98,7 +108,9 @@ class Inquest:
         return False
 
     def nobody_holds(self, recovery: Recovery) -> bool:
-        """There was no holder file that could be read. Nobody unknown has a life lock here; and memory proves it, or time has passed."""
+        """There was no holder file that could be read. Nobody unknown has a life lock here; and memory proves it, or
+        time has passed.
+        """
         over = self.turn.reached(recovery.until)
         if over and self.config.presume_dead:
             return True
@@ -126,7 +138,7 @@ class Inquest:
                     "once you know that no engine is awake, start the server with --grant-unproven",
                 )
                 return False
-        self.forest.graves.update(dict.fromkeys(probed.free, 0))
+        self.forest.graves.update({name: 0 for name in probed.free if name not in self.forest.trees})
         return True
 
     def _probe(self) -> None:

@@ -1,23 +1,34 @@
-"""The rules of the lock: who may be awake. Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets.
+"""The rules of the lock: who may be awake. Pure: an event and the time go in, effects come out (`events.py`);
+`server.py` has the sockets.
 
-How it goes. An engine's main process registers, the other processes of its tree join; from then on their ends are watched. The main process says
+How it goes. An engine's main process registers, the other processes of its tree join; from then on their ends are
+watched. The main process says
 `Acquire` and waits in the queue.
 
     FREE        nobody holds the lock, nobody ready wants it.
     HELD        the holder's main process is connected and alive.
-    FENCING     the holder must be proven gone; or the memory that the next one needs isn't free yet; or the grant isn't on disk yet.
+    FENCING     the holder must be proven gone; or the memory that the next one needs isn't free yet; or the grant
+    isn't on disk yet.
     RECOVERING  the server is new and finds a holder, or can't exclude one: it waits for its return, or for the proof.
 
 The rules, and where they stand:
- 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it: every member's pidfd is readable and the life
-    lock is free (`tree.py`: `gone`). An end-of-file alone proves nothing; the same process may come back while it isn't proven dead.
- 2. Nobody joins a tree that is condemned (`forest.py`): the set whose end is awaited can't grow behind the server's back.
- 3. Where memory can be read, what the next one needs must be free (`queue.py`). At the bound: the next whose need is met, then a grant with an alarm.
- 4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost (`queue.py`).
+ 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it: every
+    member's pidfd is readable and the life
+    lock is free (`tree.py`: `gone`). An end-of-file alone proves nothing; the same process may come back while it
+    isn't proven dead.
+ 2. Nobody joins a tree that is condemned (`forest.py`): the set whose end is awaited can't grow behind the server's
+    back.
+ 3. Where memory can be read, what the next one needs must be free (`queue.py`). At the bound: the next whose need is
+    met, then a grant with an alarm.
+ 4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost
+    (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
- 6. A holder's life file is unlinked only after its end is on disk, so that nobody joins it across a restart (`forest.py`).
- 7. After a restart the file rules (`inquest.py`): its holder comes back and nobody notices; or is proven gone by what the clients kept (`copies.py`),
-    or by memory; or the window ends and the policy decides, which by default is to go on waiting. No file, or one that can't be read: somebody
+ 6. A holder's life file is unlinked only after its end is on disk, so that nobody joins it across a restart
+    (`forest.py`).
+ 7. After a restart the file rules (`inquest.py`): its holder comes back and nobody notices; or is proven gone by what
+    the clients kept (`copies.py`),
+    or by memory; or the window ends and the policy decides, which by default is to go on waiting. No file, or one
+    that can't be read: somebody
     unknown may hold.
  8. Tokens only grow.
 
@@ -70,7 +81,8 @@ class Machine:
         """Answers that must not go out before a write: (the write, to whom, what)."""
         self._state = State.FREE
 
-    # -- the one door ----------------------------------------------------------------------------------------------------
+    # -- the one door
+    # ----------------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
         turn = self.turn
@@ -144,7 +156,8 @@ class Machine:
     def _on_closed(self, event: e.Closed) -> None:
         self.closed(event.conn)
 
-    # -- ends (rule 1) ---------------------------------------------------------------------------------------------------
+    # -- ends (rule 1)
+    # ---------------------------------------------------------------------------------------------------
 
     def closed(self, conn: int) -> None:
         caller = self.desk.callers.pop(conn, None)
@@ -197,7 +210,8 @@ class Machine:
         for conn in self.forest.bury(tree, held_a_lock=held_a_lock):
             self.desk.end_caller(conn)
 
-    # -- the lock `active` -----------------------------------------------------------------------------------------------
+    # -- the lock `active`
+    # -----------------------------------------------------------------------------------------------
 
     def _step_active(self) -> None:
         lock = self.active
@@ -263,7 +277,8 @@ class Machine:
             self.turn.changed = True
             self.write()
 
-    # -- the permit `init` -----------------------------------------------------------------------------------------------
+    # -- the permit `init`
+    # -----------------------------------------------------------------------------------------------
 
     def _step_init(self) -> None:
         lock = self.init
@@ -276,7 +291,9 @@ class Machine:
             self._grant(lock, self.init_waiters.pop(next(iter(self.init_waiters))))
 
     def why_no_init(self) -> str:
-        """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself by memory that moves."""
+        """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself
+        by memory that moves.
+        """
         if self.init.recovery is not None:
             return "the server is new; who had the permit may come back"
         if self.active.held and self.active.holder is not None:
@@ -290,7 +307,8 @@ class Machine:
             self._release(self.init)
             self.write()
 
-    # -- the queue -------------------------------------------------------------------------------------------------------
+    # -- the queue
+    # -------------------------------------------------------------------------------------------------------
 
     def _on_acquire(self, event: e.Received, caller: Caller) -> None:
         message, tree = event.message, caller.tree
@@ -325,7 +343,8 @@ class Machine:
         if waiter.tree.conn is not None:
             self.turn.send(waiter.tree.conn, m.Refused(why=why))
 
-    # -- writing (rule 5) ------------------------------------------------------------------------------------------------
+    # -- writing (rule 5)
+    # ------------------------------------------------------------------------------------------------
 
     def write(self) -> None:
         self._seq += 1
@@ -338,8 +357,14 @@ class Machine:
             self._tenure(self.active),
             {INIT: init} if init else {},
             list(self.forest.graves),
+            self._doubt(),
         )
         self.turn.out.append(e.Persist(self._seq, record))
+
+    def _doubt(self) -> str:
+        """What was found instead of a file must not be forgotten by writing one."""
+        recovery = self.active.recovery
+        return recovery.found.name if recovery is not None and recovery.found is not Found.HOLDER else ""
 
     def _tenure(self, lock: Lock) -> Tenure | None:
         tree = lock.holder
@@ -404,7 +429,8 @@ class Machine:
         else:
             self.turn.send(conn, answer)
 
-    # -- onlookers -------------------------------------------------------------------------------------------------------
+    # -- onlookers
+    # -------------------------------------------------------------------------------------------------------
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = True

@@ -1,6 +1,7 @@
 """Readers of device memory: what is free, and what there is in all. The rules about it are `queue.py`'s.
 
-nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be confused
+nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
+confused
 host   host devices, by the ledger that their locks are
 none   nobody reads; status says `memory: unverified`
 """

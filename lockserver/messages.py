@@ -1,10 +1,13 @@
 """What is said over `lock.sock`: every message, and the public picture of the lock.
 
-Three kinds of caller introduce themselves first, each with the protocol's version: an engine's main process (`Register`),
-another process of its tree (`Join`), or an onlooker (`Observe`: `lockctl`, the gateway). The rules for when a message is allowed
+Three kinds of caller introduce themselves first, each with the protocol's version: an engine's main process
+(`Register`),
+another process of its tree (`Join`), or an onlooker (`Observe`: `lockctl`, the gateway). The rules for when a message
+is allowed
 stand in `machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
 
-`fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and `Join`, a
+`fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
+`Join`, a
 child's with `Adopt`, copies of the holder's with `Keep` and `HandBack`.
 """
 
@@ -36,7 +39,8 @@ Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 
 
-# -- from a client ------------------------------------------------------------------------------------------------------
+# -- from a client
+# ------------------------------------------------------------------------------------------------------
 
 
 class Register(Message, frozen=True):
@@ -174,7 +178,8 @@ ClientMessage = (
 )
 
 
-# -- from the server ----------------------------------------------------------------------------------------------------
+# -- from the server
+# ----------------------------------------------------------------------------------------------------
 
 
 class Policy(msgspec.Struct, frozen=True):

@@ -1,7 +1,9 @@
 """Who is next (rules 3 and 4 of `machine.py`).
 
-Pure. A waiter is next if it is there, ready, has looked at its engine since the last holder was lost, and the memory that it needs is free. Two lines
-of defence against a waiter that only looks alive: `Prepare` asks it in parallel with the proof of the old holder's end, and one who is silent is
+Pure. A waiter is next if it is there, ready, has looked at its engine since the last holder was lost, and the memory
+that it needs is free. Two lines
+of defence against a waiter that only looks alive: `Prepare` asks it in parallel with the proof of the old holder's
+end, and one who is silent is
 passed over and keeps its place.
 """
 
@@ -50,7 +52,8 @@ class Queue:
         self._unmet: tuple[str, float] | None = None
         """Who has been waiting for memory with everything else proven, and since when."""
 
-    # -- coming and going ------------------------------------------------------------------------------------------------
+    # -- coming and going
+    # ------------------------------------------------------------------------------------------------
 
     def enter(self, tree: Tree, needs: dict[str, int], *, looked: bool) -> None:
         if tree.name not in self.waiters:
@@ -86,7 +89,8 @@ class Queue:
     def wanted(self) -> bool:
         return any(waiter.ready for waiter in self.waiters.values())
 
-    # -- a look at one's engine ------------------------------------------------------------------------------------------
+    # -- a look at one's engine
+    # ------------------------------------------------------------------------------------------
 
     def new_round(self) -> None:
         self.round += 1
@@ -137,7 +141,8 @@ class Queue:
             if waiter is not preferred:
                 yield waiter
 
-    # -- memory ----------------------------------------------------------------------------------------------------------
+    # -- memory
+    # ----------------------------------------------------------------------------------------------------------
 
     def next(self) -> Waiter | None:
         """Who is to be granted, now that nobody holds."""
@@ -162,7 +167,8 @@ class Queue:
         if any(prepared is None for _, prepared in others):
             return None
         self.turn.shout(
-            f"{head.tree.engine_id} is granted though the memory that it needs was not free after {self.config.memory_bound_s:g} s"
+            f"{head.tree.engine_id} is granted though the memory that it needs "
+            f"was not free after {self.config.memory_bound_s:g} s"
         )
         return head
 

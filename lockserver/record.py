@@ -42,6 +42,8 @@ class Record(msgspec.Struct, frozen=True):
     permits: dict[str, Tenure] = {}
     gone: list[str] = []
     """Life files of trees that are proven gone: to be unlinked, never to be joined again."""
+    doubt: str = ""
+    """Somebody whom this file doesn't name may hold: `NOTHING` or `UNREADABLE` (`lock.py`) was found, and is not settled."""
 
 
 class UnreadableRecord(ValueError):
@@ -66,6 +68,7 @@ class _File(msgspec.Struct, frozen=True):
     secret: str
     permits: dict[str, Tenure]
     gone: list[str]
+    doubt: str
     crc32: int
 
 
@@ -73,7 +76,9 @@ _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_File)
 _VERSION = 1
 _NO_SUM = b'"crc32":0}'
-"""How a file ends before its sum is known. The sum is over the whole, so that a flipped bit doesn't pass for a smaller token."""
+"""How a file ends before its sum is known. The sum is over the whole, so that a flipped bit doesn't pass for a
+smaller token.
+"""
 
 
 def encode(record: Record) -> bytes:
@@ -93,6 +98,7 @@ def encode(record: Record) -> bytes:
         secret=a.secret if a else "",
         permits=record.permits,
         gone=record.gone,
+        doubt=record.doubt,
         crc32=0,
     )
     data = _encoder.encode(file)
@@ -125,4 +131,4 @@ def decode(data: bytes) -> Record:
             endpoint=file.endpoint,
             verified=file.memory_verified,
         )
-    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone)
+    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone, file.doubt)

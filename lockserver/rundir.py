@@ -1,9 +1,9 @@
 """What lies where in a run directory, and whether it is still the same one.
 
-    DIR/lock.sock     the server's socket
-    DIR/holder.json   what the server must not forget (`record.py`)
-    DIR/server.lock   one server per directory
-    DIR/life/         one file for each start of an engine, `<engine_id>.<incarnation>`
+DIR/lock.sock     the server's socket
+DIR/holder.json   what the server must not forget (`record.py`)
+DIR/server.lock   one server per directory
+DIR/life/         one file for each start of an engine, `<engine_id>.<incarnation>`
 """
 
 import contextlib

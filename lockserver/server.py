@@ -1,9 +1,11 @@
 """The lock server's shell: sockets, pidfds, life files, the holder file, memory. It decides nothing; `machine.py` does.
 
-One loop, no thread, no lock. An event goes into the machine, its effects are carried out in order, and what they bring back (a probe, a reading, a write) goes in
+One loop, no thread, no lock. An event goes into the machine, its effects are carried out in order, and what they
+bring back (a probe, a reading, a write) goes in
 before anything else is looked at. With nothing to wait for the loop sleeps in the kernel until somebody comes.
 """
 
+import contextlib
 import ctypes
 import os
 import secrets
@@ -36,7 +38,7 @@ DEAF_S = 1.0
 MOST_CONNECTIONS = 4096
 CHORES_PUT_OFF = 32
 """Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
-ACCEPTS_AT_A_TIME = 16
+ACCEPTS_AT_A_TIME = 64
 """Then whatever else has happened: callers who come faster than they are let in must not keep the loop from a death."""
 _IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
 _INTRODUCTIONS = (m.Register, m.Join)
@@ -132,7 +134,8 @@ class Server:
         self._watch_directory()
         self._wake_on_signals()
 
-    # -- start and end ---------------------------------------------------------------------------------------------------
+    # -- start and end
+    # ---------------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
         floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
@@ -251,7 +254,8 @@ class Server:
             connection.channel.close()
         self._lock.close()
 
-    # -- the machine -----------------------------------------------------------------------------------------------------
+    # -- the machine
+    # -----------------------------------------------------------------------------------------------------
 
     def _feed(self, event: e.Event) -> None:
         """One event, and everything that its effects bring back."""
@@ -287,7 +291,7 @@ class Server:
 
         def dead(_: int) -> None:
             if not peers.is_dead(pidfd):
-                return  # a late event of a connection that was closed in this round, and whose number this pidfd has got
+                return  # a late event of a connection that was closed in this round, whose number this pidfd has
             self._remove(pidfd)
             self._feed(e.Died(process))
 
@@ -377,7 +381,8 @@ class Server:
         for conn in watchers:
             self._do_send(e.Send(conn, status))
 
-    # -- connections -----------------------------------------------------------------------------------------------------
+    # -- connections
+    # -----------------------------------------------------------------------------------------------------
 
     def _on_connect(self, _: int) -> None:
         for _turn in range(ACCEPTS_AT_A_TIME):
@@ -547,10 +552,8 @@ class Server:
 
     def _part(self, conn: int, connection: Connection, why: str) -> None:
         """Says what was wrong, and closes. What the peer doesn't read at once it doesn't get."""
-        try:
+        with contextlib.suppress(PeerTooSlow):
             connection.channel.send(m.Problem(why=why))
-        except PeerTooSlow:
-            pass  # it is being closed anyway
         self._drop(conn, tell=False)
 
     def _drop(self, conn: int, *, tell: bool) -> None:

@@ -1,6 +1,7 @@
 """A planned change of holder: `Drain -> Drained -> the successor looks at its engine -> Exit`.
 
-Pure, a part of `machine.py`. Up to `Exit` it can be called off and the old holder serves on; after it the path is an ordinary death, with the proof and
+Pure, a part of `machine.py`. Up to `Exit` it can be called off and the old holder serves on; after it the path is an
+ordinary death, with the proof and
 all, except that a holder that was told to end and doesn't is killed when its time is up.
 """
 
@@ -40,7 +41,8 @@ class Switchover:
         self.config = machine.config
         self.plan: Plan | None = None
 
-    # -- asked for by a person -------------------------------------------------------------------------------------------
+    # -- asked for by a person
+    # -------------------------------------------------------------------------------------------
 
     def ask(self, asker: int, wish: m.Switchover) -> None:
         machine, turn = self.machine, self.turn
@@ -81,7 +83,8 @@ class Switchover:
             self.plan.asker = None
             self._abort("the one who asked for it has gone")
 
-    # -- how it goes on --------------------------------------------------------------------------------------------------
+    # -- how it goes on
+    # --------------------------------------------------------------------------------------------------
 
     def drained(self, message: m.Drained) -> None:
         plan = self.plan

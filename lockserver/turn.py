@@ -1,6 +1,7 @@
 """One turn of the server's machine: the time, the effects so far, and when it wants to be called again.
 
-Shared by the three parts of the machine (`forest.py`, `queue.py`, `machine.py`), so that effects stand in the order in which the rules asked for them.
+Shared by the three parts of the machine (`forest.py`, `queue.py`, `machine.py`), so that effects stand in the order
+in which the rules asked for them.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""For each rule, the program without it: whatever checks the rule must notice. `make mutants` runs them and prints the table."""
+"""For each rule, the program without it: whatever checks the rule must notice. `make mutants` prints the table."""

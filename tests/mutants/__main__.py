@@ -4,7 +4,8 @@
     python -m tests.mutants --only pidfds,memory  some
     python -m tests.mutants --list
 
-For rules of the machines it counts the simulator's schedules until the first violation. For rules of the shells it runs the named tests on a changed copy of the
+For rules of the machines it counts the simulator's schedules until the first violation. For rules of the shells it
+runs the named tests on a changed copy of the
 source, and they must fail.
 """
 
@@ -23,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType
 
-from tests.mutants.rules import SIMULATED, Mutant
+from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -126,7 +127,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    everyone = {mutant.name: mutant for mutant in (*SIMULATED, *SHELLS)}
+    everyone = {mutant.name: mutant for mutant in (*MUTANTS, *SHELLS)}
     if options.hunt:
         return _hunt(everyone[options.hunt], options.first)
     unknown = [name for name in options.only.split(",") if name and name not in everyone]
@@ -156,7 +157,8 @@ def main() -> int:
                 f"{mutant.name:26} {(found + ' seeds' if found.isdigit() else found) or 'NOT FOUND':>12}  {what[:110]}"
             )
         print(
-            f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; {len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
+            f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; "
+            f"{len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
         )
     return 1 if alive else 0
 

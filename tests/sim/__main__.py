@@ -60,7 +60,7 @@ def run_seeds(seeds: range) -> Outcome:
 
 
 def _quiet_worker() -> None:
-    gc.disable()  # the worlds are full of cycles, and short-lived: collecting them now and then is faster than all the time
+    gc.disable()  # the worlds are full of cycles, and short-lived: collecting them now and then is faster
 
 
 def _seeds(text: str) -> range:
@@ -127,8 +127,9 @@ def main() -> int:
         )
     else:
         print(
-            f"\nsimulator: {total.schedules} schedules (seeds {options.seeds[0]} to {options.seeds[-1]}) in {took_s:.0f} s: "
-            f"{total.events} events, {total.grants} grants, {sum(total.faults.values())} faults, {len(total.violations)} violations"
+            f"\nsimulator: {total.schedules} schedules (seeds {options.seeds[0]} to {options.seeds[-1]}) "
+            f"in {took_s:.0f} s: {total.events} events, {total.grants} grants, "
+            f"{sum(total.faults.values())} faults, {len(total.violations)} violations"
         )
         print("faults: " + ", ".join(f"{name} {count}" for name, count in total.faults.most_common()))
         print(f"ended undecided, with an alarm (no proof to be had, and the default is to wait): {total.undecided}")

@@ -1,9 +1,11 @@
 """The shells of the simulator: the real machines of server and client, on the simulated kernel.
 
-`SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/client.py` does, with the same order of calls; between any two effects of the
+`SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/client.py` does, with the same
+order of calls; between any two effects of the
 server it may be killed. Who starts them, what goes wrong and what must hold is `world.py`'s business.
 """
 
+import contextlib
 import errno
 from collections import deque
 from collections.abc import Callable
@@ -59,10 +61,8 @@ class SimServer:
             return
         self.machine = Machine(world.server_config(self.incarnation))
         self.feed(self._first_event())
-        try:
+        with contextlib.suppress(FileNotFoundError):
             process.unlink(SOCKET)
-        except FileNotFoundError:
-            pass
         listener = process.listen(SOCKET)
         self.socket = process.stat(SOCKET)
         process.on_readable(listener, self._on_connect)
@@ -112,7 +112,8 @@ class SimServer:
         self.timer = None
         self.feed(e.Tick())
 
-    # -- effects ---------------------------------------------------------------------------------------------------------
+    # -- effects
+    # ---------------------------------------------------------------------------------------------------------
 
     def _do_send(self, effect: e.Send) -> None:
         fd = self.conns.get(effect.conn)
@@ -123,10 +124,8 @@ class SimServer:
         elif type(effect.message) is m.Exit:
             self.world.exiting(self)
         passed = [self.processes[p] for p in effect.processes if p in self.processes]
-        try:
+        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
             self.process.send(fd, effect.message, passed)
-        except BrokenPipeError:
-            pass  # its end of file is under way
 
     def _do_close(self, effect: e.Close) -> None:
         self._drop(effect.conn)
@@ -157,7 +156,8 @@ class SimServer:
         self.pending.append(e.LifeProbed(effect.tree, None if probe is None else self.process.is_locked(probe)))
 
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
-        held, free = [], []
+        held: list[str] = []
+        free: list[str] = []
         for name in sorted(self._life_files()):
             if name not in effect.known and not name.startswith("."):
                 fd = self.process.open(life_file(name))
@@ -175,10 +175,8 @@ class SimServer:
         probe = self.probes.pop(effect.tree, None)
         if probe is not None:
             self.process.close(probe)
-        try:
+        with contextlib.suppress(FileNotFoundError):
             self.process.unlink(life_file(effect.tree))
-        except FileNotFoundError:
-            pass
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
         devices = {}
@@ -208,7 +206,8 @@ class SimServer:
         self.stopped = True
         self.process.exit()
 
-    # -- connections -----------------------------------------------------------------------------------------------------
+    # -- connections
+    # -----------------------------------------------------------------------------------------------------
 
     def replaced(self) -> bool:
         try:
@@ -423,10 +422,8 @@ class SimClient:
             passed = self.kept[message.tree]
         elif isinstance(message, m.Adopt):
             passed = (self.children[message.child],)
-        try:
+        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
             process.send(self.fd, message, passed)
-        except BrokenPipeError:
-            pass  # its end of file is under way
         if own >= 0:
             process.close(own)
 

@@ -1,19 +1,25 @@
-"""One schedule of the simulator: engines, a lock server, somebody who asks for switchovers, faults from one seed; and what must hold.
+"""One schedule of the simulator: engines, a lock server, somebody who asks for switchovers, faults from one seed; and
+what must hold.
 
 What must hold, by policy:
 
- 1. Never two: when `Granted` goes out (and when it arrives), no process of any earlier holder's tree lives. With the kernel's evidence it must be *gone*
-    (its pidfd readable), unless memory proved it to a server that had restarted; where only end-of-file can be seen, or a person asked for
-    `--grant-unproven`, it may be dying, but runs no more. Under `--unsafe-presume-dead` only this holds: no earlier main process that is not
+ 1. Never two: when `Granted` goes out (and when it arrives), no process of any earlier holder's tree lives. With the
+    kernel's evidence it must be *gone*
+    (its pidfd readable), unless memory proved it to a server that had restarted; where only end-of-file can be seen,
+    or a person asked for
+    `--grant-unproven`, it may be dying, but runs no more. Under `--unsafe-presume-dead` only this holds: no earlier
+    main process that is not
     stopped still thinks that it holds.
  2. Nobody of a former holder's tree takes device memory after its successor's grant.
  3. Where memory can be read, what the new holder needs is free when it is granted; or there was an alarm.
  4. Tokens strictly grow, also when the directory or the file is lost.
  5. Once the faults stop, somebody is granted within a bound; or the server says in an alarm what it can't prove.
- 6. With proof, a holder that is not stopped or killed never loses the lock, whatever happens to the server or the holder file.
+ 6. With proof, a holder that is not stopped or killed never loses the lock, whatever happens to the server or the
+    holder file.
  7. Who is granted has looked at its engine since the last holder was lost.
  8. The permit: one at a time, and nobody between a holder's death and its successor's Active.
- 9. The server keeps no pidfd that the machine doesn't know, and no machine waits for a pidfd that the server doesn't have.
+ 9. The server keeps no pidfd that the machine doesn't know, and no machine waits for a pidfd that the server doesn't
+    have.
 """
 
 import errno
@@ -106,7 +112,8 @@ class Slot:
                 self.world.kernel.kill(process)
         self.world.kernel.after(self.world.rng.random() * 0.5 + 0.01, self.start)
 
-    # -- the engine's life -----------------------------------------------------------------------------------------------
+    # -- the engine's life
+    # -----------------------------------------------------------------------------------------------
 
     def _on(self, client: SimClient, tree: Tree, effect: c.Effect) -> None:
         world, rng = self.world, self.world.rng
@@ -243,13 +250,14 @@ class World:
         self.fenced_at = self.drained_at = -1.0
         self.gap = False
         """Between a holder's death and its successor's Active."""
-        self.directory_lost = self.spoiled = False
+        self.directory_lost = self.file_lost = self.spoiled = False
         self.silent: set[Process] = set()
         """Whom a server in a new directory can't know of, without a memory reader: see `_lose_sight`."""
         self.over = False
         self.faults: Counter[str] = Counter()
 
-    # -- what the server is told -----------------------------------------------------------------------------------------
+    # -- what the server is told
+    # -----------------------------------------------------------------------------------------
 
     def server_config(self, incarnation: str) -> e.Config:
         return e.Config(
@@ -273,7 +281,8 @@ class World:
             self.kernel.kill(server.process)
             server.process.must_live()
 
-    # -- what must hold --------------------------------------------------------------------------------------------------
+    # -- what must hold
+    # --------------------------------------------------------------------------------------------------
 
     def fail(self, what: str) -> None:
         raise Violation(f"seed {self.seed}, at {self.kernel.now:.4f} s: {what}")
@@ -308,8 +317,8 @@ class World:
 
     def _nobody_else(self, tree: Tree) -> None:
         for other in self.trees.values():
-            if other is tree or not other.granted:
-                continue
+            if other is tree or not other.granted or (other.impostor and self.spoiled):
+                continue  # (who is who was in the file)
             other.over = True
             if self.presume_dead:
                 if other.main.alive and not other.was_stopped and other.holds:
@@ -323,7 +332,8 @@ class World:
                 dying_will_do = self.grant_unproven or self.evidence == "none" or self.reads_memory
                 if process.alive or not (process.gone or dying_will_do or process in other.forks):
                     self.fail(
-                        f"{tree.name} is granted while {process} of {other.name} {'lives' if process.alive else 'is dying'}"
+                        f"{tree.name} is granted while {process} of {other.name} "
+                        f"{'lives' if process.alive else 'is dying'}"
                     )
 
     def touching(self, tree: Tree, process: Process) -> None:
@@ -342,9 +352,7 @@ class World:
         """The holder is told to end, for a switchover."""
         plan = server.machine.switchover.plan
         if plan is not None and self.trees[plan.to.name].looked_at < self.drained_at:
-            self.fail(
-                f"{plan.old.name} is told to end, and its successor has not looked at its engine since the draining began"
-            )
+            self.fail(f"{plan.old.name} is told to end, and its successor has not looked at its engine since")
 
     def heard(self, tree: str, message: object) -> None:
         """The server hears from a waiter."""
@@ -375,9 +383,7 @@ class World:
             and self.gap
             and server.machine.state.value != "FREE"
         ):
-            self.fail(
-                f"{note.detail['engine']} is permitted to initialise between a holder's death and its successor's Active"
-            )
+            self.fail(f"{note.detail['engine']} may initialise between a holder's death and its successor's Active")
 
     def alarm(self, text: object) -> None:
         self.alarms.add(str(text))
@@ -401,7 +407,8 @@ class World:
         if self.trace is not None:
             self.trace.append(f"{self.kernel.now:9.5f} {what}")
 
-    # -- the server's container ------------------------------------------------------------------------------------------
+    # -- the server's container
+    # ------------------------------------------------------------------------------------------
 
     def start_server(self) -> None:
         kernel = self.kernel
@@ -429,7 +436,8 @@ class World:
 
         server.process.after(0.002, begin)
 
-    # -- faults ----------------------------------------------------------------------------------------------------------
+    # -- faults
+    # ----------------------------------------------------------------------------------------------------------
 
     def _victims(self) -> list[Process]:
         mains = [slot.tree.main for slot in self.slots if slot.tree is not None]
@@ -443,7 +451,7 @@ class World:
 
     def fault(self) -> None:
         self._fault()
-        if self.directory_lost:
+        if self.directory_lost or self.file_lost:
             self._lose_sight()
 
     def _fault(self) -> None:
@@ -535,6 +543,7 @@ class World:
         except FileNotFoundError:
             return
         self.spoiled = True
+        self.file_lost = self.file_lost or how == "unlink"
         self.note_fault(f"{how} the holder file")
 
     def _cont(self, process: Process) -> None:
@@ -564,11 +573,12 @@ class World:
             server.process.after(self.rng.random() * 0.01, server.directory_changed)
 
     def _lose_sight(self) -> None:
-        """With the directory the life locks and the file go. What then isn't covered, as the docs say: a former holder's process that can't come back by
-        itself, because it is dying or stopped or never joined."""
+        """What isn't covered without a memory reader, as the docs say. Where the holder file was deleted: a former
+        holder's process that is dying. Where the directory was: also one that is stopped, or that never joined."""
         for tree in self.trees.values():
             for process in tree.processes:
-                if not process.gone and (not process.alive or process.stopped or process in tree.forks):
+                hidden = self.directory_lost and (process.stopped or process in tree.forks)
+                if not process.gone and (not process.alive or hidden):
                     self.silent.add(process)
 
     def _switchover(self) -> None:
@@ -605,7 +615,8 @@ class World:
         child.after(0.001, lambda: client.feed(c.Tick()))
         child.after(0.5, child.exit)
 
-    # -- a schedule ------------------------------------------------------------------------------------------------------
+    # -- a schedule
+    # ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         kernel, rng = self.kernel, self.rng
@@ -670,5 +681,5 @@ class World:
         known, kept = set(machine.forest._by_process), set(server.processes)
         if known != kept:
             self.fail(
-                f"pidfds: the machine knows {sorted(known - kept)} that the shell has not, the shell has {sorted(kept - known)} unknown to the machine"
+                f"pidfds that only the machine knows: {sorted(known - kept)}; only the shell: {sorted(kept - known)}"
             )
