@@ -11,9 +11,8 @@
     join()                                          # in every other process of the engine, before it touches a device
 
 The rules are in `client_machine.py`; here are the socket, the life file and one thread. The thread watches the
-connection from `start` on: it sees a server that
-went away within milliseconds, comes back to the next one, and calls `on_lost` when what was held is lost (by default
-the process ends).
+connection from `start` on: it sees a server that went away within milliseconds, comes back to the next one, and calls
+`on_lost` when what was held is lost (by default the process ends).
 """
 
 import asyncio

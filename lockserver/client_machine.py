@@ -2,8 +2,7 @@
 socket and the thread.
 
 One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both
-come back by themselves when the
-server does.
+come back by themselves when the server does.
 
 The rules:
  1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.

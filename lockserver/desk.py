@@ -1,8 +1,8 @@
 """Who comes in: introductions, and what a connection may ask for (rules 2 and 7 of `machine.py`).
 
 Pure, a part of the machine. Three kinds of caller: an engine's main process registers, another process of its tree
-joins, an onlooker observes. A final no is
-`Refused`, a mistake is `Problem`; both end the connection and disturb nobody else.
+joins, an onlooker observes. A final no is `Refused`, a mistake is `Problem`; both end the connection and disturb
+nobody else.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,8 @@
 """The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
 
 The shell feeds events one at a time and carries the effects of each out in order before the next. Four effects are
-questions; their answers
-come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`), `ReadMemory` (`MemoryRead`),
-`Persist` (`Persisted`, `PersistFailed`).
+questions; their answers come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`),
+`ReadMemory` (`MemoryRead`), `Persist` (`Persisted`, `PersistFailed`).
 
 Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is
 the machine's to `Forget`.

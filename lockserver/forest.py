@@ -1,8 +1,8 @@
 """Who belongs to which engine's tree, and what is known of their ends (rules 1, 2 and 6 of `machine.py`).
 
 Pure. It arms the pidfds of all members, asks for life locks once they can be free, kills what outlives its main
-process, and buries a tree when its
-end is proven. It knows nothing of locks: what an end means for the lock is `machine.py`'s business.
+process, and buries a tree when its end is proven. It knows nothing of locks: what an end means for the lock is
+`machine.py`'s business.
 """
 
 import math
@@ -190,8 +190,7 @@ class Forest:
         """The proof is complete. Returns the connections that end with it.
 
         The life file of a former holder goes only when the disk knows that it is gone (`written`): else a child that
-        comes late, to a server that has
-        restarted in between, could still join it.
+        comes late, to a server that has restarted in between, could still join it.
         """
         del self.trees[tree.name]
         self.regrouped.discard(tree.name)

@@ -1,8 +1,7 @@
 """What a new server finds, and whether the holder that it finds is really gone (rule 7 of `machine.py`).
 
 Pure, a part of the machine. In ordinary fencing nothing less than the whole proof counts (`Tree.gone`). A server that
-has restarted may not be able to get
-all of it; what it takes instead, and what it doesn't, stands here.
+has restarted may not be able to get all of it; what it takes instead, and what it doesn't, stands here.
 """
 
 import math

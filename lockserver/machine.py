@@ -1,23 +1,22 @@
-"""The rules of the lock: who may be awake. Pure: an event and the time go in, effects come out (`events.py`);
-`server.py` has the sockets.
+"""The rules of the lock: who may be awake.
+
+Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets.
 
 How it goes. An engine's main process registers, the other processes of its tree join; from then on their ends are
-watched. The main process says
-`Acquire` and waits in the queue.
+watched. The main process says `Acquire` and waits in the queue.
 
     FREE        nobody holds the lock, nobody ready wants it.
     HELD        the holder's main process is connected and alive.
-    FENCING     the holder must be proven gone; or the memory that the next one needs isn't free yet; or the grant
-    isn't on disk yet.
+    FENCING     the holder must be proven gone; or the memory that the next one needs isn't free yet;
+                or the grant isn't on disk yet.
     RECOVERING  the server is new and finds a holder, or can't exclude one: it waits for its return, or for the proof.
 
 The rules, and where they stand:
- 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it: every
-    member's pidfd is readable and the life
-    lock is free (`tree.py`: `gone`). An end-of-file alone proves nothing; the same process may come back while it
-    isn't proven dead.
- 2. Nobody joins a tree that is condemned (`forest.py`): the set whose end is awaited can't grow behind the server's
-    back.
+
+ 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it: every member's
+    pidfd is readable and the life lock is free (`tree.py`: `gone`). An end-of-file alone proves nothing; the same
+    process may come back while it isn't proven dead.
+ 2. Nobody joins a tree that is condemned (`forest.py`): the set whose end is awaited can't grow behind our back.
  3. Where memory can be read, what the next one needs must be free (`queue.py`). At the bound: the next whose need is
     met, then a grant with an alarm.
  4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost
@@ -26,10 +25,8 @@ The rules, and where they stand:
  6. A holder's life file is unlinked only after its end is on disk, so that nobody joins it across a restart
     (`forest.py`).
  7. After a restart the file rules (`inquest.py`): its holder comes back and nobody notices; or is proven gone by what
-    the clients kept (`copies.py`),
-    or by memory; or the window ends and the policy decides, which by default is to go on waiting. No file, or one
-    that can't be read: somebody
-    unknown may hold.
+    the clients kept (`copies.py`), or by memory; or the window ends and the policy decides, which by default is to go
+    on waiting. No file, or one that can't be read: somebody unknown may hold.
  8. Tokens only grow.
 
 The permit `init` is a lock too, with less: a word gives it back, and it asks for no memory and no second look.

@@ -1,14 +1,12 @@
 """What is said over `lock.sock`: every message, and the public picture of the lock.
 
 Three kinds of caller introduce themselves first, each with the protocol's version: an engine's main process
-(`Register`),
-another process of its tree (`Join`), or an onlooker (`Observe`: `lockctl`, the gateway). The rules for when a message
-is allowed
-stand in `machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
+(`Register`), another process of its tree (`Join`), or an onlooker (`Observe`: `lockctl`, the gateway). The rules for
+when a message is allowed stand in `machine.py` (server) and `client_machine.py` (client); this file holds only
+shapes.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
-`Join`, a
-child's with `Adopt`, copies of the holder's with `Keep` and `HandBack`.
+`Join`, a child's with `Adopt`, copies of the holder's with `Keep` and `HandBack`.
 """
 
 from typing import Annotated, Final, Literal

@@ -1,10 +1,8 @@
 """Who is next (rules 3 and 4 of `machine.py`).
 
 Pure. A waiter is next if it is there, ready, has looked at its engine since the last holder was lost, and the memory
-that it needs is free. Two lines
-of defence against a waiter that only looks alive: `Prepare` asks it in parallel with the proof of the old holder's
-end, and one who is silent is
-passed over and keeps its place.
+that it needs is free. Two lines of defence against a waiter that only looks alive: `Prepare` asks it in parallel with
+the proof of the old holder's end, and one who is silent is passed over and keeps its place.
 """
 
 import math

@@ -43,7 +43,7 @@ class Record(msgspec.Struct, frozen=True):
     gone: list[str] = []
     """Life files of trees that are proven gone: to be unlinked, never to be joined again."""
     doubt: str = ""
-    """Somebody whom this file doesn't name may hold: `NOTHING` or `UNREADABLE` (`lock.py`) was found, and is not settled."""
+    """Somebody unknown may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
 
 
 class UnreadableRecord(ValueError):

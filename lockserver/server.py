@@ -1,8 +1,8 @@
 """The lock server's shell: sockets, pidfds, life files, the holder file, memory. It decides nothing; `machine.py` does.
 
 One loop, no thread, no lock. An event goes into the machine, its effects are carried out in order, and what they
-bring back (a probe, a reading, a write) goes in
-before anything else is looked at. With nothing to wait for the loop sleeps in the kernel until somebody comes.
+bring back (a probe, a reading, a write) goes in before anything else is looked at. With nothing to wait for the loop
+sleeps in the kernel until somebody comes.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """A planned change of holder: `Drain -> Drained -> the successor looks at its engine -> Exit`.
 
 Pure, a part of `machine.py`. Up to `Exit` it can be called off and the old holder serves on; after it the path is an
-ordinary death, with the proof and
-all, except that a holder that was told to end and doesn't is killed when its time is up.
+ordinary death, with the proof and all, except that a holder that was told to end and doesn't is killed when its time
+is up.
 """
 
 from dataclasses import dataclass

@@ -102,9 +102,9 @@ class Tree:
         return member
 
     def find(self, peer: Peer, number: int) -> Member | None:
-        """The member that this process already is: by its inode. On older kernels by its pid, if that can't have
-        become somebody else's: while the member is
-        seen alive under it, or where the process also knows the number that the member was given."""
+        """The member that this process already is: by its inode. On older kernels by its pid, if that can't have become
+        somebody else's: while the member is seen alive under it, or where the process also knows the number that the
+        member was given."""
         for member in self.members.values():
             if peer.identity or member.identity:
                 if peer.identity == member.identity:

@@ -1,10 +1,12 @@
 """How much of a host device is in use: read from its locks, so that the kernel keeps the books.
 
-A host device stands in for a GPU's memory where there is none: one sparse file of the device's capacity on tmpfs. An allocation is an open file
-description that holds an OFD write lock on its range; when the last descriptor and the last mapping of it are gone, in whatever process and however they
-ended, the range is free. So the sum of the locked ranges is what is in use.
+A host device stands in for a GPU's memory where there is none: one sparse file of the device's capacity on tmpfs. An
+allocation is an open file description that holds an OFD write lock on its range; when the last descriptor and the
+last mapping of it are gone, in whatever process and however they ended, the range is free. So the sum of the locked
+ranges is what is in use.
 
-What this file may not do: take a lock, create a device, or know who allocates. `host:NAME` is the file NAME in the devices' directory.
+What this file may not do: take a lock, create a device, or know who allocates. `host:NAME` is the file NAME in the
+devices' directory.
 """
 
 import fcntl
@@ -32,7 +34,9 @@ def read_device(path: Path) -> tuple[int, int]:
 
 
 def _locked(fd: int, at: int, end: int) -> int:
-    """How many bytes between the two are locked. The kernel names any one lock in a range, so both its sides are asked again."""
+    """How many bytes between the two are locked. The kernel names any one lock in a range, so both its sides are
+    asked again.
+    """
     spans, locked = [(at, end)], 0
     while spans:
         at, end = spans.pop()

@@ -68,7 +68,8 @@ class LifeLock:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Self:
-        """Makes the life file of a new incarnation. It has its lock before it has its name: nobody ever sees it unlocked
+        """Makes the life file of a new incarnation. It has its lock before it has its name: nobody ever sees it
+        unlocked
         and takes it for the file of somebody who is gone."""
         path = _path(directory, name)
         early = _path(directory, f".{name}.{os.getpid()}")

@@ -1,10 +1,9 @@
 """A bench for the server's machine: it plays the shell, the kernel, the disk and the clock, and it knows the truth.
 
 Tests say what happens in the world (`register`, `kill`, `crash`, `advance`); the bench turns that into events in the
-way `lockserver/server.py` does
-and carries the effects out. After every event it checks what must hold in every test (`_check_*`), so that a test
-about one rule can't pass
-while another is broken. It knows nothing of the rules' reasons: only who is really alive, and who was told what.
+way `lockserver/server.py` does and carries the effects out. After every event it checks what must hold in every test
+(`_check_*`), so that a test about one rule can't pass while another is broken. It knows nothing of the rules'
+reasons: only who is really alive, and who was told what.
 """
 
 import itertools

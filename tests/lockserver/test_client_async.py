@@ -1,6 +1,7 @@
 """The asyncio client, against a real server."""
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 import time
@@ -12,29 +13,23 @@ import pytest
 from lockserver.client import AsyncLockClient, LockClient
 
 
-@pytest.fixture
-def run_dir(tmp_path: Path) -> Iterator[Path]:
-    server = subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            "lockserver",
-            "--run-dir",
-            str(tmp_path / "run"),
-            "--memory",
-            "none",
-            "--settle-s",
-            "0.01",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
+@contextlib.contextmanager
+def server_at(run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "lockserver", "--run-dir", str(run_dir), "--memory", "none", "--settle-s", "0.01"]
+    server = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 20
-    while not (tmp_path / "run/lock.sock").exists():
+    while not (run_dir / "lock.sock").exists():
         assert server.poll() is None and time.monotonic() < deadline
         time.sleep(0.005)
-    yield tmp_path / "run"
-    server.kill()
+    yield server
+    server.terminate()
     server.wait()
+
+
+@pytest.fixture
+def run_dir(tmp_path: Path) -> Iterator[Path]:
+    with server_at(tmp_path / "run"):
+        yield tmp_path / "run"
 
 
 def ignore(why: str) -> None:

@@ -2,8 +2,7 @@
 stand-in.
 
 The module `pynvml` of these tests is a fake: no machine without NVIDIA's driver can have NVML, and what is tested
-here is only what `lockserver/memory.py`
-makes of its answers. The real one is asked by the tests that need a GPU.
+here is only what `lockserver/memory.py` makes of its answers. The real one is asked by the tests that need a GPU.
 """
 
 import fcntl

@@ -1,8 +1,7 @@
 """The design's recovery table, row by row: what a lock server does with what it finds when it (re)starts.
 
 Each row where it differs on a kernel with pidfds that have inodes (identity) and on older ones (a secret; no pidfds
-at all). `bench.py` plays the
-world. What the rules are for a server that didn't restart stands in `test_rules.py`.
+at all). `bench.py` plays the world. What the rules are for a server that didn't restart stands in `test_rules.py`.
 """
 
 import pytest

@@ -1,11 +1,9 @@
 """Both machines under Hypothesis: any interleaving of what processes, kernel, disk, memory, people and time may do.
 
 The world of the server's machine is `bench.py`: it knows who is really alive, and checks with every grant that nobody
-else is, that tokens grow and that
-the disk knew first; and after every event that each handle is either the forest's or was forgotten, once, and that no
-deadline has passed already. Here
-stand what may happen, what must hold between events, and that somebody who waits is granted once faults stop. A
-failing example is printed with its blob.
+else is, that tokens grow and that the disk knew first; and after every event that each handle is either the forest's
+or was forgotten, once, and that no deadline has passed already. Here stand what may happen, what must hold between
+events, and that somebody who waits is granted once faults stop. A failing example is printed with its blob.
 """
 
 import math

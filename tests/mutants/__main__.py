@@ -5,8 +5,7 @@
     python -m tests.mutants --list
 
 For rules of the machines it counts the simulator's schedules until the first violation. For rules of the shells it
-runs the named tests on a changed copy of the
-source, and they must fail.
+runs the named tests on a changed copy of the source, and they must fail.
 """
 
 import argparse

@@ -66,7 +66,7 @@ _ALL = (
         "one-file-each-start",
         "a life file belongs to one start of an engine: here to its name",
         (
-            (ACTORS, 'return f"{LIFE}/{name}"', "return f\"{LIFE}/{name.rpartition('.')[0]}\""),
+            (ACTORS, 'return f"{LIFE}/{name}"', "return f\"{LIFE}/{name.rpartition('.')[0] or name}\""),
             (
                 ACTORS,
                 "fd = self.process.open(path, create=True, exclusive=True)",
@@ -223,7 +223,7 @@ _ALL = (
     Mutant(
         "kept-aside",
         "a file kept aside is the last word, across a second crash",
-        ((ACTORS, 'unreadable="kept aside" if aside else ""', 'unreadable=""'),),
+        (("lockserver/server.py", 'unreadable=f"kept aside as {aside[-1]}" if aside else ""', 'unreadable=""'),),
     ),
     Mutant(
         "recovery",
@@ -373,6 +373,10 @@ RARE = (
     "copies-before-answer",
     "holder-of-file-lives",
     "replaced-directory-bound",
+    "unreadable",
+    "doubt",
+    "kept-aside",
+    "hearsay",
 )
 """They need so many coincidences that the simulator finds them late or never; directed tests of the machines find them."""
 

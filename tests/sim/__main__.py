@@ -49,6 +49,8 @@ def run_seeds(seeds: range) -> Outcome:
             world.run()
         except Violation as violation:
             outcome.violations.append(str(violation))
+        except Exception as error:  # a program that breaks is a finding like any other, and has a seed
+            outcome.violations.append(f"seed {seed}: {type(error).__name__}: {error}")
         outcome.schedules += 1
         outcome.events += world.kernel.events
         outcome.grants += world.grants
@@ -134,7 +136,7 @@ def main() -> int:
         print("faults: " + ", ".join(f"{name} {count}" for name, count in total.faults.most_common()))
         print(f"ended undecided, with an alarm (no proof to be had, and the default is to wait): {total.undecided}")
         for violation in total.violations[:20]:
-            print(f"VIOLATION {violation}\n  replay: python -m tests.sim --seed {violation.split()[1].rstrip(',')}")
+            print(f"VIOLATION {violation}\n  replay: python -m tests.sim --seed {violation.split()[1].rstrip(',:')}")
     return 1 if total.violations else 0
 
 

@@ -1,8 +1,8 @@
 """The shells of the simulator: the real machines of server and client, on the simulated kernel.
 
 `SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/client.py` does, with the same
-order of calls; between any two effects of the
-server it may be killed. Who starts them, what goes wrong and what must hold is `world.py`'s business.
+order of calls; between any two effects of the server it may be killed. Who starts them, what goes wrong and what must
+hold is `world.py`'s business.
 """
 
 import contextlib
@@ -48,6 +48,7 @@ class SimServer:
         self.pending: deque[e.Event] = deque()
         self.timer: Event | None = None
         self.stopped = False
+        self.directory = 0
         self.socket = 0
         self.machine: Machine
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
@@ -218,7 +219,7 @@ class SimServer:
             return True
 
     def directory_changed(self) -> None:
-        if not self.stopped and self.replaced():
+        if self.directory and not self.stopped and self.replaced():
             self.feed(e.DirectoryReplaced("replaced"))
 
     def _on_connect(self, listener: int) -> None:

@@ -4,12 +4,10 @@ what must hold.
 What must hold, by policy:
 
  1. Never two: when `Granted` goes out (and when it arrives), no process of any earlier holder's tree lives. With the
-    kernel's evidence it must be *gone*
-    (its pidfd readable), unless memory proved it to a server that had restarted; where only end-of-file can be seen,
-    or a person asked for
-    `--grant-unproven`, it may be dying, but runs no more. Under `--unsafe-presume-dead` only this holds: no earlier
-    main process that is not
-    stopped still thinks that it holds.
+    kernel's evidence it must be *gone* (its pidfd readable), unless memory proved it to a server that had restarted;
+    where only end-of-file can be seen, or a person asked for `--grant-unproven`, it may be dying, but runs no more.
+    Under `--unsafe-presume-dead` only this holds: no earlier main process that is not stopped still thinks that it
+    holds.
  2. Nobody of a former holder's tree takes device memory after its successor's grant.
  3. Where memory can be read, what the new holder needs is free when it is granted; or there was an alarm.
  4. Tokens strictly grow, also when the directory or the file is lost.

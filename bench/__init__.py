@@ -1,0 +1,14 @@
+"""The benchmarks: `python -m bench` (or `make bench`). Ratios, each to a floor of the same run.
+
+    figures.py      samples, ratios, the table, the JSON
+    stage.py        run directories, a lock server, and one that never reacts
+    cast.py         the processes: holders and waiters, forked from this warm one
+    crowd.py        a thousand waiters from a few processes
+    handoff.py      SIGKILL of a holder -> the next `acquire` returned
+    rest.py         the server at rest: wake-ups, memory, start
+    acquire.py      an uncontended `acquire`
+
+Times of one machine say little and times of two runs can't be compared, so nothing here is compared with a number from
+another run, and nothing here fails because something was slow: a missed goal is said in the table. How to read it, and
+what was measured: docs/measurements.md.
+"""

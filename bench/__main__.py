@@ -1,0 +1,140 @@
+"""The command: what to measure, the table, the JSON. The measuring is in the modules beside it."""
+
+import argparse
+import gc
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import acquire, handoff, rest, stage
+from bench.figures import Result, machine, table
+
+EXAMPLES = """\
+examples:
+  python -m bench                          everything, in under three minutes
+  python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
+  python -m bench --only handoff           one of: {names}
+  python -m bench --rounds 1000 --only handoff --only acquire
+  python -m bench --disk-dir /var/tmp      which disk
+
+Every ratio is to a floor that was measured in the same run and in turns. A missed goal is said in the table and is no
+error: the exit code is 1 only when something breaks. docs/measurements.md tells how to read the table.
+"""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of everything."""
+
+    rounds: int
+    disk_rounds: int
+    crowd_rounds: int
+    start_rounds: int
+    connections: int
+    rest_s: float
+
+
+FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
+QUICK = Size(rounds=5, disk_rounds=3, crowd_rounds=3, start_rounds=2, connections=50, rest_s=0.3)
+
+
+@dataclass(frozen=True)
+class Where:
+    tmpfs: Path
+    disk: Path
+
+
+Bench = Callable[[Where, Size], Iterator[Result]]
+
+BENCHES: dict[str, Bench] = {
+    "handoff": lambda w, n: handoff.measure(w.tmpfs, "tmpfs", n.rounds, goals=True),
+    "handoff-rested": lambda w, n: handoff.measure_rested(w.tmpfs, n.disk_rounds),
+    "handoff-disk": lambda w, n: handoff.measure(w.disk, "disk", n.disk_rounds, goals=False),
+    "crowd": lambda w, n: handoff.measure_crowd(w.tmpfs, n.crowd_rounds, n.connections),
+    "rest": lambda w, n: rest.measure(w.tmpfs, n.connections, n.rest_s),
+    "start": lambda w, n: rest.measure_start(w.tmpfs, n.start_rounds),
+    "acquire": lambda w, n: acquire.measure(w.tmpfs, "tmpfs", n.rounds, on_disk=False),
+    "acquire-disk": lambda w, n: acquire.measure(w.disk, "disk", n.disk_rounds, on_disk=True),
+}
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    size = QUICK if options.quick else FULL
+    if options.rounds:
+        size = Size(options.rounds, options.rounds, options.rounds, options.rounds, size.connections, size.rest_s)
+    if not options.disk_dir.is_dir():
+        print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
+        return 1
+    tmpfs = options.tmpfs_dir if options.tmpfs_dir.is_dir() else options.disk_dir
+    where = Where(tmpfs, options.disk_dir)
+    kinds = {name: stage.filesystem(path) for name, path in (("tmpfs", tmpfs), ("disk", options.disk_dir))}
+    for name, kind in kinds.items():
+        if (kind == "tmpfs") is not (name == "tmpfs"):
+            print(f'note: what is called "{name}" below is {kind}; choose another with --{name}-dir', file=sys.stderr)
+    here = machine()
+    results: dict[str, list[Result]] = {}
+    gc.freeze()  # what is here by now is shared with every child, and no collection touches it
+    began, broken = time.monotonic(), False
+    try:
+        for name in options.only or BENCHES:
+            print(f"measuring {name} ...", file=sys.stderr, flush=True)
+            results[name] = list(BENCHES[name](where, size))
+    except (stage.Broken, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        broken = True  # what was measured before is still worth reading
+    if not results:
+        return 1
+    print(table(result for each in results.values() for result in each))
+    took_s = time.monotonic() - began
+    print(f"\n{here['date']}, Linux {here['kernel']}, {here['cpus']} x {here['cpu']}, Python {here['python']}")
+    print(f"load {here['load']} before; {took_s:.0f} s; disk: {kinds['disk']}")
+    if options.json is not None:
+        document = {
+            "machine": {**here, "filesystems": kinds},
+            "results": {name: [result.json() for result in each] for name, each in results.items()},
+        }
+        options.json.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")
+    return int(broken)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description="The lock's benchmarks: each a ratio to a floor measured in the same run.",
+        epilog=EXAMPLES.format(names=", ".join(BENCHES)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--only", action="append", choices=BENCHES, metavar="NAME", help="only this one; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="a few rounds of each, to see that it works")
+    parser.add_argument("--rounds", type=_positive, metavar="N", help="this many rounds of everything")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        nargs="?",
+        const=Path("bench-results.json"),
+        metavar="FILE",
+        help="write the figures there too (default: bench-results.json)",
+    )
+    parser.add_argument("--tmpfs-dir", type=Path, default=stage.TMPFS, metavar="DIR", help="default: %(default)s")
+    parser.add_argument(
+        "--disk-dir", type=Path, default=Path(tempfile.gettempdir()), metavar="DIR", help="default: %(default)s"
+    )
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,164 @@
+"""Samples, ratios to their floor, and how they are shown. Pure but for the description of this machine.
+
+A `Comparison` holds two series that were measured in turns (A B A B ...), so that whatever else the machine does hits
+both. Medians and p99; the first rounds of each are thrown away by whoever measures. A p99 of fewer than 100 rounds is
+the worst of them, and says little.
+"""
+
+import datetime
+import math
+import os
+import platform
+import statistics
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Json = dict[str, object]
+
+
+@dataclass
+class Comparison:
+    """What was measured, and in turns with it its floor. Nanoseconds."""
+
+    what: str
+    against: str
+    goal_median: float | None = None
+    """At most this many times the floor."""
+    goal_p99: float | None = None
+    ours: list[int] = field(default_factory=list)
+    floor: list[int] = field(default_factory=list)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.ours) / statistics.median(self.floor)
+
+    @property
+    def p99(self) -> float:
+        return p99(self.ours) / p99(self.floor)
+
+    @property
+    def goal(self) -> str:
+        said = [
+            f"{goal:g}x {name}" for goal, name in ((self.goal_median, ""), (self.goal_p99, "p99")) if goal is not None
+        ]
+        return ("<= " + ", ".join(said).strip().replace(" ,", ",")) if said else ""
+
+    @property
+    def met(self) -> bool | None:
+        """None where there is no goal."""
+        goals = [(self.median, self.goal_median), (self.p99, self.goal_p99)]
+        judged = [value <= goal for value, goal in goals if goal is not None]
+        return all(judged) if judged else None
+
+    def row(self) -> list[str]:
+        return [
+            self.what,
+            _spread(self.ours),
+            f"{_spread(self.floor)}  {self.against}",
+            f"{self.median:.2f} / {self.p99:.2f}",
+            self.goal,
+            _verdict(self.met),
+        ]
+
+    def json(self) -> Json:
+        return {
+            "what": self.what,
+            "against": self.against,
+            "rounds": len(self.ours),
+            "ours_us": _summary(self.ours),
+            "floor_us": _summary(self.floor),
+            "ratio_median": round(self.median, 3),
+            "ratio_p99": round(self.p99, 3),
+            "goal": self.goal,
+            "met": self.met,
+        }
+
+
+@dataclass
+class Reading:
+    """One number with a limit, and no floor."""
+
+    what: str
+    value: float
+    unit: str
+    limit: float | None = None
+    beside: str = ""
+    """What a reader may want to know with it."""
+
+    @property
+    def met(self) -> bool | None:
+        return None if self.limit is None else self.value <= self.limit
+
+    def row(self) -> list[str]:
+        goal = "" if self.limit is None else f"<= {self.limit:g} {self.unit}"
+        return [self.what, f"{self.value:.4g} {self.unit}", self.beside, "", goal, _verdict(self.met)]
+
+    def json(self) -> Json:
+        return {
+            "what": self.what,
+            "value": self.value,
+            "unit": self.unit,
+            "limit": self.limit,
+            "beside": self.beside,
+            "met": self.met,
+        }
+
+
+Result = Comparison | Reading
+
+
+def p99(samples: Sequence[int]) -> int:
+    """The smallest sample that at least 99 of 100 don't exceed."""
+    return sorted(samples)[math.ceil(len(samples) * 0.99) - 1]
+
+
+def table(results: Iterable[Result]) -> str:
+    head = ["what", "ours: median, p99", "floor: median, p99", "ratio", "goal", ""]
+    rows = [head, *(result.row() for result in results)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def machine() -> Json:
+    """Where it was measured, and when."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "kernel": platform.release(),
+        "cpu": _cpu(),
+        "cpus": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+        "argv": sys.argv[1:],
+    }
+
+
+def _cpu() -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _spread(samples: Sequence[int]) -> str:
+    return f"{_time(statistics.median(samples))}, {_time(p99(samples))}"
+
+
+def _time(ns: float) -> str:
+    return f"{ns / 1e3:.0f} us" if ns < 10e6 else f"{ns / 1e6:.1f} ms"
+
+
+def _summary(samples: Sequence[int]) -> dict[str, float]:
+    return {
+        "min": min(samples) / 1e3,
+        "median": statistics.median(samples) / 1e3,
+        "p99": p99(samples) / 1e3,
+        "max": max(samples) / 1e3,
+    }
+
+
+def _verdict(met: bool | None) -> str:
+    return "" if met is None else "met" if met else "MISSED"

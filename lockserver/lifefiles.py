@@ -1,0 +1,61 @@
+"""The life files of a run directory and who locks them, for people: `lockctl doctor`.
+
+It takes no lock: files are asked with F_OFD_GETLK, and who holds one is read from /proc, as far as this user may see
+it. The server needs none of this; it asks each file itself (`server.py`).
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sidecar.lifelock import LifeProbe
+
+
+@dataclass(frozen=True)
+class LifeFile:
+    name: str
+    held: bool
+    holders: dict[int, str] = field(default_factory=dict)
+    """pid -> command line, as far as it can be seen."""
+
+
+def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
+    """Every life file with those who hold it; and the names of those that this user may not open. Raises OSError."""
+    files: list[LifeFile] = []
+    unreadable: list[str] = []
+    for name in sorted(name for name in os.listdir(directory) if not name.startswith(".")):
+        try:
+            probe = LifeProbe.open(directory, name)
+        except PermissionError:
+            unreadable.append(name)
+            continue
+        if probe is not None:
+            with probe:
+                held = probe.locked()
+                files.append(LifeFile(name, held, lock_holders(probe.inode) if held else {}))
+    return files, unreadable
+
+
+def lock_holders(inode: tuple[int, int]) -> dict[int, str]:
+    """The processes with a locked descriptor of this file, as far as this user may see them: pid -> command line."""
+    found: dict[int, str] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        process = Path("/proc", entry)
+        try:
+            if any(_locks_it(process, fd, inode) for fd in os.listdir(process / "fd")):
+                words = (process / "cmdline").read_bytes().split(b"\0")
+                found[int(entry)] = b" ".join(words).decode(errors="replace").strip()[:100] or "?"
+        except OSError:
+            continue  # ended meanwhile, or another user's: then it isn't named
+    return found
+
+
+def _locks_it(process: Path, fd: str, inode: tuple[int, int]) -> bool:
+    """This descriptor is of that file, and its description holds the lock. (The server's own holds none.)"""
+    try:
+        status = os.stat(process / "fd" / fd)
+        return (status.st_dev, status.st_ino) == inode and "\nlock:" in (process / "fdinfo" / fd).read_text()
+    except FileNotFoundError:
+        return False

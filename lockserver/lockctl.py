@@ -1,0 +1,372 @@
+"""`lockctl`: the lock in the hands of a person or a script. It looks, asks for a switchover, runs a command under it.
+
+The commands are here; how the picture reads is `table.py`, what `hold` and `doctor` do stands in files of their own.
+Everything is said by the server or seen on this machine: lockctl decides nothing. Exit codes are relied on by scripts
+and stand in each command's --help (`lockctl_help.py`).
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from lockserver import hold as holding
+from lockserver import lockctl_help as words
+from lockserver import messages as m
+from lockserver import table
+from lockserver.onlooker import (
+    TIMEOUT_S,
+    NoServer,
+    Onlooker,
+    OnlookerError,
+    Refused,
+    ServerSilent,
+    watch_forever,
+)
+from lockserver.rundir import SOCKET
+from sidecar.settings import BadValue, Parser, seconds
+
+HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
+"""Exit codes; usage errors are 64."""
+OUTPUT_LOST, NO_PERMISSION = 74, 77
+INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+_BY_STATE = {"HELD": HELD, "FREE": FREE}
+
+
+# -- status, watch, history -----------------------------------------------------------------------------------------
+
+
+def status(options: argparse.Namespace) -> int:
+    try:
+        with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+            seen = onlooker.ask(m.AskStatus(), m.Status)
+    except (NoServer, ServerSilent) as error:
+        if options.json:
+            say(json.dumps({"state": "NO_SERVER", "error": str(error)}))
+        raise
+    if options.json:
+        say(json.dumps(fields(seen)))
+    else:
+        for line in table.status_lines(seen, datetime.now(UTC), _paint()):
+            say(line)
+    return _BY_STATE.get(seen.state, NOT_YET)
+
+
+def watch(options: argparse.Namespace) -> int:
+    paint = _paint()
+    away = (
+        paint("NO SERVER ", table.Tone.BAD) + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
+    )
+    last: dict[str, Any] | str = ""
+    for seen in watch_forever(options.run_dir, options.answer_timeout_s):
+        now = datetime.now().astimezone()
+        if options.json:
+            picture = {"state": "NO_SERVER"} if seen is None else fields(seen)
+            if picture != last:
+                say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | picture))
+            last = picture
+        else:
+            line = away if seen is None else table.change_line(seen, paint)
+            if line != last:
+                say(f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {line}")
+            last = line
+    return 0
+
+
+def history(options: argparse.Namespace) -> int:
+    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+        events = onlooker.ask(m.AskHistory(), m.History).events
+    for event in events[-options.last :] if options.last else events:
+        if options.json:
+            say(json.dumps(msgspec.to_builtins(event)))
+        else:
+            detail = " ".join(f"{key}={_value(value)}" for key, value in event.detail.items())
+            say(f"{event.at}  {event.event:<18}  {detail}".rstrip())
+    return 0
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
+
+
+# -- switchover -----------------------------------------------------------------------------------------------------
+
+
+def switchover(options: argparse.Namespace) -> int:
+    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+        calls = 0
+
+        def call_off(*_: object) -> None:
+            """Ctrl-C calls it off and waits for the server's word; a second one leaves."""
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise KeyboardInterrupt
+            print("lockctl: calling it off (Ctrl-C again leaves at once)", file=sys.stderr, flush=True)
+            onlooker.tell(m.AbortSwitchover())
+
+        with _on_signals(call_off, signal.SIGINT, signal.SIGTERM):
+            onlooker.tell(m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout))
+            began = False
+            patience: float | None = options.answer_timeout_s
+            while True:
+                step = onlooker.hear(m.SwitchoverStep, patience)
+                if step.phase == "refused" and began and step.done:
+                    # Our own call to stop, which came too late: the switchover itself goes on.
+                    step = m.SwitchoverStep(phase="too late", detail=step.detail)
+                began, patience = True, None
+                if options.json:
+                    say(json.dumps(_plain(step) | {"done": step.done, "ok": step.ok}))
+                else:
+                    say(f"{step.phase:<9}  {step.detail}")
+                if step.done:
+                    return 0 if step.ok else NOT_DONE
+
+
+@contextlib.contextmanager
+def _on_signals(handler: Callable[..., None], *signals: signal.Signals) -> Any:
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+# -- ping -----------------------------------------------------------------------------------------------------------
+
+
+def ping(options: argparse.Namespace) -> int:
+    times: list[float] = []
+    sent = 0
+    began = time.monotonic()
+    try:
+        with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+            if not options.json:
+                say(f"PING {options.run_dir / SOCKET}")
+            while not options.count or sent < options.count:
+                if sent:
+                    onlooker.listen(options.interval)
+                sent += 1
+                at = time.perf_counter()
+                pong = onlooker.ask(m.Ping(), m.Pong)
+                times.append((time.perf_counter() - at) * 1000)
+                if options.json:
+                    say(
+                        json.dumps(
+                            {"seq": sent, "time_ms": round(times[-1], 3), "server_incarnation": pong.server_incarnation}
+                        )
+                    )
+                else:
+                    say(f"answer from {pong.server_incarnation}: seq={sent} time={times[-1]:.3f} ms")
+    except KeyboardInterrupt:
+        sent = len(times)
+    finally:
+        if sent and not options.json:
+            _ping_summary(sent, times, time.monotonic() - began)
+    return 0 if times else NO_SERVER
+
+
+def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
+    lost = 100 * (sent - len(times)) // sent
+    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
+    if times:
+        spread = statistics.pstdev(times)
+        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")
+
+
+# -- doctor, hold ---------------------------------------------------------------------------------------------------
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from lockserver.doctor import Level, examine
+
+    findings = examine(options.run_dir, options.answer_timeout_s)
+    sick = any(finding.level is Level.FAIL for finding in findings)
+    if options.json:
+        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
+        say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
+        return int(sick)
+    paint = _paint()
+    tones = {Level.OK: table.Tone.GOOD, Level.WARN: table.Tone.CARE, Level.FAIL: table.Tone.BAD}
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
+        if finding.do:
+            say(f"{'':<{width + 8}}-> {finding.do}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
+    return int(sick)
+
+
+def hold(options: argparse.Namespace) -> int:
+    return holding.hold(options)
+
+
+# -- settings -------------------------------------------------------------------------------------------------------
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="lockctl",
+        usage="%(prog)s [--run-dir DIR] COMMAND ...",
+        description="Looks at the lock, and works with it.",
+        epilog=words.MAIN,
+    )
+    p.setting("--run-dir", parse=Path, metavar="DIR", help="the lock server's run directory")
+    p.setting(
+        "--answer-timeout-s",
+        default=TIMEOUT_S,
+        parse=seconds,
+        metavar="S",
+        help="how long the server may take to answer",
+    )
+    commands = p.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="lockctl"
+    )
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], what: str, epilog: str, *, prints: bool = True
+    ) -> Parser:
+        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
+        command.set_defaults(run=run, parser=command)
+        command.add_argument(
+            "--run-dir",
+            type=Path,
+            metavar="DIR",
+            default=argparse.SUPPRESS,
+            help="the lock server's run directory [FAILOVER_RUN_DIR]",
+        )
+        if prints:
+            command.add_argument("--json", action="store_true", help="for programs")
+        return command
+
+    add("status", status, "Who serves, who waits, and what for.", words.STATUS)
+    add("watch", watch, "A line for every change.", words.WATCH)
+    command = add("history", history, "What has happened, oldest first.", words.HISTORY)
+    command.add_argument("--last", type=valued(_count), default=0, metavar="N", help="only the last N events")
+    command = add("switchover", switchover, "Lets the next engine take over, on purpose.", words.SWITCHOVER)
+    command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
+    command.add_argument(
+        "--drain-timeout",
+        type=valued(seconds),
+        default=30.0,
+        metavar="S",
+        help="how long the holder may take to finish what it has begun; default 30",
+    )
+    command = add("ping", ping, "Round trips to the lock server, until Ctrl-C.", words.PING)
+    command.add_argument("--count", type=valued(_count), default=0, metavar="N", help="stop after N")
+    command.add_argument(
+        "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
+    )
+    add("doctor", doctor, "Checks what the lock stands on, and says what to do.", words.DOCTOR)
+    holding.declare(
+        add(
+            "hold",
+            hold,
+            "Runs a command while this engine holds the lock; it is released when both are gone.",
+            words.HOLD,
+            prints=False,
+        )
+    )
+    return p
+
+
+def valued(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """Gives argparse the sentence of a bad value instead of its own."""
+
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except BadValue as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadValue(f"{text!r} is no count; allowed: 1, 2, 3 ...")
+    return int(text)
+
+
+# -- output ---------------------------------------------------------------------------------------------------------
+
+
+class OutputLost(Exception):
+    """Nobody reads what is printed, or it can't be written."""
+
+
+def say(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else the interpreter's last flush complains too
+        raise OutputLost(error.strerror) from error
+
+
+def fields(status: m.Status) -> dict[str, Any]:
+    """A status as scripts get it: without what only the wire needs."""
+    return _plain(status)
+
+
+def _plain(message: m.ServerMessage) -> dict[str, Any]:
+    return {key: value for key, value in msgspec.to_builtins(message).items() if key not in ("type", "fds")}
+
+
+def _paint() -> table.Paint:
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return table.Paint(wanted)
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- the command ----------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> int:
+    own, command = _split(list(sys.argv[1:] if argv is None else argv))
+    options, unknown = parser().parse_known_args(own)
+    if unknown:
+        hint = "; the command that is to run stands behind --" if options.run is hold else ""
+        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
+    options.words = [*getattr(options, "words", []), *command]
+    if options.run_dir is None:
+        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
+    try:
+        return int(options.run(options))
+    except OnlookerError as error:
+        print(f"lockctl: {error}", file=sys.stderr)
+        return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
+    except OutputLost as error:
+        if isinstance(error.__cause__, BrokenPipeError):
+            return READER_LEFT
+        print(f"lockctl: can't write to the standard output: {error}", file=sys.stderr)
+        return OUTPUT_LOST
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _split(said: list[str]) -> tuple[list[str], list[str]]:
+    """What is lockctl's, and behind the first `--` the command that `hold` runs."""
+    at = said.index("--") if "--" in said else len(said)
+    return (said[:at], said[at + 1 :]) if "hold" in said[:at] else (said, [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""What `lockctl COMMAND --help` says beside the settings: exit codes, the fields of --json, examples.
+
+Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `lockctl.py`.
+"""
+
+MAIN = """\
+commands:
+  status        who serves, who waits, and what for
+  watch         a line for every change
+  history       what has happened
+  switchover    let the next engine take over, on purpose
+  ping          is the lock server there, and how fast
+  doctor        checks this machine, the run directory and the server
+  hold          runs a command under the lock
+
+The run directory may stand before or after the command, or in FAILOVER_RUN_DIR.
+
+examples:
+  lockctl --run-dir /run/failover status
+  lockctl status --json | jq -r .holder.engine_id     (FAILOVER_RUN_DIR is set)
+  lockctl hold --engine-id me -- ./train.sh
+
+exit codes of all commands (each has more: COMMAND --help):
+  2    no server, or it doesn't answer
+  64   wrong usage
+  77   the server refuses this user
+  130  interrupted
+"""
+
+STATUS = """\
+exit codes:
+  0  held             an engine is awake
+  1  free             nobody holds the lock
+  2  no server        nobody answers. (A holder serves on without its lock server.)
+  3  not yet          FENCING or RECOVERING: somebody must first be proven gone, or come back
+
+fields of --json:
+  state               FREE, HELD, FENCING or RECOVERING
+  holder              null, or engine_id, incarnation, token, granted_at, pid, members (pid, alive), endpoint;
+                      while FENCING and RECOVERING it is the one who must be gone, or come back
+  waiters             in order: engine_id, ready, needs (device: bytes), incarnation, pid, since
+  fencing             null, or since, waiting_for (reasons a person can read)
+  memory              verified or unverified
+  server_incarnation, server_pid
+  evidence, permits, switchover, alarms, token (the newest)
+Without a server: state NO_SERVER and error, and nothing else, so that nobody takes it for a free lock.
+
+examples:
+  lockctl status
+  lockctl status --json | jq -r .state
+  if lockctl status >/dev/null; then echo somebody serves; fi
+"""
+
+WATCH = """\
+Says when the server goes away and when it is back; ends with Ctrl-C. With --json each line is the object of
+`status --json` and the time (`at`); without a server: state NO_SERVER.
+
+examples:
+  lockctl watch
+  lockctl watch --json | jq -r '[.at, .state, .holder.engine_id] | @tsv'
+"""
+
+HISTORY = """\
+The server keeps the last thousand events in memory; its log has them all. With --json each line is one event
+(at, event, detail).
+
+examples:
+  lockctl history
+  lockctl history --last 20
+  lockctl history --json | jq 'select(.event == "granted")'
+"""
+
+SWITCHOVER = """\
+The holder drains (finishes what it has begun), the successor looks at its engine, the holder ends, the successor is
+granted. Until the holder is told to end, Ctrl-C calls it off, and the holder serves on. With --json each line is one
+step (phase, detail, done, ok).
+
+exit codes:
+  0  done             the successor holds the lock
+  2  no server        or it went away meanwhile: see status
+  4  not done         refused, called off, or the holder ended by itself; the last line says why
+
+examples:
+  lockctl switchover
+  lockctl switchover --to engine-b --drain-timeout 120
+"""
+
+PING = """\
+exit codes: 0 it answered; 2 it did not, or it went away
+
+examples:
+  lockctl ping
+  lockctl ping --count 3 --interval 0.2
+"""
+
+DOCTOR = """\
+Looks at the kernel, limits, clocks, core dumps, /dev/shm, GPUs, the run directory and its filesystem, the server,
+stale files, and at which processes hold a life lock. It disturbs nothing: no lock is taken on a live file. Run it
+where the engines run (in their container, as their user); as root it sees more.
+
+exit codes: 0 nothing FAILs (there may be warnings); 1 something does
+
+examples:
+  lockctl doctor
+  lockctl doctor --json | jq '.checks[] | select(.level != "ok")'
+"""
+
+HOLD = """\
+The command is killed (SIGKILL) when lockctl dies, however it dies, and when the lock is lost. In a switchover it gets
+SIGTERM once the successor is ready, and SIGKILL after --grace-s; there is nothing to drain. SIGHUP, SIGINT, SIGQUIT,
+SIGTERM, SIGUSR1 and SIGUSR2 are passed on to it. It writes no core dump. In its environment: FAILOVER_TOKEN, the
+fencing token of this grant; FAILOVER_RUN_DIR and FAILOVER_TREE, with which its processes may join.
+
+The lock is released when lockctl, the command, and every process that has inherited the command's descriptor of the
+life file are gone.
+
+The limit: a process that the command starts is neither killed nor waited for if it outlives the command and has closed
+its inherited descriptors (daemons do; so does every child of Python's subprocess). Let such processes join by
+themselves (lockserver.client.join), or end them yourself. One that has kept the descriptors isn't killed either, but
+the lock waits for it, and `lockctl doctor` names it. A command that is set-uid or has file capabilities isn't killed
+with lockctl: the kernel forbids that; the lock waits for it too.
+
+exit codes: the command's own (128+n when signal n ended it), or
+  64   wrong usage
+  69   refused         the server said no: more memory is needed than there is, say; with --no-wait also: no server
+  70   lost            the lock was lost, and the command was killed
+  75   not in time     --timeout-s is over; with --no-wait: it isn't free
+  126  can't be run    the command is there, and can't be started
+  127  not found       there is no such command
+
+examples:
+  lockctl hold --engine-id trainer -- python train.py
+  lockctl hold --engine-id a --needs GPU-8932f937-d72c-4106-c12f-20bd9faed9f6=40GiB -- ./serve --port 8000
+  lockctl hold --engine-id try --no-wait -- sleep 60 || echo "not free"
+"""

@@ -1,0 +1,390 @@
+"""`lockctl hold`: the command runs only under the lock, and never outlives it."""
+
+import os
+import pty
+import random
+import select
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.lockctl.house import LOCKCTL, House, Lines, Program, gone, until
+
+DEVICE = 64 << 20
+
+
+@pytest.fixture
+def served(house: House) -> House:
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    return house
+
+
+# -- the command and its exit code ------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_under_the_lock_and_its_exit_code_is_passed_on(served: House) -> None:
+    command = ("sh", "-c", "echo $FAILOVER_TOKEN $FAILOVER_TREE $FAILOVER_RUN_DIR; read line; exit 7")
+    program = served.hold("engine-a", command=command)
+    token, tree, run_dir = program.out.next().split()
+    holder = served.status().holder
+    assert holder is not None
+    assert (token, tree) == (str(holder.token), f"engine-a.{holder.incarnation}")
+    assert run_dir == str(served.run_dir)
+    assert program.process.stdin is not None
+    program.process.stdin.write(b"end\n")
+    program.process.stdin.flush()
+    assert program.ends() == 7
+    assert f"granted, with token {token}" in program.err.next()
+    served.until(lambda status: status.state == "FREE", "released by its end")
+
+
+def test_a_command_that_a_signal_ends_is_128_and_the_signal(served: House) -> None:
+    assert served.hold("engine-a", command=("sh", "-c", "kill -KILL $$")).ends() == 128 + 9
+    assert served.hold("engine-a", command=("sh", "-c", "kill -TERM $$")).ends() == 128 + 15
+
+
+def test_what_cant_be_run_is_told_before_the_lock_is_asked_for(house: House, tmp_path: Path) -> None:
+    """There isn't even a server."""
+    plain = tmp_path / "plain"
+    plain.write_text("")
+    for command, code, words in (
+        ("no-such-command", 127, "no-such-command: there is no such command in PATH"),
+        (str(tmp_path / "gone"), 127, "gone: there is no such command"),
+        (str(plain), 126, "plain is not executable (chmod +x)"),
+        (str(tmp_path), 126, "is a directory"),
+    ):
+        program = house.hold("engine-a", command=(command,))
+        assert program.ends() == code
+        assert words in program.err.rest()
+
+
+def test_what_exec_says_no_to_is_126_and_the_lock_is_free_again(served: House, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("#!/no/such/interpreter\n")
+    script.chmod(0o755)
+    program = served.hold("engine-a", command=(str(script),))
+    assert program.ends() == 126
+    program.err.with_words("the interpreter that it names isn't there")
+    served.until(lambda status: status.state == "FREE", "released")
+
+
+def test_a_script_without_an_interpreter_is_run_by_the_shell(served: House, tmp_path: Path) -> None:
+    script = tmp_path / "script"
+    script.write_text("echo by the shell: $1; exit 3\n")
+    script.chmod(0o755)
+    program = served.hold("engine-a", command=(str(script), "word"))
+    assert program.out.next() == "by the shell: word"
+    assert program.ends() == 3
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--engine-id", "a"),
+        ("--", "true"),
+        ("--engine-id", ".a", "--", "true"),
+        ("--engine-id", "a/b", "--", "true"),
+        ("--engine-id", "a", "--needs", "5GiB", "--", "true"),
+        ("--engine-id", "a", "--needs", "gpu=much", "--", "true"),
+        ("--engine-id", "a", "--needs", "gpu=1", "--needs", "gpu=2", "--", "true"),
+        ("--engine-id", "a", "--timeout-s", "-1", "--", "true"),
+        ("--engine-id", "a", "--grace-s", "long", "--", "true"),
+        ("--engine-id", "a", "ls", "-l"),
+    ],
+)
+def test_wrong_usage_is_64(house: House, words: tuple[str, ...]) -> None:
+    code, out, err = house.ask("hold", *words)
+    assert (code, out) == (64, "")
+    assert "lockctl hold --help" in err
+
+
+def test_the_command_writes_no_core_dump_and_has_the_signals_that_it_would_have_had(served: House) -> None:
+    script = (
+        "import resource, signal; "
+        "print(resource.getrlimit(resource.RLIMIT_CORE)[0] <= 1, sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])))"
+    )
+    program = served.hold("engine-a", command=(sys.executable, "-c", script))
+    assert program.out.next() == "True []"
+    ignored = served.hold("engine-b", command=("grep", "SigIgn", "/proc/self/status"))
+    assert int(ignored.out.next().split()[1], 16) & (1 << signal.SIGPIPE - 1) == 0
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_kill_9_of_lockctl_kills_the_command(served: House) -> None:
+    holder, command = served.holds("engine-a")
+    holder.kill()
+    until(lambda: gone(command), "the command dies")
+    served.until(lambda status: status.state == "FREE", "released")
+
+
+def test_the_command_dies_with_lockctl_even_where_no_server_could_kill_it(served: House) -> None:
+    holder, command = served.holds("engine-a")
+    os.kill(served.status().server_pid, signal.SIGSTOP)
+    holder.kill()
+    until(lambda: gone(command), "the command dies")
+
+
+def test_the_commands_end_releases_the_lock_to_the_next(served: House) -> None:
+    first, command = served.holds("engine-a")
+    second = served.hold("engine-b")
+    second.err.with_words("waiting: engine-a holds the lock")
+    assert not second.out.said
+    signal.pidfd_send_signal(command, signal.SIGKILL)
+    second.out.with_words("started")
+    assert first.ends() == 128 + 9
+
+
+def test_a_descriptor_that_the_command_passes_on_keeps_the_lock(served: House) -> None:
+    holder = served.hold("engine-a", command=("sh", "-c", "sleep 1000 & echo started $!"))
+    child = served.pidfd(int(holder.out.with_words("started").split()[1]))
+    assert holder.ends() == 0
+    second = served.hold("engine-b")
+    second.err.with_words("held by a process that did not join")
+    assert served.status().holder is not None
+    signal.pidfd_send_signal(child, signal.SIGKILL)
+    second.out.with_words("started")
+
+
+def test_a_lost_lock_kills_the_command(house: House) -> None:
+    """The server may presume a silent holder dead; so the holder ends first."""
+    server = house.serve("--unsafe-presume-dead", "--window-s", "0.5")
+    holder, command = house.holds("engine-a")
+    server.kill()
+    assert holder.ends() == 70
+    until(lambda: gone(command), "the command dies")
+    holder.err.with_words("lock lost: the lock server is away, and would soon presume us dead; the command is killed")
+
+
+def test_a_server_that_dies_costs_the_command_nothing(served: House) -> None:
+    before = served.status()
+    holder, command = served.holds("engine-a")
+    held = served.status()
+    assert before.server_pid == held.server_pid
+    os.kill(held.server_pid, signal.SIGKILL)
+    served.serve()
+    after = served.until(lambda status: status.state == "HELD", "it is back")
+    assert after.holder is not None and held.holder is not None
+    assert (after.holder.pid, after.holder.token) == (holder.pid, held.holder.token)
+    assert not gone(command)
+    second = served.hold("engine-b")
+    second.err.with_words("waiting: engine-a holds the lock")
+    holder.kill()
+    second.out.with_words("started")
+
+
+def test_signals_are_passed_on(served: House) -> None:
+    script = (
+        "trap 'echo got HUP' HUP; trap 'echo got INT' INT; trap 'echo got USR1' USR1; "
+        "trap 'kill $!; echo got TERM; exit 9' TERM; echo started $$; while :; do sleep 1000 & wait; kill $!; done"
+    )
+    holder = served.hold("engine-a", command=("sh", "-c", script))
+    holder.out.with_words("started")
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+        holder.send(number)
+        assert holder.out.next() == f"got {number.name.removeprefix('SIG')}"
+    assert holder.ends() == 9
+
+
+def test_ctrl_c_at_a_terminal_reaches_the_command_once(served: House) -> None:
+    """The terminal sends it to both; passed on it would be there twice, and a second Ctrl-C often means: at once."""
+    script = (
+        "import signal, sys\n"
+        "print('started', flush=True)\n"
+        "print('got', signal.sigtimedwait([signal.SIGINT], 30).si_signo, flush=True)\n"
+        "print('and then', signal.sigtimedwait([signal.SIGINT, signal.SIGUSR1], 30).si_signo, flush=True)\n"
+    )
+    mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGUSR1])\n"
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        words = [*LOCKCTL, "--run-dir", str(served.run_dir), "hold", "--engine-id", "a", "--quiet"]
+        os.execv(sys.executable, [*words, "--", sys.executable, "-c", mask + script])
+    served.pidfd(pid)
+    lines = Lines(terminal)
+    lines.with_words("started")
+    os.kill(pid, signal.SIGSTOP)  # so that two can't become one on the way
+    os.write(terminal, b"\x03")
+    lines.with_words(f"got {signal.SIGINT:d}")
+    os.kill(pid, signal.SIGUSR1)
+    os.kill(pid, signal.SIGCONT)
+    lines.with_words(f"and then {signal.SIGUSR1:d}")  # lockctl takes SIGINT first, since its number is lower
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    os.close(terminal)
+
+
+def test_a_signal_while_it_waits_just_ends_it(served: House) -> None:
+    served.holds("engine-a")
+    waiting = served.hold("engine-b")
+    waiting.err.with_words("waiting:")
+    waiting.send(signal.SIGINT)
+    assert waiting.ends() == -signal.SIGINT
+    served.until(lambda status: not status.waiters, "its place in the queue is gone")
+
+
+# -- at any moment ----------------------------------------------------------------------------------------------------
+
+ROUNDS = 40
+WITNESS = (
+    "import fcntl, os, sys\n"
+    "witness = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)\n"
+    "try: fcntl.flock(witness, fcntl.LOCK_EX | fcntl.LOCK_NB)\n"
+    "except BlockingIOError: os.open(sys.argv[1] + '.two', os.O_CREAT)\n"
+    "print('started', os.getpid(), flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+def test_kill_9_of_any_lockctl_at_any_moment_never_lets_two_commands_run(served: House, tmp_path: Path) -> None:
+    """Each command locks the same file; its lock goes with it. One that finds it locked leaves a mark."""
+    seed = int(os.environ.get("FAILOVER_HOLD_SEED") or random.SystemRandom().randrange(1 << 32))
+    print(f"FAILOVER_HOLD_SEED={seed}")
+    chance = random.Random(seed)
+    witness = str(tmp_path / "witness")
+
+    def start(number: int) -> Program:
+        return served.hold(f"engine-{number}", "--quiet", command=(sys.executable, "-IS", "-c", WITNESS, witness))
+
+    programs = [start(number) for number in range(3)]
+    for _ in range(ROUNDS):
+        victim = chance.randrange(len(programs))
+        select.select([], [], [], chance.choice([0, 0.001, 0.02, 0.1]))
+        programs[victim].kill()
+        programs[victim] = start(victim)
+    alive = {program.pid: program for program in programs}
+    while alive:
+        holder = served.until(lambda s: bool(s.holder and s.holder.pid in alive), "one of those who live holds").holder
+        assert holder is not None
+        held = alive.pop(holder.pid)
+        held.out.with_words("started")
+        held.kill()
+    assert not Path(witness + ".two").exists()
+
+
+# -- switchover -------------------------------------------------------------------------------------------------------
+
+
+def test_in_a_switchover_the_command_gets_sigterm_once_the_successor_is_ready(served: House) -> None:
+    script = "trap 'kill $!; echo got TERM; exit 0' TERM; echo started $$; sleep 1000 & wait"
+    holder = served.hold("engine-a", command=("sh", "-c", script))
+    holder.out.with_words("started")
+    second = served.hold("engine-b")
+    second.err.with_words("waiting:")
+    assert served.ask("switchover")[0] == 0
+    assert holder.out.next() == "got TERM"
+    assert holder.ends() == 0
+    second.out.with_words("started")
+
+
+def test_a_command_that_does_not_end_is_killed_after_the_grace(served: House) -> None:
+    holder = served.hold("engine-a", "--grace-s", "0.1", command=("sh", "-c", "trap '' TERM; echo started; sleep 1000"))
+    holder.out.with_words("started")
+    second = served.hold("engine-b")
+    second.err.with_words("waiting:")
+    switchover = served.lockctl("switchover")
+    assert holder.ends() == 128 + 9
+    switchover.out.with_words("exiting")
+    served.until(lambda status: status.holder is not None, "the shell's child has the descriptor, and keeps the lock")
+    os.killpg(holder.pid, signal.SIGKILL)
+    assert switchover.ends() == 0
+
+
+# -- waiting ----------------------------------------------------------------------------------------------------------
+
+
+def test_while_it_waits_it_says_what_for(house: House) -> None:
+    waiting = house.hold("engine-b")
+    assert waiting.err.next() == f"lockctl hold: waiting: no lock server at {house.run_dir}"
+    house.serve()
+    waiting.out.with_words("started")
+    third = house.hold("engine-c")
+    holder = house.status().holder
+    assert holder is not None
+    line = third.err.next()
+    assert f"waiting: engine-b holds the lock (process {waiting.pid}, token {holder.token}, granted 20" in line
+    assert line.endswith("; we are next")
+    fourth = house.hold("engine-d")
+    assert fourth.err.next().endswith("; 1 before us")
+    third.kill()
+    assert fourth.err.next().endswith("; we are next")
+
+
+def test_quiet_says_nothing(served: House) -> None:
+    first, command = served.holds("engine-a", "--quiet")
+    second = served.hold("engine-b", "--quiet")
+    served.until(lambda status: bool(status.waiters), "engine-b waits")
+    signal.pidfd_send_signal(command, signal.SIGKILL)
+    second.out.with_words("started")
+    second.kill()
+    assert (first.err.rest(), second.err.rest()) == ("", "")
+
+
+def test_the_time_to_wait_is_over_is_75_with_the_reason(served: House) -> None:
+    served.holds("engine-a")
+    code, out, err = served.ask("hold", "--engine-id", "engine-b", "--timeout-s", "0.3", "--", "echo", "ran")
+    assert (code, out) == (75, "")
+    assert "not acquired within 0.3 s: engine-a holds the lock" in err.splitlines()[-1]
+    served.until(lambda status: not status.waiters, "its place in the queue is gone")
+
+
+def test_without_a_server_the_time_to_wait_ends_too(house: House) -> None:
+    code, _, err = house.ask("hold", "--engine-id", "engine-b", "--timeout-s", "0.2", "--", "true")
+    assert code == 75
+    assert "not acquired within 0.2 s: no lock server" in err
+
+
+def test_no_wait_is_75_at_once_if_it_isnt_free_and_runs_if_it_is(served: House) -> None:
+    ran = served.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "echo", "ran")
+    assert ran[:2] == (0, "ran\n")
+    served.holds("engine-a")
+    code, out, err = served.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "echo", "ran")
+    assert (code, out) == (75, "")
+    assert "engine-a holds the lock" in err
+
+
+def test_no_wait_without_a_server_is_69(house: House) -> None:
+    code, _, err = house.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "true")
+    assert code == 69
+    assert f"no lock server at {house.run_dir}" in err
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def devices(house: House) -> Path:
+    """A host device of 64 MiB."""
+    directory = house.run_dir.parent / "devices"
+    directory.mkdir()
+    with open(directory / "0", "wb") as device:
+        device.truncate(DEVICE)
+    house.serve("--memory", "host", "--host-devices", str(directory))
+    return directory
+
+
+def test_a_need_that_can_never_be_met_is_69(house: House, devices: Path) -> None:
+    for need, words in (("host:0=65MiB", "and it has"), ("host:9=1MiB", "no device 'host:9' is known here")):
+        code, _, err = house.ask("hold", "--engine-id", "engine-a", "--needs", need, "--", "true")
+        assert code == 69
+        assert "refused: " in err
+        assert words in err
+
+
+def test_memory_that_somebody_has_is_waited_for_and_named(house: House, devices: Path) -> None:
+    script = (
+        "import fcntl, os, struct, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
+        "fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack('hhqqi4x', fcntl.F_WRLCK, 0, 0, 32 << 20, 0)); "
+        "print('has it', flush=True); sys.stdin.read()"
+    )
+    stranger = house.run(sys.executable, "-c", script, str(devices / "0"))
+    stranger.out.with_words("has it")
+    waiting = house.hold("engine-a", "--needs", "host:0=48MiB")
+    waiting.err.with_words("memory: engine-a needs")
+    assert house.ask("hold", "--engine-id", "b", "--needs", "host:0=48MiB", "--no-wait", "--", "true")[0] == 75
+    stranger.kill()
+    waiting.out.with_words("started")
+    assert house.status().memory == "verified"

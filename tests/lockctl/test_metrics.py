@@ -1,0 +1,162 @@
+"""The lock as metrics: what a scrape says, and what is counted from one state to the next."""
+
+import http.client
+import socket
+import sys
+from collections.abc import Callable, Iterator
+
+import msgspec
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from lockserver import messages as m
+from lockserver.metrics import Metrics
+from tests.lockctl.house import House, until
+from tests.lockctl.test_table import FENCING, HELD, HOLDER, WAITER
+
+FREE = msgspec.structs.replace(HELD, state="FREE", holder=None, waiters=[])
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def metrics(clock: Clock) -> Metrics:
+    return Metrics(("127.0.0.1", 0), clock)
+
+
+def scrape(address: tuple[str, int]) -> dict[str, float]:
+    """Every sample, by its name and labels."""
+    connection = http.client.HTTPConnection(*address, timeout=20)
+    connection.request("GET", "/metrics")
+    body = connection.getresponse().read().decode()
+    connection.close()
+    samples = {}
+    for family in text_string_to_metric_families(body):
+        assert family.name.startswith("failover_lock_")
+        assert family.documentation
+        assert family.type in ("gauge", "counter", "histogram")
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            samples[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return samples
+
+
+def granted(token: int) -> m.Status:
+    return msgspec.structs.replace(HELD, token=token, holder=msgspec.structs.replace(HOLDER, token=token))
+
+
+def test_the_state_is_one_of_four_and_the_gauges_are_the_status(metrics: Metrics) -> None:
+    metrics.observe(FREE)
+    metrics.observe(msgspec.structs.replace(HELD, alarms=["a", "b"]))
+    seen = scrape(metrics.address)
+    states = {name: value for name, value in seen.items() if name.startswith("failover_lock_state{")}
+    assert states == {
+        "failover_lock_state{state=FREE}": 0,
+        "failover_lock_state{state=HELD}": 1,
+        "failover_lock_state{state=FENCING}": 0,
+        "failover_lock_state{state=RECOVERING}": 0,
+    }
+    assert seen["failover_lock_token"] == 7
+    assert (seen["failover_lock_waiters"], seen["failover_lock_waiters_ready"]) == (1, 1)
+    assert seen["failover_lock_members"] == 2
+    assert seen["failover_lock_memory_verified"] == 1
+    assert seen["failover_lock_alarms"] == 2
+    assert seen["failover_lock_granted_timestamp_seconds"] == 1795143408
+
+
+def test_without_a_holder_the_gauges_go_back(metrics: Metrics) -> None:
+    metrics.observe(HELD)
+    metrics.observe(msgspec.structs.replace(FREE, waiters=[msgspec.structs.replace(WAITER, ready=False)]))
+    seen = scrape(metrics.address)
+    assert (seen["failover_lock_members"], seen["failover_lock_granted_timestamp_seconds"]) == (0, 0)
+    assert (seen["failover_lock_waiters"], seen["failover_lock_waiters_ready"]) == (1, 0)
+
+
+def test_a_handoff_is_a_fencing_a_grant_and_the_time_between(metrics: Metrics, clock: Clock) -> None:
+    metrics.observe(FREE)
+    for status, seconds in ((granted(8), 10), (FENCING, 0.03), (FENCING, 0.04), (granted(9), 5)):
+        metrics.observe(status)
+        clock.now += seconds
+    seen = scrape(metrics.address)
+    assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (2, 1)
+    assert seen["failover_lock_fencing_duration_seconds_count"] == 1
+    assert seen["failover_lock_fencing_duration_seconds_sum"] == pytest.approx(0.07)
+
+
+def test_a_handoff_within_one_turn_of_the_loop_counts_too(metrics: Metrics) -> None:
+    metrics.observe(HELD)
+    metrics.observe(granted(8))
+    seen = scrape(metrics.address)
+    assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (1, 1)
+    assert seen["failover_lock_fencing_duration_seconds_count"] == 1
+
+
+def test_the_holder_that_a_new_server_finds_was_granted_by_another(metrics: Metrics) -> None:
+    metrics.observe(msgspec.structs.replace(HELD, state="RECOVERING"))
+    metrics.observe(HELD)
+    seen = scrape(metrics.address)
+    assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (0, 0)
+
+
+def test_a_holder_that_comes_back_was_fenced_and_nobody_was_granted(metrics: Metrics) -> None:
+    for status in (HELD, FENCING, HELD):
+        metrics.observe(status)
+    seen = scrape(metrics.address)
+    assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (0, 1)
+    assert seen["failover_lock_fencing_duration_seconds_count"] == 0
+
+
+def test_where_nobody_waits_the_time_ends_with_the_proof(metrics: Metrics, clock: Clock) -> None:
+    for status, seconds in ((HELD, 1), (FENCING, 0.5), (FREE, 3600), (granted(8), 1)):
+        metrics.observe(status)
+        clock.now += seconds
+    seen = scrape(metrics.address)
+    assert seen["failover_lock_fencing_duration_seconds_count"] == 1
+    assert seen["failover_lock_fencing_duration_seconds_sum"] == pytest.approx(0.5)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        number = probe.getsockname()[1]
+    yield number
+
+
+def test_a_real_server_serves_them(house: House, port: int) -> None:
+    house.serve("--metrics", f"127.0.0.1:{port}")
+    holder, _ = house.holds("engine-a")
+    second = house.hold("engine-b")
+    house.until(lambda status: bool(status.waiters), "engine-b waits")
+
+    def says(sample: str, value: float) -> Callable[[], bool]:
+        return lambda: scrape(("127.0.0.1", port)).get(sample) == value
+
+    until(says("failover_lock_waiters", 1), "the queue is seen")
+    assert scrape(("127.0.0.1", port))["failover_lock_state{state=HELD}"] == 1
+    holder.kill()
+    second.out.with_words("started")
+    until(says("failover_lock_grants_total", 2), "the second grant is counted")
+    seen = scrape(("127.0.0.1", port))
+    assert seen["failover_lock_fencings_total"] == 1
+    assert seen["failover_lock_fencing_duration_seconds_count"] == 1
+
+
+def test_a_taken_address_ends_the_server_with_a_sentence(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        server = house.run(
+            *(sys.executable, "-m", "lockserver", "--run-dir", str(house.run_dir), "--memory", "none"),
+            *("--metrics", where),
+        )
+        assert server.ends() == 1
+    assert f"lockserver: can't listen on {where} for metrics" in server.err.rest()

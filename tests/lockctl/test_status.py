@@ -1,0 +1,189 @@
+"""`lockctl status`: what it says, in words and for scripts, and its exit codes."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+
+import pytest
+
+from lockserver import lockctl
+from tests.lockctl.house import DEADLINE_S, LOCKCTL, ROOT, House
+from tests.sidecar.processes import Child
+
+NAMED = ["state", "holder", "waiters", "fencing", "memory", "server_incarnation", "server_pid"]
+OURS = ["evidence", "permits", "switchover", "alarms", "token"]
+HOLDER = ["engine_id", "incarnation", "token", "granted_at", "pid", "members", "endpoint"]
+
+
+def test_without_a_server_it_is_2_and_no_state_that_could_be_taken_for_a_free_lock(house: House) -> None:
+    code, out, err = house.ask("status")
+    assert (code, out) == (2, "")
+    assert f"no lock server: there is no directory {house.run_dir}" in err
+    code, out, err = house.ask("status", "--json")
+    assert code == 2
+    assert set(json.loads(out)) == {"state", "error"}
+    assert json.loads(out)["state"] == "NO_SERVER"
+
+
+def test_a_killed_servers_socket_is_told_from_no_server(house: House) -> None:
+    house.serve().kill()
+    code, _, err = house.ask("status")
+    assert code == 2
+    assert "it was killed. Start it again: lockserver --run-dir" in err
+
+
+def test_a_stopped_server_is_named_as_silent(house: House) -> None:
+    server = house.serve()
+    server.send(signal.SIGSTOP)
+    code, out, err = house.ask("--answer-timeout-s", "0.2", "status")
+    assert (code, out) == (2, "")
+    assert f"is process {server.pid} stopped" in err
+
+
+def test_recovering_is_3(house: House) -> None:
+    house.serve(settle_s="3600")
+    code, out, _ = house.ask("status", "--json")
+    assert code == 3
+    status = json.loads(out)
+    assert status["state"] == "RECOVERING"
+    assert status["fencing"]["waiting_for"]
+    code, out, _ = house.ask("status")
+    assert code == 3
+    assert out.startswith("RECOVERING  ")
+    assert "waits for\n  - " in out
+
+
+def test_free_is_1_and_nobody_is_the_holder(house: House) -> None:
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    code, out, _ = house.ask("status", "--json")
+    assert code == 1
+    status = json.loads(out)
+    assert (status["state"], status["holder"], status["waiters"], status["fencing"]) == ("FREE", None, [], None)
+    code, out, _ = house.ask("status")
+    assert code == 1
+    assert out.startswith("FREE  ")
+    assert "what to do\n  - nobody serves: start an engine" in out
+
+
+def test_held_is_0_with_exactly_the_fields_that_scripts_rely_on(house: House) -> None:
+    server = house.serve()
+    holder, _ = house.holds("engine-a", "--serving", "http://10.0.0.7:8000")
+    waiter = house.hold("engine-b", "--needs", "gpu0=40GiB")
+    house.until(lambda s: len(s.waiters) == 1 and bool(s.holder and s.holder.endpoint), "one serves, one waits")
+    code, out, err = house.ask("status", "--json")
+    assert (code, err) == (0, "")
+    status = json.loads(out)
+    assert sorted(status) == sorted(NAMED + OURS)
+    assert sorted(status["holder"]) == sorted(HOLDER)
+    assert status["holder"]["engine_id"] == "engine-a"
+    assert status["holder"]["pid"] == holder.pid
+    assert status["holder"]["endpoint"] == "http://10.0.0.7:8000"
+    assert status["holder"]["members"][0]["pid"] == holder.pid
+    assert len(status["holder"]["members"]) == 2
+    assert status["holder"]["token"] == status["token"]
+    first = status["waiters"][0]
+    assert (first["engine_id"], first["ready"], first["needs"]) == ("engine-b", True, {"gpu0": 40 << 30})
+    assert status["memory"] == "unverified"
+    assert status["server_pid"] == server.pid
+
+    code, out, _ = house.ask("status")
+    assert code == 0
+    assert out.startswith("HELD  engine-a is awake, granted ")
+    assert " ago (20" in out
+    assert "http://10.0.0.7:8000" in out
+    assert f"process {waiter.pid}  needs 40 GiB of gpu0" in out
+    assert "\x1b" not in out, "colours in what is no terminal"
+    assert house.ask("status", environment={"FAILOVER_RUN_DIR": "/nowhere"})[0] == 0, "the flag beats the environment"
+
+
+def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_command(house: House) -> None:
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    here = str(house.run_dir)
+    from_environment = house.run(*LOCKCTL, "status", environment={"FAILOVER_RUN_DIR": here})
+    from_behind = house.run(*LOCKCTL, "status", "--run-dir", here, environment={"FAILOVER_RUN_DIR": "/nowhere"})
+    assert (from_environment.ends(), from_behind.ends()) == (1, 1)
+
+
+def test_fencing_is_3_and_says_what_for_and_what_to_do(house: House) -> None:
+    house.serve()
+    holder = house.hold("engine-a", command=("sh", "-c", "sleep 1000 & echo started $!; wait"))
+    child = house.pidfd(int(holder.out.with_words("started").split()[1]))
+    house.hold("engine-b")
+    house.until(lambda status: len(status.waiters) == 1, "engine-b waits")
+    holder.kill()
+    house.until(
+        lambda s: bool(s.fencing and any("did not join" in reason for reason in s.fencing.waiting_for)),
+        "the child that it left behind keeps the life lock",
+    )
+    code, out, _ = house.ask("status", "--json")
+    assert code == 3
+    assert json.loads(out)["state"] == "FENCING"
+    code, out, _ = house.ask("status")
+    assert code == 3
+    assert out.startswith("FENCING  nobody is granted yet")
+    assert "life lock of engine-a." in out
+    assert "what to do\n  - `lockctl doctor` names the processes" in out
+    signal.pidfd_send_signal(child, signal.SIGKILL)
+    house.until(lambda s: bool(s.holder and s.holder.engine_id == "engine-b"), "engine-b is granted")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user")
+@pytest.mark.parametrize(
+    ("mode", "words"), [(0o700, "--allow-uid and --socket-mode"), (0o755, "user 65534 is not allowed here")]
+)
+def test_another_user_is_refused_with_the_way_out(house: House, mode: int, words: str) -> None:
+    house.serve("--socket-mode", "666")
+    house.run_dir.parent.chmod(0o755)
+    house.run_dir.chmod(mode)
+    reading, writing = os.pipe()
+
+    def look(say: Callable[[str], None]) -> None:
+        os.setuid(65534)
+        with open(writing, "w") as err, contextlib.redirect_stderr(err):
+            code = lockctl.main(["--run-dir", str(house.run_dir), "status"])
+        say(f"exit code {code}")
+
+    with Child(look) as child:
+        assert child.line() == "exit code 77"
+    os.close(writing)
+    with open(reading) as err:
+        assert words in err.read()
+
+
+def test_usage_errors_are_64_and_say_where_help_is(house: House) -> None:
+    for words in (("bogus",), ("status", "--bogus"), ("history", "--last", "0"), ("ping", "--interval", "x"), ()):
+        code, out, err = house.ask(*words)
+        assert (code, out) == (64, "")
+        assert "--help" in err
+    program = house.run(*LOCKCTL, "status", environment={"FAILOVER_RUN_DIR": ""})
+    assert program.ends() == 64
+    assert "which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR" in program.err.next()
+
+
+@pytest.mark.parametrize("command", ["status", "watch", "history", "switchover", "ping", "doctor", "hold"])
+def test_every_command_explains_itself_with_examples_and_exit_codes(house: House, command: str) -> None:
+    code, out, _ = house.ask(command, "--help")
+    assert code == 0
+    assert f"examples:\n  lockctl {command}" in out
+    if command not in ("watch", "history"):
+        assert "exit codes" in out
+
+
+def test_a_reader_that_leaves_and_a_full_disk_are_no_tracebacks(house: House) -> None:
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    command = [*LOCKCTL, "--run-dir", str(house.run_dir), "history"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    left = subprocess.run(command, cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+    os.close(writing)
+    assert (left.returncode, left.stderr) == (141, b"")
+    with open("/dev/full", "wb") as full:
+        lost = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE_S)
+    assert lost.returncode == 74
+    assert lost.stderr == b"lockctl: can't write to the standard output: No space left on device\n"

@@ -1,0 +1,155 @@
+"""`lockctl switchover`: done, refused, called off; each with its reason and its exit code."""
+
+import json
+import signal
+import sys
+
+from tests.lockctl.house import House, Program
+
+
+def engine(house: House, engine_id: str, kind: str = "obedient") -> Program:
+    """Registered, and in the queue or granted."""
+    program = house.run(sys.executable, "-m", "tests.lockctl.engine", str(house.run_dir), engine_id, kind)
+    program.out.with_words("registered")
+    house.until(
+        lambda s: engine_id in [*(w.engine_id for w in s.waiters), s.holder.engine_id if s.holder else ""],
+        f"{engine_id} has asked",
+    )
+    return program
+
+
+def test_done_is_0_and_says_each_step(house: House) -> None:
+    house.serve()
+    old = engine(house, "engine-a")
+    old.out.with_words("granted")
+    engine(house, "engine-b")
+    third = engine(house, "engine-c")
+    code, out, err = house.ask("switchover", "--to", "engine-c", "--drain-timeout", "30")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()] == ["draining", "checking", "exiting", "done"]
+    assert out.splitlines()[-1].startswith("done       engine-c holds the lock, with token ")
+    assert old.ends() == 0
+    assert third.out.with_words("granted")
+
+
+def test_json_is_a_step_a_line(house: House) -> None:
+    house.serve()
+    engine(house, "engine-a")
+    engine(house, "engine-b")
+    code, out, _ = house.ask("switchover", "--json")
+    assert code == 0
+    steps = [json.loads(line) for line in out.splitlines()]
+    assert all(sorted(step) == ["detail", "done", "ok", "phase"] for step in steps)
+    assert [(step["phase"], step["done"], step["ok"]) for step in (steps[0], steps[-1])] == [
+        ("draining", False, False),
+        ("done", True, True),
+    ]
+
+
+def test_refused_is_4_with_the_reason(house: House) -> None:
+    assert house.ask("switchover")[0] == 2
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    code, out, _ = house.ask("switchover")
+    assert (code, out) == (4, "refused    there is no holder to take over from: the lock is FREE\n")
+    engine(house, "engine-a")
+    code, out, _ = house.ask("switchover")
+    assert code == 4
+    assert "there is no waiter, alive and ready" in out
+    engine(house, "engine-b")
+    code, out, _ = house.ask("switchover", "--to", "engine-z")
+    assert code == 4
+    assert "no waiter named engine-z is there" in out
+
+
+def test_called_off_by_the_holder_or_by_time_is_4_and_it_serves_on(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "sick")
+    engine(house, "engine-b")
+    code, out, _ = house.ask("switchover")
+    assert code == 4
+    assert out.splitlines()[-1] == "aborted    the holder could not drain: RuntimeError: a request is stuck"
+    holder.out.with_words("serves on: the holder could not drain")
+    holder.kill()
+    slow = engine(house, "engine-c", "slow")
+    house.until(lambda s: bool(s.holder and s.holder.engine_id == "engine-b"), "engine-b is granted")
+    assert house.ask("switchover")[0] == 0
+    engine(house, "engine-d")
+    code, out, _ = house.ask("switchover", "--drain-timeout", "0.05")
+    assert code == 4
+    assert "draining took too long" in out
+    slow.out.with_words("serves on: draining took too long")
+
+
+def test_ctrl_c_calls_it_off_and_the_holder_serves_on(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    switchover.send(signal.SIGINT)
+    assert switchover.ends() == 4
+    assert switchover.out.rest() == "aborted    it was called off"
+    assert "calling it off" in switchover.err.rest()
+    holder.out.with_words("serves on: it was called off")
+    status = house.status()
+    assert (status.state, status.switchover) == ("HELD", None)
+
+
+def test_one_who_is_killed_calls_it_off_too(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    switchover.kill()
+    holder.out.with_words("serves on: the one who asked for it has gone")
+
+
+def test_ctrl_c_after_the_holder_was_told_to_end_is_too_late_and_says_so(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "stubborn")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover")
+    switchover.out.with_words("exiting")
+    holder.out.with_words("told to end")
+    switchover.send(signal.SIGINT)
+    assert "no switchover that could still be called off" in switchover.out.with_words("too late")
+    holder.kill()
+    switchover.out.with_words("done       engine-b holds the lock")
+    assert switchover.ends() == 0
+
+
+def test_a_second_ctrl_c_leaves(house: House) -> None:
+    server = house.serve()
+    engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    server.send(signal.SIGSTOP)
+    switchover.send(signal.SIGINT)
+    switchover.err.with_words("calling it off")
+    switchover.send(signal.SIGINT)
+    assert switchover.ends() == 130
+
+
+def test_a_holder_that_ends_by_itself_meanwhile_is_4(house: House) -> None:
+    house.serve()
+    holder = engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    holder.kill()
+    switchover.out.with_words("died")
+    assert switchover.ends() == 4
+
+
+def test_a_server_that_goes_meanwhile_is_2(house: House) -> None:
+    server = house.serve()
+    engine(house, "engine-a", "slow")
+    engine(house, "engine-b")
+    switchover = house.lockctl("switchover", "--drain-timeout", "3600")
+    switchover.out.with_words("draining")
+    server.kill()
+    assert switchover.ends() == 2
+    assert "went away" in switchover.err.rest()

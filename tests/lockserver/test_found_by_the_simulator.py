@@ -1,0 +1,98 @@
+"""Rules that the simulator taught us, as directed tests: it would need many schedules to come to them again."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lockserver import events as e
+from lockserver import messages as m
+from lockserver.machine import Machine, State
+from lockserver.messages import ACTIVE, INIT
+from lockserver.onlooker import Onlooker
+from lockserver.record import Record
+from tests.lockserver.test_client_async import server_at
+
+BOOT = "boot-1"
+LIFE = (1, 2)
+
+
+class Told:
+    """A machine, and everything that it has asked for, in order."""
+
+    def __init__(self, started: e.Started) -> None:
+        self.machine = Machine(e.Config(server_incarnation="s", boot_id=BOOT))
+        self.effects: list[e.Effect] = []
+        self.processes = 0
+        self.feed(started)
+
+    def feed(self, event: e.Event) -> None:
+        for effect in self.machine.handle(event, e.Time(1.0, 1.0)):
+            self.effects.append(effect)
+            if isinstance(effect, e.Persist):
+                self.feed(e.Persisted(effect.seq))
+
+    def hears(self, conn: int, message: m.ClientMessage) -> None:
+        self.processes += 1
+        peers = ()
+        if isinstance(message, m.Register | m.Join):
+            peers = (e.Peer(self.processes, f"pidfs:{self.processes}", self.processes),)
+        self.feed(e.Received(conn, message, peers, life_held=True, secret="s"))
+
+    def registers(self, conn: int, **claims: int) -> None:
+        self.hears(conn, m.Register(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn, claims=claims))
+
+    def joins(self, conn: int) -> None:
+        self.hears(conn, m.Join(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn))
+
+    def said(self, conn: int) -> list[str]:
+        return [type(x.message).__name__ for x in self.effects if isinstance(x, e.Send) and x.conn == conn]
+
+
+def free(token: int = 10) -> e.Started:
+    return e.Started(Record(BOOT, token))
+
+
+def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
+    told = Told(free())
+    told.registers(1)
+    told.joins(2)
+    sent = [(x.conn, type(x.message).__name__) for x in told.effects if isinstance(x, e.Send)]
+    assert sent.index((1, "Keep")) < sent.index((2, "Welcome"))
+
+
+def test_who_claims_what_has_ended_is_followed_in_by_nobody() -> None:
+    told = Told(free(token=10))
+    told.registers(1, active=5)
+    assert told.said(1) == ["Refused"]
+    told.joins(2)
+    assert told.said(2) == ["Refused"]
+
+
+def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_look_like_a_free_lock() -> None:
+    told = Told(e.Started(None))
+    told.registers(1, init=0)
+    record = [x.record for x in told.effects if isinstance(x, e.Persist)][-1]
+    assert INIT in record.permits and record.active is None
+    successor = Told(e.Started(record))
+    assert successor.machine.state is State.RECOVERING
+    successor.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
+    successor.hears(1, m.Acquire(lock=ACTIVE))
+    assert "Granted" not in successor.said(1)
+
+
+def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    (run_dir / "holder.json").write_text('{"torn')
+    for _ in range(2):
+        with server_at(run_dir), Onlooker(run_dir) as onlooker:
+            status = onlooker.ask(m.AskStatus(), m.Status)
+            assert any("can't be read" in alarm for alarm in status.alarms)
+    assert not (run_dir / "holder.json").exists()
+
+
+def test_a_second_server_on_the_directory_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
+    with server_at(tmp_path / "run") as first:
+        command = [sys.executable, "-m", "lockserver", "--run-dir", str(tmp_path / "run"), "--memory", "none"]
+        second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        assert second.returncode == 1 and f"process {first.pid}" in second.stderr and "Traceback" not in second.stderr
