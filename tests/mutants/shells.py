@@ -2,4 +2,81 @@
 
 from tests.mutants.rules import Mutant
 
-SHELLS: tuple[Mutant, ...] = ()
+RULES = "tests/chaos/test_shell_rules.py"
+SERVER = "lockserver/server.py"
+
+SHELLS = (
+    Mutant(
+        "cloexec",
+        "received descriptors are close-on-exec",
+        (("sidecar/frames.py", "_CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)", "_CONTROL_BYTES)"),),
+        tests=("tests/sidecar/test_frames.py", RULES),
+    ),
+    Mutant(
+        "probe-takes-nothing",
+        "a life lock is looked at, never taken",
+        (
+            (
+                "sidecar/lifelock.py",
+                "answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _ANY_LOCK)",
+                "fd = os.open(self.path, os.O_RDWR)\n            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _ANY_LOCK)\n            answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _READ_LOCK)",
+            ),
+        ),
+        tests=("tests/sidecar/test_lifelock.py", RULES),
+    ),
+    Mutant(
+        "arming-order",
+        "pidfds are armed when a process joins, not at the grant",
+        (
+            (
+                "lockserver/forest.py",
+                "            self.turn.out.append(WatchDeath(peer.process))\n",
+                "            pass\n",
+            ),
+        ),
+        tests=("tests/lockserver/test_rules.py", RULES),
+    ),
+    Mutant(
+        "listen-before-name",
+        "the socket has its name only once it listens",
+        (
+            (
+                SERVER,
+                "            self._listener.bind(address)\n",
+                "            self._listener.bind(address)\n        os.rename(early, path)\n        time.sleep(0.2)\n        early = path\n",
+            ),
+            (SERVER, "        os.rename(early, path)\n        self._socket_inode", "        self._socket_inode"),
+        ),
+        tests=(RULES,),
+    ),
+    Mutant(
+        "parent-check",
+        "a child armed after its parent's death ends itself",
+        (("sidecar/process.py", "    if gone:\n", "    if False:\n"),),
+        tests=(RULES,),
+    ),
+    Mutant(
+        "rename",
+        "the holder file is replaced, never written over",
+        (("sidecar/durable.py", 'self._temporary = name + ".tmp"', "self._temporary = name"),),
+        tests=(RULES,),
+    ),
+    Mutant(
+        "one-server",
+        "one server per directory",
+        (("sidecar/durable.py", "            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n"),),
+        tests=(RULES,),
+    ),
+    Mutant(
+        "late-event",
+        "a late event of a closed connection is nobody's death",
+        ((SERVER, "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
+        tests=(RULES,),
+    ),
+    Mutant(
+        "kill-the-rest",
+        "what outlives its main process is killed",
+        (("lockserver/machine.py", "            self.forest.kill_rest(tree)\n", "            pass\n"),),
+        tests=("tests/lockserver/test_rules.py",),
+    ),
+)
