@@ -109,8 +109,7 @@ class _Session:
         self.listeners: set[Callable[[], object]] = set()
         """Called, in whatever thread turns the wheel, when something has happened that a caller may wait for."""
 
-    # -- who turns the wheel: the thread, or a caller that waits
-    # --------------------------------------------------------
+    # -- who turns the wheel: the thread, or a caller that waits ---------------------------------------------------
 
     def tell(self, event: c.Event) -> None:
         """From any thread."""
@@ -213,8 +212,7 @@ class _Session:
         self._epoll.close()
         close_all((self._bell, self._aside))
 
-    # -- the machine
-    # -----------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------------
 
     def _feed(self, event: c.Event) -> None:
         pending: deque[c.Event] = deque([event])
@@ -265,8 +263,7 @@ class _Session:
     def on_switchover(self, effect: c.Effect) -> None:
         """For main processes: `BeginDrain`, `ServeOn`, `End`."""
 
-    # -- the connection
-    # --------------------------------------------------------------------------------------------------
+    # -- the connection --------------------------------------------------------------------------------------------
 
     def _connect(self) -> c.Event:
         same = True

@@ -44,8 +44,7 @@ class Me(msgspec.Struct, frozen=True):
     main: bool
 
 
-# -- events: from the connection, and from the program
-# -------------------------------------------------------------------
+# -- events: from the connection, and from the program -------------------------------------------------------------
 
 
 class Connected(msgspec.Struct, frozen=True):
@@ -111,8 +110,7 @@ class Tick(msgspec.Struct, frozen=True):
     pass
 
 
-# -- effects
-# -------------------------------------------------------------------------------------------------------------
+# -- effects -------------------------------------------------------------------------------------------------------
 
 
 class Connect(msgspec.Struct, frozen=True):
@@ -252,8 +250,7 @@ class ClientMachine:
         self._step()
         return self._out
 
-    # -- the connection (rules 2 and 3)
-    # ----------------------------------------------------------------------------------
+    # -- the connection (rules 2 and 3) ----------------------------------------------------------------------------
 
     def _step(self) -> None:
         self.deadline = math.inf
@@ -331,8 +328,7 @@ class ClientMachine:
     def _see_directory(self, same: bool) -> None:
         self._moved_at = math.inf if same else min(self._moved_at, self._now)
 
-    # -- what the server says
-    # --------------------------------------------------------------------------------------------
+    # -- what the server says --------------------------------------------------------------------------------------
 
     def _on_heard(self, event: Heard) -> None:
         message = event.message
@@ -426,8 +422,7 @@ class ClientMachine:
         self.holds.clear()
         self._out.append(Lost(why))
 
-    # -- what the program wants
-    # ------------------------------------------------------------------------------------------
+    # -- what the program wants ------------------------------------------------------------------------------------
 
     def _on_want(self, event: Want) -> None:
         if event.lock in self.holds:

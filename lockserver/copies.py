@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.lock import Caller, Found
+from lockserver.lock import Caller
 from lockserver.tree import MAIN, Member, Stage, Tree
 
 if TYPE_CHECKING:
@@ -56,22 +56,14 @@ class Copies:
         if lock.recovery is not None:
             self.machine.token = max(self.machine.token, message.token)
         tree = self.forest.trees.get(message.tree)
-        if (
-            lock.recovery is not None
-            and lock.recovery.found is not Found.HOLDER
-            and (tree is None or tree.stage is Stage.AWAITED)
-        ):
+        if lock.in_doubt and (tree is None or tree.stage is Stage.AWAITED):
             tree = self._hearsay(message)
         own = tree is caller.tree
         known = own or (tree is lock.holder and lock.token == message.token)
+        from_file = not own and lock.recovery is not None and not lock.in_doubt
         for number, peer in zip(message.numbers, event.peers, strict=False):
             if tree is not None and known:
-                self.forest.hand_back(
-                    tree,
-                    number,
-                    peer,
-                    from_file=not own and lock.recovery is not None and lock.recovery.found is Found.HOLDER,
-                )
+                self.forest.hand_back(tree, number, peer, from_file=from_file)
             else:
                 self.forest.forget((peer,))
         self.forest.forget(event.peers[len(message.numbers) :])

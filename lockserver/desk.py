@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.lock import Caller, Found
+from lockserver.lock import Caller
 from lockserver.messages import ACTIVE, INIT
 from lockserver.tree import MAIN, Stage, Tree
 from lockserver.turn import rfc3339
@@ -72,13 +72,14 @@ class Desk:
             active.granted_at = rfc3339(self.turn.wall)
             self.machine.token = max(self.machine.token, active.token)
             self.turn.note("claimed", engine=tree.engine_id, token=active.token)
-        elif active.holder is tree and active.recovery is not None and active.recovery.found is not Found.HOLDER:
+        elif active.holder is tree and active.in_doubt:
             claimed = True  # no file tells of it yet, only a waiter did
         if INIT in message.claims and self.machine.init.holder is None:
             self.machine.init.holder, self.machine.init.told, claimed = tree, True, True
+        welcome = self._welcome(tree, MAIN)
         if claimed:
             self.machine.write()
-        self.machine.answer(event.conn, self._welcome(tree, MAIN), on_disk=claimed)
+        self.machine.answer(event.conn, welcome, on_disk=claimed)
 
     def _welcome(self, tree: Tree, number: int) -> m.Welcome:
         """Says what the process holds; a holder that is back has been told everything with it."""
@@ -99,8 +100,7 @@ class Desk:
     def _why_no_claim(self, name: str, token: int) -> str:
         """A main process says that it holds the lock. Empty if that may be."""
         lock = self.machine.active
-        hearsay = lock.recovery is not None and lock.recovery.found is not Found.HOLDER
-        if hearsay and token > lock.token:
+        if lock.in_doubt and token > lock.token:
             return ""  # a waiter told of an older holder
         if lock.holder is not None and lock.holder.name != name:
             return f"{lock.holder.engine_id} was granted the lock with token {lock.token}"

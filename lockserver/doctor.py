@@ -78,7 +78,7 @@ def _fail(check: str, found: str, do: str) -> Finding:
     return Finding(check, Level.FAIL, found, do)
 
 
-# -- the kernel and the machine ---------------------------------------------------------------------------------------
+# -- the kernel and the machine ------------------------------------------------------------------------------------
 
 
 def _kernel(patient: Patient) -> Iterator[Finding]:
@@ -214,7 +214,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
         pynvml.nvmlShutdown()
 
 
-# -- the run directory ------------------------------------------------------------------------------------------------
+# -- the run directory ---------------------------------------------------------------------------------------------
 
 
 def _directory(patient: Patient) -> Iterator[Finding]:
@@ -291,7 +291,7 @@ def _locks(path: Path) -> Finding:
     return _ok("OFD locks", "kept by this filesystem")
 
 
-# -- the server, and what lies about ----------------------------------------------------------------------------------
+# -- the server, and what lies about -------------------------------------------------------------------------------
 
 
 def _server(patient: Patient) -> Iterator[Finding]:

@@ -29,8 +29,7 @@ class Forest:
         """Trees whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Tree, Member]] = {}
 
-    # -- who belongs
-    # -----------------------------------------------------------------------------------------------------
+    # -- who belongs -----------------------------------------------------------------------------------------------
 
     def awaited(self, tenure: Tenure) -> Tree:
         """A tree of which only the file tells."""
@@ -116,8 +115,7 @@ class Forest:
         else:
             self.attach(tree, member, peer, 0)
 
-    # -- ends
-    # ------------------------------------------------------------------------------------------------------------
+    # -- ends ------------------------------------------------------------------------------------------------------
 
     def closed(self, tree: Tree, conn: int) -> bool:
         """A connection of the tree ended. True if it was the main process's."""
@@ -184,7 +182,9 @@ class Forest:
             return
         tree.probing = False
         if tree.stage is not Stage.PRESENT:
+            before = tree.life
             tree.probed(held, self.turn.now)
+            self.turn.changed = self.turn.changed or tree.life is not before
 
     def bury(self, tree: Tree, *, held_a_lock: bool) -> list[int]:
         """The proof is complete. Returns the connections that end with it.

@@ -84,7 +84,7 @@ class HeldCommand:
             return error.code
         return self._wait()
 
-    # -- until it is granted -----------------------------------------------------------------------------------------
+    # -- until it is granted ---------------------------------------------------------------------------------------
 
     def _acquire(self) -> int:
         began, timeout_s = time.monotonic(), self._options.timeout_s
@@ -123,7 +123,7 @@ class HeldCommand:
         _complain(why)
         os._exit(code)
 
-    # -- the command -------------------------------------------------------------------------------------------------
+    # -- the command -----------------------------------------------------------------------------------------------
 
     def _start(self, token: int, mask: Iterable[int]) -> None:
         """Forks, has the child acknowledged as a member, and lets it become the command.
@@ -137,7 +137,6 @@ class HeldCommand:
         signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(go)
             self._be_the_command(parent, say, hear, environment, mask)
         self._pidfd = os.pidfd_open(self._pid)
         os.close(say)
@@ -210,10 +209,14 @@ class HeldCommand:
                 self._send(came.si_signo)
 
     def _send(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return  # it has ended: somebody waits for that already
+        except PermissionError:
+            _complain(f"process {self._pid} is another user's now (set-uid) and gets no {signal.Signals(number).name}")
 
-    # -- from the client's thread ------------------------------------------------------------------------------------
+    # -- from the client's thread ----------------------------------------------------------------------------------
 
     def _on_exit(self) -> None:
         self._told_to_end = True

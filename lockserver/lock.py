@@ -62,3 +62,8 @@ class Lock:
     @property
     def held(self) -> bool:
         return self.holder is not None and self.told and self.holder.stage is Stage.PRESENT
+
+    @property
+    def in_doubt(self) -> bool:
+        """Somebody whom no file names may hold it."""
+        return self.recovery is not None and self.recovery.found is not Found.HOLDER

@@ -43,7 +43,7 @@ INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 _BY_STATE = {"HELD": HELD, "FREE": FREE}
 
 
-# -- status, watch, history -----------------------------------------------------------------------------------------
+# -- status, watch, history ----------------------------------------------------------------------------------------
 
 
 def status(options: argparse.Namespace) -> int:
@@ -100,7 +100,7 @@ def _value(value: object) -> str:
     return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
 
 
-# -- switchover -----------------------------------------------------------------------------------------------------
+# -- switchover ----------------------------------------------------------------------------------------------------
 
 
 def switchover(options: argparse.Namespace) -> int:
@@ -144,7 +144,7 @@ def _on_signals(handler: Callable[..., None], *signals: signal.Signals) -> Any:
             signal.signal(number, old)
 
 
-# -- ping -----------------------------------------------------------------------------------------------------------
+# -- ping ----------------------------------------------------------------------------------------------------------
 
 
 def ping(options: argparse.Namespace) -> int:
@@ -186,7 +186,7 @@ def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
         say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")
 
 
-# -- doctor, hold ---------------------------------------------------------------------------------------------------
+# -- doctor, hold --------------------------------------------------------------------------------------------------
 
 
 def doctor(options: argparse.Namespace) -> int:
@@ -214,7 +214,7 @@ def hold(options: argparse.Namespace) -> int:
     return holding.hold(options)
 
 
-# -- settings -------------------------------------------------------------------------------------------------------
+# -- settings ------------------------------------------------------------------------------------------------------
 
 
 def parser() -> Parser:
@@ -301,7 +301,7 @@ def _count(text: str) -> int:
     return int(text)
 
 
-# -- output ---------------------------------------------------------------------------------------------------------
+# -- output --------------------------------------------------------------------------------------------------------
 
 
 class OutputLost(Exception):
@@ -336,7 +336,7 @@ def _rfc3339(time: datetime) -> str:
     return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-# -- the command ----------------------------------------------------------------------------------------------------
+# -- the command ---------------------------------------------------------------------------------------------------
 
 
 def main(argv: list[str] | None = None) -> int:

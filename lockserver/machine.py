@@ -78,8 +78,7 @@ class Machine:
         """Answers that must not go out before a write: (the write, to whom, what)."""
         self._state = State.FREE
 
-    # -- the one door
-    # ----------------------------------------------------------------------------------------------------
+    # -- the one door ----------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
         turn = self.turn
@@ -153,8 +152,7 @@ class Machine:
     def _on_closed(self, event: e.Closed) -> None:
         self.closed(event.conn)
 
-    # -- ends (rule 1)
-    # ---------------------------------------------------------------------------------------------------
+    # -- ends (rule 1) ---------------------------------------------------------------------------------------------
 
     def closed(self, conn: int) -> None:
         caller = self.desk.callers.pop(conn, None)
@@ -207,8 +205,7 @@ class Machine:
         for conn in self.forest.bury(tree, held_a_lock=held_a_lock):
             self.desk.end_caller(conn)
 
-    # -- the lock `active`
-    # -----------------------------------------------------------------------------------------------
+    # -- the lock `active` -----------------------------------------------------------------------------------------
 
     def _step_active(self) -> None:
         lock = self.active
@@ -221,7 +218,7 @@ class Machine:
             self.switchover.enforce()
             if not self.inquest.gone(lock):
                 return
-            unknown = lock.recovery if lock.recovery is not None and lock.recovery.found is not Found.HOLDER else None
+            unknown = lock.recovery if lock.in_doubt else None
             self._release(lock)
             lock.recovery = unknown  # a waiter told of this holder; there may have been a newer one
         if lock.recovery is not None:
@@ -274,8 +271,7 @@ class Machine:
             self.turn.changed = True
             self.write()
 
-    # -- the permit `init`
-    # -----------------------------------------------------------------------------------------------
+    # -- the permit `init` -----------------------------------------------------------------------------------------
 
     def _step_init(self) -> None:
         lock = self.init
@@ -304,8 +300,7 @@ class Machine:
             self._release(self.init)
             self.write()
 
-    # -- the queue
-    # -------------------------------------------------------------------------------------------------------
+    # -- the queue -------------------------------------------------------------------------------------------------
 
     def _on_acquire(self, event: e.Received, caller: Caller) -> None:
         message, tree = event.message, caller.tree
@@ -340,8 +335,7 @@ class Machine:
         if waiter.tree.conn is not None:
             self.turn.send(waiter.tree.conn, m.Refused(why=why))
 
-    # -- writing (rule 5)
-    # ------------------------------------------------------------------------------------------------
+    # -- writing (rule 5) ------------------------------------------------------------------------------------------
 
     def write(self) -> None:
         self._seq += 1
@@ -361,7 +355,7 @@ class Machine:
     def _doubt(self) -> str:
         """What was found instead of a file must not be forgotten by writing one."""
         recovery = self.active.recovery
-        return recovery.found.name if recovery is not None and recovery.found is not Found.HOLDER else ""
+        return recovery.found.name if recovery is not None and self.active.in_doubt else ""
 
     def _tenure(self, lock: Lock) -> Tenure | None:
         tree = lock.holder
@@ -426,8 +420,7 @@ class Machine:
         else:
             self.turn.send(conn, answer)
 
-    # -- onlookers
-    # -------------------------------------------------------------------------------------------------------
+    # -- onlookers -------------------------------------------------------------------------------------------------
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = True

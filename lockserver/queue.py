@@ -50,8 +50,7 @@ class Queue:
         self._unmet: tuple[str, float] | None = None
         """Who has been waiting for memory with everything else proven, and since when."""
 
-    # -- coming and going
-    # ------------------------------------------------------------------------------------------------
+    # -- coming and going ------------------------------------------------------------------------------------------
 
     def enter(self, tree: Tree, needs: dict[str, int], *, looked: bool) -> None:
         if tree.name not in self.waiters:
@@ -87,8 +86,7 @@ class Queue:
     def wanted(self) -> bool:
         return any(waiter.ready for waiter in self.waiters.values())
 
-    # -- a look at one's engine
-    # ------------------------------------------------------------------------------------------
+    # -- a look at one's engine ------------------------------------------------------------------------------------
 
     def new_round(self) -> None:
         self.round += 1
@@ -139,8 +137,7 @@ class Queue:
             if waiter is not preferred:
                 yield waiter
 
-    # -- memory
-    # ----------------------------------------------------------------------------------------------------------
+    # -- memory ----------------------------------------------------------------------------------------------------
 
     def next(self) -> Waiter | None:
         """Who is to be granted, now that nobody holds."""
@@ -155,6 +152,7 @@ class Queue:
         if self._unmet is None or self._unmet[0] != head.tree.name:
             self._unmet = (head.tree.name, self.turn.now)
             self.turn.note("memory_awaited", engine=head.tree.engine_id)
+            self.turn.changed = True
         self._read()
         if not self.turn.reached(self._unmet[1] + self.config.memory_bound_s):
             return None

@@ -134,8 +134,7 @@ class Server:
         self._watch_directory()
         self._wake_on_signals()
 
-    # -- start and end
-    # ---------------------------------------------------------------------------------------------------
+    # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
         floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
@@ -254,8 +253,7 @@ class Server:
             connection.channel.close()
         self._lock.close()
 
-    # -- the machine
-    # -----------------------------------------------------------------------------------------------------
+    # -- the machine -----------------------------------------------------------------------------------------------
 
     def _feed(self, event: e.Event) -> None:
         """One event, and everything that its effects bring back."""
@@ -381,8 +379,7 @@ class Server:
         for conn in watchers:
             self._do_send(e.Send(conn, status))
 
-    # -- connections
-    # -----------------------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------------
 
     def _on_connect(self, _: int) -> None:
         for _turn in range(ACCEPTS_AT_A_TIME):

@@ -41,8 +41,7 @@ class Switchover:
         self.config = machine.config
         self.plan: Plan | None = None
 
-    # -- asked for by a person
-    # -------------------------------------------------------------------------------------------
+    # -- asked for by a person -------------------------------------------------------------------------------------
 
     def ask(self, asker: int, wish: m.Switchover) -> None:
         machine, turn = self.machine, self.turn
@@ -83,8 +82,7 @@ class Switchover:
             self.plan.asker = None
             self._abort("the one who asked for it has gone")
 
-    # -- how it goes on
-    # --------------------------------------------------------------------------------------------------
+    # -- how it goes on --------------------------------------------------------------------------------------------
 
     def drained(self, message: m.Drained) -> None:
         plan = self.plan

@@ -38,7 +38,7 @@ PLAIN = Paint(False)
 _TONES = {"HELD": Tone.GOOD, "FREE": Tone.CARE, "FENCING": Tone.BAD, "RECOVERING": Tone.CARE}
 
 
-# -- the whole picture ----------------------------------------------------------------------------------------------
+# -- the whole picture ---------------------------------------------------------------------------------------------
 
 
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
@@ -133,7 +133,7 @@ def _row(label: str, text: str) -> str:
     return f"{label:<{MARGIN}}  {text}".rstrip()
 
 
-# -- what to do -----------------------------------------------------------------------------------------------------
+# -- what to do ----------------------------------------------------------------------------------------------------
 
 TO_DO = (
     # Words of a reason or an alarm, and what to do about it. The first that fits is said.
@@ -190,7 +190,7 @@ def _advice(status: m.Status) -> list[str]:
     return ["what to do", *(_MARK + text for text in todo)] if todo else []
 
 
-# -- one line -------------------------------------------------------------------------------------------------------
+# -- one line ------------------------------------------------------------------------------------------------------
 
 
 def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
@@ -237,7 +237,7 @@ def waiting_line(status: m.Status, incarnation: str) -> str:
     return "".join([why, f": {reasons}" if reasons else "", f"; {place} before us" if place else "; we are next"])
 
 
-# -- words for figures ----------------------------------------------------------------------------------------------
+# -- words for figures ---------------------------------------------------------------------------------------------
 
 
 def ago(stamp: str, now: datetime) -> str:

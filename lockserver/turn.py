@@ -22,7 +22,9 @@ class Turn:
         self.deadline = math.inf
         self.changed = False
         """The public picture may have changed."""
-        self._history: deque[tuple[float, str, dict[str, str | int | float | bool]]] = deque(maxlen=history_size)
+        self._history: deque[HistoryEvent] = deque(maxlen=history_size)
+        self._unwritten: list[tuple[float, str, dict[str, str | int | float | bool]]] = []
+        """The newest events of the history; their times are put into words when somebody asks, not in a handoff."""
         self.alarms: dict[str, str] = {}
         """What is wrong at the moment, for as long as it is."""
         self._time = Time(0.0, 0.0)
@@ -42,7 +44,9 @@ class Turn:
 
     @property
     def history(self) -> list[HistoryEvent]:
-        return [HistoryEvent(rfc3339(wall), event, detail) for wall, event, detail in self._history]
+        self._history.extend(HistoryEvent(rfc3339(wall), event, detail) for wall, event, detail in self._unwritten)
+        self._unwritten.clear()
+        return list(self._history)
 
     def wake(self, at: float) -> None:
         if at < self.deadline:
@@ -59,12 +63,12 @@ class Turn:
         self.out.append(Send(conn, message))
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
-        self._history.append((self._time.wall, event, detail))
+        self._remember(event, detail)
         self.out.append(Note(event, detail))
 
     def shout(self, text: str) -> None:
         """An alarm that is over as soon as it is said."""
-        self._history.append((self._time.wall, "alarm", {"text": text}))
+        self._remember("alarm", {"text": text})
         self.out.append(Note("alarm", {"text": text}, alarm=True))
 
     def alarm(self, key: str, text: str) -> None:
@@ -78,3 +82,8 @@ class Turn:
         for key in keys:
             if self.alarms.pop(key, None) is not None:
                 self.changed = True
+
+    def _remember(self, event: str, detail: dict[str, str | int | float | bool]) -> None:
+        if len(self._unwritten) == self._history.maxlen:
+            self._unwritten.pop(0)
+        self._unwritten.append((self._time.wall, event, detail))

@@ -120,6 +120,7 @@ def test_permissions_that_let_anybody_in_fail(house: House) -> None:
     assert "a directory of its own" in about(checked(house)[1], "directory")[0]["do"], "nobody is told to chmod /tmp"
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user")
 @pytest.mark.parametrize("closed", ["the run directory", "what it is in"])
 def test_another_user_is_told_what_it_cant_see(house: House, closed: str) -> None:

@@ -132,6 +132,7 @@ def test_fencing_is_3_and_says_what_for_and_what_to_do(house: House) -> None:
     house.until(lambda s: bool(s.holder and s.holder.engine_id == "engine-b"), "engine-b is granted")
 
 
+@pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user")
 @pytest.mark.parametrize(
     ("mode", "words"), [(0o700, "--allow-uid and --socket-mode"), (0o755, "user 65534 is not allowed here")]
@@ -156,7 +157,14 @@ def test_another_user_is_refused_with_the_way_out(house: House, mode: int, words
 
 
 def test_usage_errors_are_64_and_say_where_help_is(house: House) -> None:
-    for words in (("bogus",), ("status", "--bogus"), ("history", "--last", "0"), ("ping", "--interval", "x"), ()):
+    for words in (
+        ("bogus",),
+        ("status", "--bogus"),
+        ("history", "--last", "0"),
+        ("ping", "--interval", "x"),
+        ("status", "--", "x"),
+        (),
+    ):
         code, out, err = house.ask(*words)
         assert (code, out) == (64, "")
         assert "--help" in err

@@ -205,7 +205,7 @@ class Bench:
         self._unseen: deque[int] = deque()
         self._starts = itertools.count(1)
 
-    # -- the server ---------------------------------------------------------------------------------------------------
+    # -- the server ------------------------------------------------------------------------------------------------
 
     def start(
         self, *, unreadable: str = "", boot_id: str = BOOT, token_floor: int | None = None, **config: Any
@@ -267,7 +267,7 @@ class Bench:
     def shouted(self, words: str) -> bool:
         return any(note.alarm and words in str(note.detail) for note in self.notes)
 
-    # -- the world ----------------------------------------------------------------------------------------------------
+    # -- the world -------------------------------------------------------------------------------------------------
 
     def process(self) -> Process:
         return Process(100 + next(self._number))
@@ -337,7 +337,7 @@ class Bench:
             self.feed(e.Tick())
         self.now = max(self.now, until)
 
-    # -- connections --------------------------------------------------------------------------------------------------
+    # -- connections -----------------------------------------------------------------------------------------------
 
     def connect(self, process: Process) -> int:
         conn = next(self._number)
@@ -373,7 +373,7 @@ class Bench:
     def last(self, conn: int, kind: type[M]) -> M | None:
         return next(iter(reversed(self.heard(conn, kind))), None)
 
-    # -- the shell ----------------------------------------------------------------------------------------------------
+    # -- the shell -------------------------------------------------------------------------------------------------
 
     def feed(self, event: e.Event) -> None:
         """One event, everything that its effects bring back, and the deaths that become visible with it."""
@@ -516,7 +516,7 @@ class Bench:
     def _stop(self, effect: e.Stop, pending: deque[e.Event]) -> None:
         self.stopped = effect.why
 
-    # -- what must hold in every test ---------------------------------------------------------------------------------
+    # -- what must hold in every test ------------------------------------------------------------------------------
 
     def _check_on_disk(self, engine: Engine, token: int) -> None:
         tenure = self.record.active if self.record else None

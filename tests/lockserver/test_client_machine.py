@@ -88,7 +88,7 @@ def client() -> Iterator[Client]:
     yield Client()
 
 
-# -- rule 1: nothing before Granted, nobody before Welcome ------------------------------------------------------------
+# -- rule 1: nothing before Granted, nobody before Welcome ---------------------------------------------------------
 
 
 def test_it_knocks_at_once(client: Client) -> None:
@@ -157,7 +157,7 @@ def test_wanting_what_is_held_gets_it_again(client: Client) -> None:
     assert client.of(c.Got) == [c.Got(ACTIVE, 7)] and not client.said
 
 
-# -- rule 2: back with everything -------------------------------------------------------------------------------------
+# -- rule 2: back with everything ----------------------------------------------------------------------------------
 
 
 def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_the_address(client: Client) -> None:
@@ -240,7 +240,7 @@ def test_a_holder_that_drained_for_a_server_that_is_gone_serves_on(client: Clien
     assert any(isinstance(effect, c.ServeOn) for effect in client.all)
 
 
-# -- rule 3: a holder whose server is away ----------------------------------------------------------------------------
+# -- rule 3: a holder whose server is away -------------------------------------------------------------------------
 
 
 def test_with_proof_a_holder_serves_on_for_as_long_as_its_server_is_away(client: Client) -> None:
@@ -333,7 +333,7 @@ def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_
     assert ended is not None and ended <= SETTLE_S
 
 
-# -- rule 4: told, it ends --------------------------------------------------------------------------------------------
+# -- rule 4: told, it ends -----------------------------------------------------------------------------------------
 
 
 def test_a_holder_that_is_refused_ends_at_once(client: Client) -> None:
@@ -418,7 +418,7 @@ def test_a_lock_that_was_withdrawn_while_away_and_granted_all_the_same_ends_the_
     assert client.of(c.Lost)
 
 
-# -- the permit -------------------------------------------------------------------------------------------------------
+# -- the permit ----------------------------------------------------------------------------------------------------
 
 
 def test_a_permit_is_given_back_with_a_word(client: Client) -> None:
@@ -441,7 +441,7 @@ def test_a_permit_is_claimed_when_the_server_is_back_and_its_loss_is_no_end(clie
     assert not client.lost and INIT not in client.machine.holds
 
 
-# -- switchover -------------------------------------------------------------------------------------------------------
+# -- switchover ----------------------------------------------------------------------------------------------------
 
 
 def test_prepare_is_checked_and_answered(client: Client) -> None:
@@ -464,7 +464,7 @@ def test_an_answer_that_is_ready_when_the_server_is_away_is_not_said(client: Cli
     assert not client.tell(c.Checked(2, True)).said
 
 
-# -- rule 5: what is given to keep ------------------------------------------------------------------------------------
+# -- rule 5: what is given to keep ---------------------------------------------------------------------------------
 
 
 def keep(tree: str, token: int = 7, *numbers: int) -> m.Keep:

@@ -73,7 +73,7 @@ def device(devices: Path) -> Iterator[Device]:
         device.free(fd)
 
 
-# -- the ledger -------------------------------------------------------------------------------------------------------
+# -- the ledger ----------------------------------------------------------------------------------------------------
 
 
 def test_a_device_that_nobody_uses_is_free(device: Device) -> None:
@@ -213,7 +213,7 @@ def test_the_directory_of_devices_is_a_setting(monkeypatch: pytest.MonkeyPatch) 
     assert str(os.getuid()) in ledger.devices_directory().name
 
 
-# -- readers ----------------------------------------------------------------------------------------------------------
+# -- readers -------------------------------------------------------------------------------------------------------
 
 
 def test_none_reads_nothing(tmp_path: Path) -> None:

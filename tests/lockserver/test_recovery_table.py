@@ -39,7 +39,7 @@ def comes_back(engine: Engine) -> None:
         engine.acquire()
 
 
-# -- another boot id --------------------------------------------------------------------------------------------------
+# -- another boot id -----------------------------------------------------------------------------------------------
 
 
 @every_kernel
@@ -76,7 +76,7 @@ def test_nobody_joins_a_tree_of_another_boot() -> None:
     assert refused is not None and "gone" in refused.why
 
 
-# -- a holder, life lock free, and memory or handed-back pidfds prove it ----------------------------------------------
+# -- a holder, life lock free, and memory or handed-back pidfds prove it -------------------------------------------
 
 
 @with_pidfds
@@ -218,7 +218,7 @@ def test_free_memory_proves_nothing_to_a_waiter_that_needs_none() -> None:
     assert not b.holds and not zero.holds
 
 
-# -- a holder, life lock free, neither of those -----------------------------------------------------------------------
+# -- a holder, life lock free, neither of those --------------------------------------------------------------------
 
 
 @every_kernel
@@ -303,7 +303,7 @@ def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> No
     assert not b.holds and "--grant-unproven" in bench.alarms
 
 
-# -- a holder, life lock held -----------------------------------------------------------------------------------------
+# -- a holder, life lock held --------------------------------------------------------------------------------------
 
 
 @every_kernel
@@ -429,7 +429,7 @@ def test_the_policy_is_told_with_the_welcome() -> None:
         assert welcome.policy == m.Policy(presume_dead=presume_dead, window_s=7.0, settle_s=1.0)
 
 
-# -- who may say that it is the holder --------------------------------------------------------------------------------
+# -- who may say that it is the holder -----------------------------------------------------------------------------
 
 
 def test_another_process_does_not_pass_for_the_holder_where_the_kernel_names_it() -> None:
@@ -472,7 +472,7 @@ def test_whoever_else_claims_is_told_who_was_granted(kernel: Kernel) -> None:
     assert "a was granted the lock" in b.refused
 
 
-# -- the holder reconnects, but never learned that it was granted -----------------------------------------------------
+# -- the holder reconnects, but never learned that it was granted --------------------------------------------------
 
 
 @every_kernel
@@ -521,7 +521,7 @@ def test_a_grant_in_the_file_is_no_reason_to_grant_somebody_else_because_it_was_
     assert not b.holds
 
 
-# -- no holder file ---------------------------------------------------------------------------------------------------
+# -- no holder file ------------------------------------------------------------------------------------------------
 
 
 @every_kernel
@@ -717,7 +717,7 @@ def test_a_file_that_says_that_nobody_holds_grants_at_once() -> None:
     assert b.token == a.token + 1
 
 
-# -- a file that can't be read ----------------------------------------------------------------------------------------
+# -- a file that can't be read -------------------------------------------------------------------------------------
 
 
 @every_kernel
@@ -784,7 +784,7 @@ def test_presume_dead_takes_the_window_for_a_file_that_cannot_be_read_too(alive:
     assert b.holds
 
 
-# -- its directory or socket was replaced -----------------------------------------------------------------------------
+# -- its directory or socket was replaced --------------------------------------------------------------------------
 
 
 def test_a_server_whose_directory_was_replaced_stops_and_grants_nothing_more() -> None:
@@ -808,7 +808,7 @@ def test_a_write_that_finds_the_directory_replaced_grants_nothing() -> None:
     assert bench.stopped and not a.holds
 
 
-# -- the permit `init` across a restart -------------------------------------------------------------------------------
+# -- the permit `init` across a restart ----------------------------------------------------------------------------
 
 
 @every_kernel

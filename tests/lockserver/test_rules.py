@@ -37,7 +37,7 @@ def settled(kernel: Kernel = Kernel.PIDFS, *, memory: dict[str, tuple[int, int]]
     return bench
 
 
-# -- rule 1: fencing begins with either sign, and only the proof ends it ----------------------------------------------
+# -- rule 1: fencing begins with either sign, and only the proof ends it -------------------------------------------
 
 
 @every_kernel
@@ -164,7 +164,7 @@ def test_without_any_pidfds_the_connections_and_the_life_lock_decide() -> None:
     assert b.holds
 
 
-# -- killing what outlives its main process ---------------------------------------------------------------------------
+# -- killing what outlives its main process ------------------------------------------------------------------------
 
 
 @with_pidfds
@@ -202,7 +202,7 @@ def test_what_cannot_be_killed_is_named_and_waited_for(bench: Bench) -> None:
     assert b.holds
 
 
-# -- rule 2: nobody joins what is condemned ---------------------------------------------------------------------------
+# -- rule 2: nobody joins what is condemned ------------------------------------------------------------------------
 
 
 def joins(engine: Engine) -> str:
@@ -347,7 +347,7 @@ def test_a_child_that_says_the_main_process_number_does_not_take_its_place(bench
     assert not a.refused
 
 
-# -- rule 3: memory ---------------------------------------------------------------------------------------------------
+# -- rule 3: memory ------------------------------------------------------------------------------------------------
 
 
 def on_a_gpu(free: int = 80, **config: Any) -> Bench:
@@ -504,7 +504,7 @@ def test_one_who_needs_nothing_waits_for_no_memory_and_is_not_called_verified() 
     assert a.holds and bench.status.memory == "unverified"
 
 
-# -- rule 4: there, alive, ready, and has looked ----------------------------------------------------------------------
+# -- rule 4: there, alive, ready, and has looked -------------------------------------------------------------------
 
 
 def test_waiters_are_granted_in_their_order(bench: Bench) -> None:
@@ -634,7 +634,7 @@ def test_one_whose_connection_ended_must_ask_again(bench: Bench) -> None:
     assert b.holds
 
 
-# -- rule 5: first on the disk, then told -----------------------------------------------------------------------------
+# -- rule 5: first on the disk, then told --------------------------------------------------------------------------
 
 
 def test_nobody_is_told_before_the_write_has_landed(bench: Bench) -> None:
@@ -734,7 +734,7 @@ def test_while_the_disk_fails_a_death_hands_nothing_on(bench: Bench) -> None:
     assert b.holds
 
 
-# -- rule 6: the life file goes last ----------------------------------------------------------------------------------
+# -- rule 6: the life file goes last -------------------------------------------------------------------------------
 
 
 def test_a_holders_life_file_is_unlinked_only_when_its_end_is_on_the_disk(bench: Bench) -> None:
@@ -784,7 +784,7 @@ def test_the_restarted_namesake_does_not_keep_its_predecessor_alive(bench: Bench
     assert again.holds and again.token == a.token + 1
 
 
-# -- identity ---------------------------------------------------------------------------------------------------------
+# -- identity ------------------------------------------------------------------------------------------------------
 
 
 def test_a_new_connection_of_the_same_process_replaces_its_old_one(bench: Bench) -> None:
@@ -856,7 +856,7 @@ def test_a_claim_against_a_holder_is_refused(bench: Bench) -> None:
     assert "a was granted the lock" in ghost.refused and bench.state == "HELD"
 
 
-# -- rule 8, and copies for the server's successor --------------------------------------------------------------------
+# -- rule 8, and copies for the server's successor -----------------------------------------------------------------
 
 
 def test_tokens_only_grow_across_restarts_and_lost_files(bench: Bench) -> None:
@@ -922,7 +922,7 @@ def test_a_hand_back_to_a_server_that_knows_better_changes_nothing(bench: Bench)
     assert b.holds
 
 
-# -- the permit `init` ------------------------------------------------------------------------------------------------
+# -- the permit `init` ---------------------------------------------------------------------------------------------
 
 
 def wants_permit(engine: Engine) -> Engine:
@@ -1008,7 +1008,7 @@ def test_a_withdrawn_wish_for_the_permit_leaves_the_line(bench: Bench) -> None:
     assert bench.status.permits["init"].holder is None and not has_permit(b)
 
 
-# -- onlookers --------------------------------------------------------------------------------------------------------
+# -- onlookers -----------------------------------------------------------------------------------------------------
 
 
 def test_only_the_holder_serves_and_everybody_may_know_where(bench: Bench) -> None:
@@ -1124,7 +1124,7 @@ def test_a_protocol_that_is_not_spoken_is_refused_with_the_one_that_is(bench: Be
     assert f"speaks {m.PROTOCOL}" in a.refused
 
 
-# -- rest -------------------------------------------------------------------------------------------------------------
+# -- rest ----------------------------------------------------------------------------------------------------------
 
 
 @every_kernel

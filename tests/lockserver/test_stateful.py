@@ -73,7 +73,7 @@ class LockWorld(RuleBasedStateMachine):
             if number == 0:
                 self.bench.engines[0].join()
 
-    # -- what is there -----------------------------------------------------------------------------------------------
+    # -- what is there ---------------------------------------------------------------------------------------------
 
     def living(self) -> list[Engine]:
         return [engine for engine in self.bench.engines if engine.main.alive]
@@ -117,7 +117,7 @@ class LockWorld(RuleBasedStateMachine):
                 if self.bench.up and not conns:
                     self.bench.dies(child)  # refused
 
-    # -- engines -----------------------------------------------------------------------------------------------------
+    # -- engines ---------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.bench.up and len(self.living()) < MOST_ENGINES)
     @rule(name=st.sampled_from("abc"), need=st.integers(min_value=1, max_value=GPU))
@@ -256,7 +256,7 @@ class LockWorld(RuleBasedStateMachine):
         if children:
             self.bench.unkillable.add(children[index % len(children)])
 
-    # -- people ------------------------------------------------------------------------------------------------------
+    # -- people ----------------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.bench.up)
     @rule(what=st.sampled_from([m.Switchover(drain_timeout_s=3.0), m.AbortSwitchover(), m.Watch(), m.AskStatus()]))
@@ -273,7 +273,7 @@ class LockWorld(RuleBasedStateMachine):
             assert drain is not None
             engine.says(m.Drained(round=drain.round, ok=ok))
 
-    # -- the machine's own world -------------------------------------------------------------------------------------
+    # -- the machine's own world -----------------------------------------------------------------------------------
 
     @rule(disk=st.sampled_from([Disk.WORKS, Disk.WORKS, Disk.FAILS, Disk.CRASH_BEFORE, Disk.CRASH_AFTER]))
     def the_disk(self, disk: Disk) -> None:
@@ -305,7 +305,7 @@ class LockWorld(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.bench.advance(seconds)
 
-    # -- what holds between events -----------------------------------------------------------------------------------
+    # -- what holds between events ---------------------------------------------------------------------------------
 
     @invariant()
     def clients_end_when_they_are_told(self) -> None:
@@ -333,7 +333,7 @@ class LockWorld(RuleBasedStateMachine):
         )
         assert not at_rest or machine.deadline == math.inf
 
-    # -- once faults stop --------------------------------------------------------------------------------------------
+    # -- once faults stop ------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):

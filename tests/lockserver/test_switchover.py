@@ -148,7 +148,7 @@ def test_one_who_asked_may_leave_after_exit(change: Change) -> None:
     assert change.b.holds
 
 
-# -- refused at once --------------------------------------------------------------------------------------------------
+# -- refused at once -----------------------------------------------------------------------------------------------
 
 
 def test_refused_at_once_without_a_holder() -> None:
@@ -188,7 +188,7 @@ def test_refused_while_another_is_under_way(change: Change) -> None:
     assert step is not None and step.phase == "refused" and change.bench.status.switchover == "draining: a -> b"
 
 
-# -- called off -------------------------------------------------------------------------------------------------------
+# -- called off ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("drained", [False, True], ids=["draining", "checking"])

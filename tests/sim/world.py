@@ -110,8 +110,7 @@ class Slot:
                 self.world.kernel.kill(process)
         self.world.kernel.after(self.world.rng.random() * 0.5 + 0.01, self.start)
 
-    # -- the engine's life
-    # -----------------------------------------------------------------------------------------------
+    # -- the engine's life -----------------------------------------------------------------------------------------
 
     def _on(self, client: SimClient, tree: Tree, effect: c.Effect) -> None:
         world, rng = self.world, self.world.rng
@@ -254,8 +253,7 @@ class World:
         self.over = False
         self.faults: Counter[str] = Counter()
 
-    # -- what the server is told
-    # -----------------------------------------------------------------------------------------
+    # -- what the server is told -----------------------------------------------------------------------------------
 
     def server_config(self, incarnation: str) -> e.Config:
         return e.Config(
@@ -279,8 +277,7 @@ class World:
             self.kernel.kill(server.process)
             server.process.must_live()
 
-    # -- what must hold
-    # --------------------------------------------------------------------------------------------------
+    # -- what must hold --------------------------------------------------------------------------------------------
 
     def fail(self, what: str) -> None:
         raise Violation(f"seed {self.seed}, at {self.kernel.now:.4f} s: {what}")
@@ -405,8 +402,7 @@ class World:
         if self.trace is not None:
             self.trace.append(f"{self.kernel.now:9.5f} {what}")
 
-    # -- the server's container
-    # ------------------------------------------------------------------------------------------
+    # -- the server's container ------------------------------------------------------------------------------------
 
     def start_server(self) -> None:
         kernel = self.kernel
@@ -434,8 +430,7 @@ class World:
 
         server.process.after(0.002, begin)
 
-    # -- faults
-    # ----------------------------------------------------------------------------------------------------------
+    # -- faults ----------------------------------------------------------------------------------------------------
 
     def _victims(self) -> list[Process]:
         mains = [slot.tree.main for slot in self.slots if slot.tree is not None]
@@ -613,8 +608,7 @@ class World:
         child.after(0.001, lambda: client.feed(c.Tick()))
         child.after(0.5, child.exit)
 
-    # -- a schedule
-    # ------------------------------------------------------------------------------------------------------
+    # -- a schedule ------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         kernel, rng = self.kernel, self.rng

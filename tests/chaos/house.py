@@ -1,0 +1,600 @@
+"""What the real-process tests stand on: the nursery's other end, processes, engines, servers, onlookers, and waits
+with deadlines.
+
+Nothing here sleeps for luck: a wait is for a pidfd, a packet, an end of file or a status, and has a deadline. What
+must *not* happen is watched for `NEVER_S`; that can miss a fault on a slow machine and can't invent one.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import pytest
+
+from lockserver import messages as m
+from lockserver.rundir import LIFE, connect
+from sidecar import peers
+from sidecar.frames import Channel, close_all
+from sidecar.lifelock import LifeLock
+from tests.chaos.engine import ROOT, receive, send
+
+DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
+_WALL = 0x40000000
+NEVER_S = 0.4
+LONG_WINDOW = ("--window-s", "3600")
+"""No test can pass by waiting it out."""
+Status = m.Status
+
+P = TypeVar("P", bound="Process")
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: PID namespaces, other users, mounts")
+
+
+def seeded(name: str = "FAILOVER_CHAOS_SEED") -> random.Random:
+    """Randomness that can be replayed: set the variable to the number that is printed."""
+    seed = int(os.environ.get(name) or random.SystemRandom().randrange(1 << 32))
+    print(f"{name}={seed}")
+    return random.Random(seed)
+
+
+def until(done: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
+    """For what nothing announces: looks again every few milliseconds. Returns what was true."""
+    end = time.monotonic() + deadline_s
+    while not (value := done()):
+        assert time.monotonic() < end, f"{what}: not within {deadline_s:g} s"
+        select.select([], [], [], 0.002)
+    return value
+
+
+def readable(fd: int, timeout_s: float) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(timeout_s, 0) * 1000))
+
+
+def reasons(status: Status) -> list[str]:
+    return status.fencing.waiting_for if status.fencing is not None else []
+
+
+class Process:
+    """A process that the nursery has started, or a child of one. Its pidfd is taken before anybody can collect it."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self.pidfd = pidfd
+
+    @property
+    def dead(self) -> bool:
+        return peers.is_dead(self.pidfd)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def kill(self) -> None:
+        """SIGKILL, and dead when this returns."""
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> None:
+        assert readable(self.pidfd, deadline_s), f"process {self.pid} does not end"
+
+    def stop(self) -> None:
+        """SIGSTOP, and every thread stopped when this returns."""
+        self.signal(signal.SIGSTOP)
+        until(lambda: self.thread_states() <= {"T", "Z"}, f"process {self.pid} stops")
+
+    def go_on(self) -> None:
+        self.signal(signal.SIGCONT)
+
+    def thread_states(self) -> set[str]:
+        states = set()
+        for task in Path(f"/proc/{self.pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
+        return states
+
+    def descriptors(self) -> dict[int, str]:
+        found = {}
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                found[int(entry.name)] = os.readlink(entry)
+        return found
+
+
+class Engine(Process):
+    """One engine's process at the other end of a socket."""
+
+    def __init__(self, pid: int, pidfd: int, sock: socket.socket, house: "House") -> None:
+        super().__init__(pid, pidfd)
+        self.sock = sock
+        self.house = house
+        self.environment: dict[str, str] = {}
+        self.tree = ""
+        self.fds: list[int] = []
+        self._events: list[dict[str, Any]] = []
+
+    def order(self, what: str, fds: Sequence[int] = (), **more: Any) -> None:
+        send(self.sock, {"do": what, **more}, list(fds))
+
+    def do(self, what: str, fds: Sequence[int] = (), **more: Any) -> dict[str, Any]:
+        """An order and its answer. Events that come in between are kept."""
+        self.order(what, fds, **more)
+        return self._next(lambda event: event.get("did") == what, f"the answer to {what}", DEADLINE_S)
+
+    def hears(self, event: str, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        return self._next(lambda e: e.get("event") == event, event, deadline_s)
+
+    def heard(self, event: str) -> bool:
+        """Has it come by now?"""
+        with contextlib.suppress(BlockingIOError, ConnectionResetError):
+            while self._read(socket.MSG_DONTWAIT):
+                pass
+        return any(e.get("event") == event for e in self._events)
+
+    def heard_answer(self) -> bool:
+        """An order has been carried out, or has failed."""
+        self.heard("")
+        return any("did" in event or "failed" in event for event in self._events)
+
+    def never_hears(self, event: str, for_s: float = NEVER_S) -> None:
+        end = time.monotonic() + for_s
+        while True:
+            assert not self.heard(event), f"{event}: {self._events}"
+            if time.monotonic() >= end:
+                return
+            readable(self.sock.fileno(), end - time.monotonic())
+
+    def _next(self, fits: Callable[[dict[str, Any]], bool], what: str, deadline_s: float) -> dict[str, Any]:
+        end = time.monotonic() + deadline_s
+        while True:
+            for event in self._events:
+                if fits(event):
+                    self._events.remove(event)
+                    return event
+                assert "failed" not in event and event.get("event") != "failed", f"{what} was awaited; {event}"
+            assert readable(self.sock.fileno(), end - time.monotonic()), (
+                f"{what}: not within {deadline_s:g} s; {self._events}"
+            )
+            assert self._read(0), f"{what} was awaited and process {self.pid} has ended; {self._events}"
+
+    def _read(self, flags: int) -> bool:
+        if flags and not readable(self.sock.fileno(), 0):
+            return False
+        packet = receive(self.sock)
+        if packet is None:
+            return False
+        event, fds = packet
+        self.fds += fds
+        self._events.append(event)
+        return True
+
+    # -- words of the tests --------------------------------------------------------------------------------------------
+
+    def start(self, engine_id: str, **more: Any) -> "Engine":
+        reply = self.do("start", run_dir=str(self.house.run_dir), engine_id=engine_id, **more)
+        self.environment, self.tree = reply["environment"], reply["tree"]
+        return self
+
+    def wants(self, *, watching: Sequence[Process] = (), **more: Any) -> None:
+        """Asks. `watching`: looked at in the moment of the grant (`granted(...)["dead"]`)."""
+        self.do("acquire", [process.pidfd for process in watching], witness=str(self.house.witness), **more)
+
+    def granted(self) -> dict[str, Any]:
+        grant = self.hears("granted")
+        assert grant["alone"], "two hold"
+        return grant
+
+    def holds(self, **more: Any) -> int:
+        """Asks, and waits for the grant. Returns the token."""
+        self.wants(**more)
+        return int(self.granted()["token"])
+
+    def child(self, how: str, **more: Any) -> "Engine":
+        """By `fork` (it inherits every descriptor) or by `exec` (none)."""
+        ours, theirs = self.house.pair()
+        if how == "exec":
+            more["environment"] = self.environment
+        self.do(how, [theirs.fileno()], **more)
+        theirs.close()
+        return self.house.born(ours)
+
+    def joins(self, tree: str = "") -> "Engine":
+        self.do("join", run_dir=str(self.house.run_dir), tree=tree)
+        return self
+
+    def joined(self) -> "Engine":
+        self.hears("joined")
+        return self
+
+
+class Caller:
+    """A connection of the test's own, without a thread. `ask` and `next`."""
+
+    def __init__(self, run_dir: Path, introduction: m.ClientMessage | None = None, fds: Sequence[int] = ()) -> None:
+        self.channel = Channel(connect(run_dir), m.from_server)
+        self._heard: list[Any] = []
+        if introduction is not None:
+            self.channel.send(introduction, fds)
+
+    def ask(self, message: m.ClientMessage, fds: Sequence[int] = ()) -> None:
+        self.channel.send(message, fds)
+
+    def next(self, kind: Any, deadline_s: float = DEADLINE_S) -> Any:
+        """The next message of that kind. ConnectionError when none can come any more."""
+        end = time.monotonic() + deadline_s
+        while True:
+            for message in self._heard:
+                if isinstance(message, kind):
+                    self._heard.remove(message)
+                    return message
+            if self.channel.eof:
+                raise ConnectionError("the server has gone")
+            assert readable(self.channel.fileno(), end - time.monotonic()), f"{kind}: not within {deadline_s:g} s"
+            for message, fds in self.channel.receive():
+                close_all(fds)
+                self._heard.append(message)
+
+    def has(self, kind: Any = m.Granted) -> bool:
+        """Has it come by now?"""
+        while readable(self.channel.fileno(), 0) and not self.channel.eof:
+            for message, fds in self.channel.receive():
+                close_all(fds)
+                self._heard.append(message)
+        return any(isinstance(message, kind) for message in self._heard)
+
+    def close(self) -> None:
+        self.channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Onlooker(Caller):
+    """Asks and watches."""
+
+    def __init__(self, run_dir: Path) -> None:
+        super().__init__(run_dir, m.Observe(protocol=m.PROTOCOL))
+
+    def status(self) -> Status:
+        self.ask(m.AskStatus())
+        status: Status = self.next(Status)
+        return status
+
+
+class Waiter(Caller):
+    """The test itself as an engine that waits: registered, with a life lock, and in the queue."""
+
+    def __init__(self, run_dir: Path, engine_id: str) -> None:
+        incarnation = os.urandom(8).hex()
+        self.life = LifeLock.create(run_dir / LIFE, f"{engine_id}.{incarnation}")
+        own = peers.own_pidfd()
+        try:
+            register = m.Register(
+                protocol=m.PROTOCOL, engine_id=engine_id, incarnation=incarnation, life=self.life.inode, pid=os.getpid()
+            )
+            super().__init__(run_dir, register, [own])
+        finally:
+            os.close(own)
+        self.next(m.Welcome)
+        self.ask(m.Acquire())
+
+    def close(self) -> None:
+        super().close()
+        self.life.close()
+
+
+class Server(Process):
+    """A lock server. `house.server(...)` starts one."""
+
+    def __init__(self, pid: int, pidfd: int, run_dir: Path) -> None:
+        super().__init__(pid, pidfd)
+        self.run_dir = run_dir
+
+    def ready(self) -> "Server":
+        """It answers. (The socket of a killed predecessor is still there; this is not about the file.)"""
+
+        def answers() -> bool:
+            assert not self.dead, "the server has ended"
+            try:
+                return self.status().server_incarnation != ""
+            except (OSError, ConnectionError):
+                return False
+
+        until(answers, "the server answers")
+        return self
+
+    def onlooker(self) -> Onlooker:
+        return Onlooker(self.run_dir)
+
+    def status(self) -> Status:
+        with self.onlooker() as onlooker:
+            return onlooker.status()
+
+    def shows(
+        self, fits: Callable[[Status], Any], what: str = "the status that was awaited", deadline_s: float = DEADLINE_S
+    ) -> Status:
+        """Watches until the picture fits."""
+        end = time.monotonic() + deadline_s
+        status: Status | None = None
+        with self.onlooker() as onlooker:
+            onlooker.ask(m.Watch())
+            while status is None or not fits(status):
+                assert time.monotonic() < end, f"{what}: not within {deadline_s:g} s; {status}"
+                try:
+                    status = onlooker.next(Status, end - time.monotonic())
+                except AssertionError:
+                    raise AssertionError(f"{what}: not within {deadline_s:g} s; {status}") from None
+            return status
+
+    def descriptors_with(self, connections: int) -> dict[str, int]:
+        """How many of each kind, once there are that many connections: the server may be closing others yet."""
+
+        def kinds() -> dict[str, int]:
+            found: dict[str, int] = {}
+            for what in self.descriptors().values():
+                kind = "life" if "/life/" in what else what.partition(":[")[0] if what.startswith("socket") else what
+                found[kind] = found.get(kind, 0) + 1
+            return found
+
+        try:
+            until(lambda: kinds().get("socket") == connections + 1, f"{connections} connections")
+        except AssertionError as error:
+            raise AssertionError(f"{error}; {kinds()}") from None
+        return kinds()
+
+    def has_back(self, *engines: "Engine") -> None:
+        """Each of them is connected to this very server. (A holder's members are in the status before: the file names
+        them.)"""
+        incarnation = self.status().server_incarnation
+
+        def back() -> bool:
+            return all(engine.do("link")["server"] == incarnation for engine in engines)
+
+        until(back, "they are back")
+
+    def fences(self, because: str = "") -> Status:
+        """FENCING or RECOVERING, and a reason that says so."""
+        status: Status | None = None
+
+        def so() -> bool:
+            nonlocal status
+            status = onlooker.status()
+            return status.fencing is not None and any(
+                because in reason for reason in status.fencing.waiting_for or [""]
+            )
+
+        with self.onlooker() as onlooker:
+            try:
+                until(so, f"fencing because of {because!r}")
+            except AssertionError as error:
+                raise AssertionError(f"{error}; {status}") from None
+        assert status is not None
+        return status
+
+    def history(self, event: str) -> list[m.HistoryEvent]:
+        """Everything of that kind that this server has seen."""
+        with self.onlooker() as onlooker:
+            onlooker.ask(m.AskHistory())
+            history: m.History = onlooker.next(m.History)
+        return [entry for entry in history.events if entry.event == event]
+
+    def resident_kb(self) -> int:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1])
+        raise AssertionError("no VmRSS")
+
+
+class House:
+    """One test's directory and everything that lives in it."""
+
+    def __init__(self, nursery: socket.socket, directory: Path) -> None:
+        self.nursery = nursery
+        self.directory = directory
+        self.run_dir = directory / "run"
+        self.devices = directory / "devices"
+        self.witness = directory / "witness"
+        self.log = directory / "server.log"
+        self.defaults: tuple[str, ...] = ("--settle-s", "0.05", "--memory", "none")
+        self.devices.mkdir()
+        self.witness.touch()
+        self.log.touch()
+        self._processes: list[Process] = []
+        self._sockets: list[socket.socket] = []
+
+    # -- processes -----------------------------------------------------------------------------------------------------
+
+    def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+        send(self.nursery, request, list(fds))
+        assert readable(self.nursery.fileno(), DEADLINE_S), "the nursery does not answer"
+        packet = receive(self.nursery)
+        assert packet is not None, "the nursery has ended"
+        assert "failed" not in packet[0], packet[0]
+        return packet
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._sockets.append(ours)
+        return ours, theirs
+
+    def grow(self, process: P) -> P:
+        self._processes.append(process)
+        return process
+
+    def born(self, sock: socket.socket) -> Engine:
+        """An engine's process sends its own pidfd first of all: its pid may be one of another namespace."""
+        engine = Engine(0, -1, sock, self)
+        engine.hears("born")
+        engine.pidfd = engine.fds.pop()
+        engine.pid = peers.pidfd_pid(engine.pidfd)
+        return self.grow(engine)
+
+    def engine(self, engine_id: str = "", **request: Any) -> Engine:
+        """A process; with an id, a registered engine."""
+        ours, theirs = self.pair()
+        os.close(self.ask({"do": "engine", **request}, [theirs.fileno()])[1][0])
+        theirs.close()
+        engine = self.born(ours)
+        return engine.start(engine_id) if engine_id else engine
+
+    def container(self) -> tuple[Engine, Process]:
+        """An engine's process that is PID 1 of a PID namespace, and the process outside that holds it."""
+        ours, theirs = self.pair()
+        reply, fds = self.ask({"do": "container"}, [theirs.fileno()])
+        theirs.close()
+        outside = self.grow(Process(reply["pid"], fds[0]))
+        return self.born(ours), outside
+
+    def server(
+        self, *arguments: str, warm: bool = False, wait: bool = True, through: Sequence[str] = (), **request: Any
+    ) -> Server:
+        """`python -m lockserver`, or, `warm`, a fork of an interpreter that has it imported and runs the same."""
+        argv = ["--run-dir", str(self.run_dir), *self.defaults, *arguments]
+        if not warm:
+            request |= {"do": "exec", "argv": [*through, sys.executable, "-m", "lockserver", *argv]}
+        else:
+            request |= {"do": "server", "argv": argv}
+        process = self.run(request)
+        server = self.grow(Server(process.pid, process.pidfd, self.run_dir))
+        return server.ready() if wait else server
+
+    def run(self, request: dict[str, Any], fds: Sequence[int] = (), log: Path | None = None) -> Process:
+        with open(log or self.log, "ab") as file:
+            reply, pidfds = self.ask({"env": {"PYTHONPATH": str(ROOT)}, **request}, [file.fileno(), *fds])
+        return self.grow(Process(reply["pid"], pidfds[0]))
+
+    def exit_code(self, process: Process) -> int:
+        """Of a process that the nursery has started itself."""
+        process.wait()
+        return int(self.ask({"do": "wait", "pid": process.pid})[0]["code"])
+
+    def clear(self) -> None:
+        """Ends everything."""
+        self.ask({"do": "clear"})
+        for process in self._processes:
+            with contextlib.suppress(OSError):
+                os.close(process.pidfd)
+        for sock in self._sockets:
+            sock.close()
+
+    # -- things -------------------------------------------------------------------------------------------------------
+
+    def device(self, name: str, size: int) -> str:
+        """A host device of that size; returns what it is called in `needs`."""
+        with open(self.devices / name, "wb") as file:
+            file.truncate(size)
+        return f"host:{name}"
+
+    def with_memory(self) -> tuple[str, ...]:
+        return ("--memory", "host", "--host-devices", str(self.devices))
+
+    def tell(self) -> None:
+        """For whoever reads a failure."""
+        print(self.log.read_text(errors="replace")[-12_000:])
+
+
+@contextlib.contextmanager
+def dies_slowly(process: Process) -> Iterator[Callable[[], None]]:
+    """From here on the process, once it is killed, hangs in its exit with everything that it has: memory, files,
+    sockets. As one in a driver's hands would.
+
+    By ptrace: a tracee stops at its exit. Call what is yielded to let it end.
+    """
+    seize, go_on, trace_exit = 0x4206, 7, 0x40
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+    tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
+    for task in tasks:
+        if libc.ptrace(seize, task, 0, trace_exit) != 0:
+            pytest.skip(f"this machine lets no process trace another ({os.strerror(ctypes.get_errno())})")
+    ended = False
+
+    def let_go() -> None:
+        nonlocal ended
+        ended = True
+        process.signal(signal.SIGKILL)
+        for task in tasks:  # each stops at its exit, the leader too
+            if os.WIFSTOPPED(os.waitpid(task, _WALL)[1]):
+                libc.ptrace(go_on, task, 0, 0)
+        for task in reversed(tasks):  # and ends, the leader last
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(task, _WALL)
+
+    try:
+        yield let_go
+    finally:
+        if not ended:
+            let_go()
+
+
+def hangs_in_exit(process: Process) -> None:
+    """Waits until a process of `dies_slowly` that was killed has come as far as it gets."""
+    until(lambda: process.thread_states() <= {"t", "Z"}, f"process {process.pid} hangs in its exit")
+
+
+@contextlib.contextmanager
+def nursery() -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.chaos.engine", "nursery", str(theirs.fileno())],
+        pass_fds=[theirs.fileno()],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.wait(DEADLINE_S)
+
+
+class Contenders:
+    """Engines that want the lock, hold it until they are killed, and are started again by their supervisors."""
+
+    def __init__(self, house: House, engine_ids: Sequence[str]) -> None:
+        self._house = house
+        self._read, write = os.pipe()
+        self._rest = b""
+        for engine_id in engine_ids:
+            contend = {"run_dir": str(house.run_dir), "engine_id": engine_id, "witness": str(house.witness)}
+            reply, fds = house.ask({"do": "contender", "contend": contend}, [write])
+            house.grow(Process(reply["pid"], fds[0]))
+        os.close(write)
+
+    def next(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
+        """What the next of them says: `holding`, `lost` or `TWO`."""
+        while b"\n" not in self._rest:
+            assert readable(self._read, deadline_s), f"nobody was granted within {deadline_s:g} s"
+            data = os.read(self._read, 65536)
+            assert data, "all contenders have ended"
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        event: dict[str, Any] = json.loads(line)
+        return event
+
+    def silent(self) -> bool:
+        return not self._rest and not readable(self._read, 0)
+
+    def close(self) -> None:
+        os.close(self._read)
+
+
+def witnessed_tokens(house: House) -> list[int]:
+    """Every grant that a holder has written down itself, in the order in which they held."""
+    return [int(line.split()[0]) for line in house.witness.read_text().splitlines()]

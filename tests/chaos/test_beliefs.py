@@ -1,0 +1,332 @@
+"""Every row of the design's table of beliefs, through the real server: what is believed of a process's end, and what
+the lock goes by."""
+
+import os
+import shutil
+from datetime import datetime
+
+import pytest
+
+from lockserver import messages as m
+from tests.chaos.house import House, dies_slowly, hangs_in_exit, needs_root, reasons
+
+pytestmark = pytest.mark.chaos
+
+MiB = 1 << 20
+
+
+@pytest.mark.root
+@needs_root
+def test_a_killed_container_counts_as_alive_until_its_last_child_has_let_go_of_its_memory(house: House) -> None:
+    """Belief: the holder's socket closes = it is dead. PID 1's files are closed at once; it ends only when its
+    namespace is empty."""
+    server = house.server()
+    a, _ = house.container()
+    a.start("a").holds()
+    worker = a.child("fork", keep=False)
+    worker.do("hold", size=16 * MiB)
+    b = house.engine("b")
+    b.wants(watching=[a, worker])
+    with dies_slowly(worker) as let_it_end:
+        a.signal(9)
+        hangs_in_exit(worker)
+        server.fences("main process")
+        b.never_hears("granted")
+        assert not a.dead and not worker.dead
+        let_it_end()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_dead_holder_whose_child_keeps_the_socket_open_is_seen_to_be_dead(house: House) -> None:
+    """Belief: the socket will close."""
+    house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    child = a.child("fork")
+    child.do("let_go", of="/life/")
+    child.do("let_go", of="/witness")
+    b.wants(watching=[a])
+    a.kill()
+    assert b.granted()["dead"] == [True]
+    assert not child.dead, "the socket was open all the time"
+
+
+def test_a_dead_holder_whose_forked_child_has_everything_waits_for_the_child(house: House) -> None:
+    """Belief: the socket will close. Nor did the child join: only the life lock knows of it."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    child = a.child("fork")
+    b.wants(watching=[a, child])
+    a.kill()
+    server.fences("held by a process that did not join")
+    b.never_hears("granted")
+    child.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_free_life_lock_and_an_end_of_file_prove_nothing_while_the_process_lives(house: House) -> None:
+    """Belief: a lock is freed last. A dying process's files go first, the highest descriptor before all."""
+    server = house.server()
+    a, b = house.engine(), house.engine("b")
+    a.do("raw_start", run_dir=str(house.run_dir), engine_id="a")
+    b.wants(watching=[a])
+    a.do("raw_close", part="life")
+    assert server.status().state == "HELD"
+    b.never_hears("granted", for_s=0.1)
+    a.do("raw_close", part="socket")
+    server.fences(f"main process {a.pid} of a is alive")
+    b.never_hears("granted")
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_life_lock_on_a_high_descriptor_does_not_release_before_a_lot_of_memory_does(house: House) -> None:
+    """The same without any art: the memory's descriptor is low, so it goes last."""
+    house.server()
+    a, b = house.engine(), house.engine("b")
+    a.do("hold", size=384 * MiB)
+    a.do("raw_start", run_dir=str(house.run_dir), engine_id="a", high=500)
+    b.wants(watching=[a])
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_spawned_child_that_joins_after_its_parent_was_killed_is_refused_while_the_tree_is_fenced(
+    house: House,
+) -> None:
+    """Belief: children inherit the lock's descriptor. A spawned one has nothing, lives on, and could touch the device
+    later."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    late, keeper = a.child("exec"), a.child("fork")
+    b.wants(watching=[a, keeper])
+    a.kill()
+    server.fences("life lock")
+    late.joins(a.tree)
+    assert "fenced" in late.hears("refused")["why"]
+    b.never_hears("granted", for_s=0.2)
+    keeper.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_spawned_child_that_joins_after_the_grant_went_on_is_refused(house: House) -> None:
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    late = a.child("exec")
+    b.wants()
+    a.kill()
+    b.granted()
+    late.joins(a.tree)
+    assert "proven" in late.hears("refused")["why"]
+    holder = server.status().holder
+    assert holder is not None and holder.engine_id == "b"
+
+
+def test_nobody_joins_a_holder_whose_connection_has_ended(house: House) -> None:
+    server = house.server()
+    a, b = house.engine(), house.engine("b")
+    tree = a.do("raw_start", run_dir=str(house.run_dir), engine_id="a")["tree"]
+    b.wants(watching=[a])
+    late = house.engine()
+    a.do("raw_close", part="socket")
+    server.fences("alive")
+    late.joins(tree)
+    assert "fenced" in late.hears("refused")["why"]
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+@pytest.mark.parametrize("how", ["exec", "fork"])
+def test_a_joined_child_is_waited_for_and_killed(house: House, how: str) -> None:
+    """Belief: the parent outlives its workers."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    worker = a.child(how).joins(a.tree).joined()
+    assert [member.pid for member in server.status().holder.members] == [a.pid, worker.pid]  # type: ignore[union-attr]
+    b.wants(watching=[a, worker])
+    a.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_joined_child_that_cannot_die_yet_is_waited_for(house: House) -> None:
+    """It was killed, and hangs in the driver: its memory is still in use."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    b.wants(watching=[a, worker])
+    with dies_slowly(worker) as let_it_end:
+        a.kill()
+        hangs_in_exit(worker)
+        server.fences(f"process {worker.pid} of a is alive")
+        b.never_hears("granted")
+        let_it_end()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
+    house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    worker = a.child("exec")
+    a.do("adopt", pid=worker.pid)
+    b.wants(watching=[a, worker])
+    a.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_orphans_that_never_joined_keep_the_lock_from_everybody(house: House) -> None:
+    """vLLM: the API process killed, its engine core and workers still there. Here they are forked and hold memory."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    core = a.child("fork")
+    worker = core.child("fork")
+    worker.do("hold", size=MiB)
+    b.wants(watching=[a, core, worker])
+    a.kill()
+    core.kill()
+    server.fences("life lock of a.")
+    b.never_hears("granted")
+    worker.kill()
+    assert b.granted()["dead"] == [True, True, True]
+
+
+def test_memory_that_outlives_its_process_is_waited_for_up_to_the_bound_and_then_granted_with_an_alarm(
+    house: House,
+) -> None:
+    """Belief: a pidfd means the memory is free. Somebody outside of the tree, to whom it was exported, keeps it in
+    use."""
+    bound_s = 1.5
+    server = house.server(*house.with_memory(), "--memory-bound-s", str(bound_s))
+    device = house.device("0", 1000)
+    a, b = house.engine("a"), house.engine("b")
+    a.holds(needs={device: 600})
+    assert server.status().memory == "verified"
+    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
+    a.hears("memory")
+    b.wants(needs={device: 600})
+    a.kill()
+    server.fences("memory: b needs 600")
+    b.granted()
+    status = server.status()
+    assert status.state == "HELD" and status.memory == "unverified"
+    awaited, granted = (datetime.fromisoformat(server.history(e)[-1].at) for e in ("memory_awaited", "granted"))
+    assert (granted - awaited).total_seconds() >= bound_s - 0.01
+    assert "b is granted though the memory" in str(server.history("alarm")[-1].detail["text"])
+
+
+def test_at_the_memory_bound_the_next_waiter_whose_need_fits_is_tried_first(house: House) -> None:
+    server = house.server(*house.with_memory(), "--memory-bound-s", "0.5")
+    device = house.device("0", 1000)
+    a, b, c = (house.engine(x) for x in "abc")
+    a.holds(needs={device: 600})
+    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
+    a.hears("memory")
+    b.wants(needs={device: 600})
+    c.wants(needs={device: 400})
+    server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b", "c"])
+    a.kill()
+    c.granted()
+    assert server.status().memory == "verified"
+    assert [w.engine_id for w in server.status().waiters] == ["b"], "it keeps its place"
+    os.close(a.fds.pop())
+    c.kill()
+    b.granted()
+    assert server.status().memory == "verified"
+
+
+def test_a_watcher_is_told_that_memory_is_awaited(house: House) -> None:
+    """Not only who asks: at 3 a.m. somebody looks at `lockctl watch`."""
+    server = house.server(*house.with_memory(), "--memory-bound-s", "3600")
+    device = house.device("0", 1000)
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
+    a.hears("memory")
+    b.wants(needs={device: 600})
+    with server.onlooker() as onlooker:
+        onlooker.ask(m.Watch())
+        a.kill()
+        while not any("memory: b needs 600" in why for why in reasons(onlooker.next(m.Status, 5))):
+            pass
+
+
+def test_memory_that_becomes_free_within_the_bound_is_granted_then(house: House) -> None:
+    server = house.server(*house.with_memory(), "--memory-bound-s", "3600")
+    device = house.device("0", 1000)
+    a, b = house.engine("a"), house.engine("b")
+    a.holds(needs={device: 600})
+    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
+    a.hears("memory")
+    b.wants(needs={device: 600})
+    a.kill()
+    server.fences("memory: b needs 600")
+    b.never_hears("granted", for_s=0.2)
+    os.close(a.fds.pop())
+    b.granted()
+    assert server.status().memory == "verified"
+
+
+def test_a_need_that_no_device_can_meet_is_refused_at_once(house: House) -> None:
+    house.server(*house.with_memory())
+    device = house.device("0", 1000)
+    a = house.engine("a")
+    a.wants(needs={device: 1001})
+    assert "1000 in all" in a.hears("refused")["why"]
+
+
+@pytest.mark.root
+@needs_root
+def test_across_sibling_namespaces_a_member_that_cannot_be_killed_is_named_and_waited_for(house: House) -> None:
+    """Belief: pid and start time name a process. The server sees pid 0 here, and its kill is EINVAL."""
+    unshare = shutil.which("unshare")
+    assert unshare is not None
+    server = house.server(through=[unshare, "--fork", "--pid", "--mount-proc", "--kill-child"])
+    assert server.status().server_pid == 1
+    init, _ = house.container()
+    a = init.child("fork", keep=False)
+    a.start("a").holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    b = house.engine("b")
+    b.wants(watching=[a, worker])
+    a.kill()
+    server.fences("can't be killed from here")
+    b.never_hears("granted")
+    assert not worker.dead
+    worker.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_zombie_leader_whose_thread_lives_on_still_holds(house: House) -> None:
+    """Belief: a zombie in /proc is dead."""
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.do("hold", size=MiB)
+    token = a.holds()
+    a.do("end_main_thread")
+    b.wants(watching=[a])
+    b.never_hears("granted")
+    status = server.status()
+    assert status.state == "HELD" and status.holder is not None and status.holder.token == token
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_zombie_leader_whose_files_are_closed_is_not_dead(house: House) -> None:
+    server = house.server()
+    a, b = house.engine(), house.engine("b")
+    a.do("hold", size=MiB)
+    a.do("raw_start", run_dir=str(house.run_dir), engine_id="a")
+    b.wants(watching=[a])
+    a.do("end_main_thread")
+    a.do("raw_close", part="life")
+    a.do("raw_close", part="socket")
+    server.fences(f"main process {a.pid} of a is alive")
+    b.never_hears("granted")
+    a.kill()
+    assert b.granted()["dead"] == [True]

@@ -1,0 +1,176 @@
+"""The run directory: made anew under a live holder, robbed of its socket, wanted by a second server. And names that
+come back."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from tests.chaos.house import LONG_WINDOW, House, dies_slowly, hangs_in_exit, until
+
+pytestmark = pytest.mark.chaos
+
+
+def remove(house: House) -> None:
+    """While clients may be making files in it."""
+
+    def gone() -> bool:
+        shutil.rmtree(house.run_dir, ignore_errors=True)
+        return not house.run_dir.exists()
+
+    until(gone, "the directory is gone")
+
+
+def move(house: House) -> None:
+    os.rename(house.run_dir, house.directory / "elsewhere")
+
+
+def unlink_socket(house: House) -> None:
+    (house.run_dir / "lock.sock").unlink()
+
+
+@pytest.mark.parametrize("lose", [remove, move, unlink_socket])
+def test_a_live_holder_finds_the_server_of_a_directory_that_was_made_anew(
+    house: House, lose: Callable[[House], None]
+) -> None:
+    """It is back within the settling time, with its token. Nobody else is granted, and the old server ends by
+    itself."""
+    old = house.server("--settle-s", "2")
+    a, b = house.engine("a"), house.engine("b")
+    token = a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    b.wants(watching=[a, worker])
+    old.shows(lambda s: s.waiters)
+    lose(house)
+    old.wait()
+    assert house.exit_code(old) == 1
+    new = house.server("--settle-s", "2")
+    held = new.shows(
+        lambda s: s.state == "HELD" and len(s.waiters) == 1 and s.holder is not None and len(s.holder.members) == 2
+    )
+    assert held.holder is not None and (held.holder.engine_id, held.holder.token) == ("a", token)
+    assert not b.heard("granted")
+    for engine in (a, worker, b):
+        engine.do("ping")
+        engine.never_hears("lost", for_s=0)
+    a.kill()
+    grant = b.granted()
+    assert grant["dead"] == [True, True] and grant["token"] > token
+
+
+def test_a_holder_whose_directory_is_gone_and_has_no_server_ends_itself(house: House) -> None:
+    """Somebody could be granted in a new one, by a server that can't know of it."""
+    server = house.server("--settle-s", "0.5")
+    a = house.engine("a")
+    a.holds()
+    remove(house)
+    server.wait()
+    assert "replaced" in a.hears("lost")["why"]
+
+
+def test_a_waiter_whose_directory_is_gone_waits_for_the_next(house: House) -> None:
+    house.server()
+    a, b = house.engine().start("a", on_lost="end"), house.engine("b")
+    a.holds()
+    b.wants()
+    remove(house)
+    a.wait()
+    new = house.server()
+    grant = b.granted()
+    assert new.status().holder.token == grant["token"]  # type: ignore[union-attr]
+
+
+def test_a_second_server_on_a_directory_is_refused_with_the_firsts_pid_and_disturbs_nobody(house: House) -> None:
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    token = a.holds()
+    b.wants(watching=[a])
+    socket_before = os.stat(house.run_dir / "lock.sock").st_ino
+    second = house.server(wait=False)
+    assert house.exit_code(second) == 1
+    assert f"process {server.pid}" in house.log.read_text()
+    assert os.stat(house.run_dir / "lock.sock").st_ino == socket_before
+    assert server.status().holder.token == token  # type: ignore[union-attr]
+    a.never_hears("lost", for_s=0)
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+# -- the same name again -----------------------------------------------------------------------------------------------
+
+
+def test_a_namesake_of_a_holder_that_dies_slowly_is_granted_neither_early_nor_never(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    with dies_slowly(worker) as let_it_end:
+        a.kill()
+        hangs_in_exit(worker)
+        again = house.engine("a")
+        again.wants(watching=[a, worker])
+        server.fences(f"process {worker.pid} of a is alive")
+        again.never_hears("granted")
+        let_it_end()
+    assert again.granted()["dead"] == [True, True]
+
+
+def test_namesakes_that_come_and_go_while_their_predecessor_dies_slowly_leave_nothing(house: House) -> None:
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    keeper = a.child("fork")
+    b.wants(watching=[a, keeper])
+    a.kill()
+    for _ in range(20):
+        again = house.engine("a")
+        again.wants()
+        again.kill()
+    server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b"])
+    assert not b.heard("granted")
+    keeper.kill()
+    assert b.granted()["dead"] == [True, True]
+    until(lambda: os.listdir(house.run_dir / "life") == [b.tree], "only the holder's life file is left")
+
+
+def test_a_namesake_of_a_holder_that_lives_waits_like_anybody(house: House) -> None:
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    token = a.holds()
+    again = house.engine("a")
+    again.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    assert server.status().holder.token == token  # type: ignore[union-attr]
+    server.kill()
+    server = house.server(*LONG_WINDOW)
+    held = server.shows(lambda s: s.state == "HELD" and s.waiters)
+    assert held.holder is not None and (held.holder.token, held.holder.pid) == (token, a.pid)
+    again.never_hears("granted", for_s=0)
+    a.kill()
+    assert again.granted()["dead"] == [True]
+
+
+def test_a_directory_full_of_stale_life_files_does_not_keep_a_server_from_granting(house: House) -> None:
+    house.run_dir.mkdir()
+    life = house.run_dir / "life"
+    life.mkdir()
+    for number in range(100):
+        (life / f"old.{number:016x}").touch()
+    house.server()
+    a = house.engine("a")
+    a.holds()
+    until(lambda: os.listdir(life) == [a.tree], "the stale files are gone")
+
+
+def test_a_server_that_is_told_to_stop_leaves_cleanly_and_the_holder_goes_on(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    server.signal(signal.SIGTERM)
+    assert house.exit_code(server) == 0
+    assert not (house.run_dir / "lock.sock").exists()
+    a.never_hears("lost", for_s=0.5)
+    new = house.server()
+    assert new.shows(lambda s: s.state == "HELD").holder.token == token  # type: ignore[union-attr]

@@ -1,0 +1,215 @@
+"""`holder.json`, torn and corrupt, and a disk that is full: never a grant that isn't proven, and the holder goes on."""
+
+import contextlib
+import os
+import resource
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.house import House, Server, Waiter, needs_root, seeded
+
+pytestmark = pytest.mark.chaos
+
+
+class Victim:
+    """A holder that is stopped while each new server finds something else in its file."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self.server = house.server(warm=True)
+        self.holder = house.engine("a")
+        self.token = self.holder.holds()
+        self.file = house.run_dir / "holder.json"
+        self.data = self.file.read_bytes()
+
+    def finds(self, put: Callable[[], object], what: str) -> None:
+        """A server that finds this grants nobody, though its window is over and somebody waits."""
+        self.holder.stop()
+        self.server.kill()
+        put()
+        self.server = self.house.server("--window-s", "0.01", "--settle-s", "0.01", warm=True)
+        with Waiter(self.house.run_dir, "b") as waiter:
+            with self.server.onlooker() as onlooker:
+                while (status := onlooker.status()).state == "RECOVERING" or not status.waiters:
+                    pass
+            assert status.state == "FENCING", f"{what}: {status}"
+            assert not waiter.has(), f"{what}: {status}"
+
+    def comes_back(self) -> None:
+        """And takes the holder back as it was."""
+        with Waiter(self.house.run_dir, "b") as waiter:
+            self.holder.go_on()
+            held = self.server.shows(lambda s: s.state == "HELD")
+            assert held.holder is not None and (held.holder.engine_id, held.holder.token) == ("a", self.token)
+            assert not waiter.has()
+        assert not self.holder.heard("lost")
+
+    def tears(self, data: bytes) -> None:
+        before = set(self.house.run_dir.glob("holder.json.unreadable-*"))
+        self.finds(lambda: self.file.write_bytes(data), repr(data))
+        for kept in set(self.house.run_dir.glob("holder.json.unreadable-*")) - before:
+            assert kept.read_bytes() == data, "what can't be read is kept as it was"
+            kept.unlink()
+            return
+        raise AssertionError(f"{data!r} was not kept aside")
+
+
+@pytest.mark.timeout(180)
+def test_every_truncation_of_the_holder_file_leaves_the_lock_with_its_holder(house: House) -> None:
+    victim = Victim(house)
+    for length in range(len(victim.data)):
+        victim.tears(victim.data[:length])
+        if length % 10 == 0:
+            victim.comes_back()
+    victim.comes_back()
+
+
+def test_random_corruptions_of_the_holder_file_leave_the_lock_with_its_holder(house: House) -> None:
+    random = seeded()
+    victim = Victim(house)
+    for round in range(100):
+        data = bytearray(victim.data)
+        for _ in range(random.choice([1, 1, 2, 8])):
+            at = random.randrange(len(data))
+            change = random.randrange(3)
+            if change == 0:
+                data[at] ^= 1 << random.randrange(8)
+            elif change == 1:
+                del data[at : at + random.randrange(1, 9)]
+            else:
+                data[at:at] = random.randbytes(random.randrange(1, 9))
+        if bytes(data) != victim.data:
+            victim.tears(bytes(data))
+        if round % 10 == 0:
+            victim.comes_back()
+    victim.comes_back()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"{}", b"null", b"[]", b"\0" * 4096, b"\xff\xfe", b'{"version": 2}', b"x" * (2 << 20)],
+    ids=lambda d: repr(d[:16]),
+)
+def test_something_else_in_the_holder_file_leaves_the_lock_with_its_holder(house: House, data: bytes) -> None:
+    victim = Victim(house)
+    victim.tears(data)
+    victim.comes_back()
+
+
+def test_a_directory_in_the_holder_files_place_leaves_the_lock_with_its_holder(house: House) -> None:
+    victim = Victim(house)
+
+    def put() -> None:
+        victim.file.unlink()
+        victim.file.mkdir()
+
+    victim.finds(put, "a directory")
+    victim.comes_back()
+
+
+def test_a_lost_holder_file_leaves_the_lock_with_a_holder_that_runs(house: House) -> None:
+    """Not a stopped one's: its life lock is held, so nobody is granted, and it is named."""
+    victim = Victim(house)
+    victim.finds(victim.file.unlink, "no file")
+    victim.comes_back()
+
+
+# -- no room -----------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def limited(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
+    """As any user can: the server may write no file longer than 100 bytes."""
+    server = house.server()
+
+    def full(yes: bool) -> None:
+        hard = resource.prlimit(server.pid, resource.RLIMIT_FSIZE)[1]
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (100 if yes else hard, hard))
+
+    yield server, full
+
+
+@contextlib.contextmanager
+def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
+    """A tmpfs of 64 KiB as the run directory, and a file that fills it."""
+    house.run_dir.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "none", house.run_dir], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"nothing can be mounted here: {mounted.stderr.strip()}")
+    filler = Path(house.run_dir, "filler")
+
+    def full(yes: bool) -> None:
+        if not yes:
+            filler.unlink()
+            return
+        with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 512)
+
+    try:
+        yield house.server(), full
+    finally:
+        house.clear()
+        subprocess.run(["umount", house.run_dir], check=True)
+
+
+disks = pytest.mark.parametrize("disk", [limited, pytest.param(small_disk, marks=[pytest.mark.root, needs_root])])
+Disk = Callable[[House], contextlib.AbstractContextManager[tuple[Server, Callable[[bool], None]]]]
+
+
+@disks
+def test_on_a_full_disk_nobody_is_granted_and_as_soon_as_there_is_room_somebody_is(house: House, disk: Disk) -> None:
+    with disk(house) as (server, full):
+        a, b = house.engine("a"), house.engine("b")
+        token = a.holds()
+        b.wants(watching=[a])
+        server.shows(lambda s: s.waiters)
+        full(True)
+        a.kill()
+        server.shows(lambda s: any("can't be written" in alarm for alarm in s.alarms))
+        b.never_hears("granted", for_s=0.8)
+        assert server.status().state == "FENCING"
+        full(False)
+        assert b.granted()["token"] > token
+        server.shows(lambda s: s.state == "HELD" and not s.alarms)
+        assert sorted(os.listdir(house.run_dir / "life")) == [b.tree], (
+            "the dead holder's file has gone, and no temporary stays"
+        )
+
+
+@disks
+def test_on_a_full_disk_nobody_joins_the_holder_and_as_soon_as_there_is_room_everybody_does(
+    house: House, disk: Disk
+) -> None:
+    with disk(house) as (server, full):
+        a = house.engine("a")
+        a.holds()
+        worker = a.child("exec")
+        full(True)
+        worker.joins(a.tree)
+        server.shows(lambda s: any("can't be written" in alarm for alarm in s.alarms))
+        worker.never_hears("joined", for_s=0.8)
+        full(False)
+        worker.joined()
+        a.never_hears("lost", for_s=0)
+
+
+@disks
+def test_a_joiner_that_dies_unacknowledged_on_a_full_disk_is_forgotten(house: House, disk: Disk) -> None:
+    with disk(house) as (server, full):
+        a, b = house.engine("a"), house.engine("b")
+        a.holds()
+        b.wants(watching=[a])
+        worker = a.child("exec")
+        full(True)
+        worker.joins(a.tree)
+        server.shows(lambda s: any("can't be written" in alarm for alarm in s.alarms))
+        worker.kill()
+        full(False)
+        a.kill()
+        assert b.granted()["dead"] == [True]

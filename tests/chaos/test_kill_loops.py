@@ -1,0 +1,233 @@
+"""Kills without end: of holders, of servers, of both. The witness is the tests' own lock, of which the server knows
+nothing."""
+
+import os
+import time
+
+import pytest
+
+from tests.chaos.house import LONG_WINDOW, Contenders, House, Process, readable, seeded, witnessed_tokens
+
+pytestmark = pytest.mark.chaos
+
+ROUNDS = int(os.environ.get("FAILOVER_CHAOS_ROUNDS", "1000"))
+SERVER_ROUNDS = int(os.environ.get("FAILOVER_CHAOS_SERVER_ROUNDS", "200"))
+CRASH_LOOP_S = float(os.environ.get("FAILOVER_CHAOS_CRASH_LOOP_S", "60" if os.environ.get("CI") == "true" else "10"))
+
+
+def kill_holders(house: House, rounds: int) -> None:
+    """Kills the holder again and again. After each, exactly one of three is granted, with a larger token, and it is
+    alone."""
+    random = seeded()
+    contenders = Contenders(house, "abc")
+    last = 0
+    for round in range(rounds):
+        event = contenders.next()
+        assert event["event"] == "holding", f"round {round}: {event}"
+        assert event["token"] > last, f"round {round}: {event} after {last}"
+        last = event["token"]
+        holder = Process(event["pid"], os.pidfd_open(event["pid"]))
+        if random.random() < 0.2:  # not at once, but in the middle of whatever comes next
+            for _ in range(random.randrange(2000)):
+                os.sched_yield()
+        assert contenders.silent(), f"round {round}: {contenders.next()} while {event} held"
+        holder.kill()
+        os.close(holder.pidfd)
+    tokens = witnessed_tokens(house)
+    assert len(tokens) >= rounds
+    assert tokens == sorted(set(tokens)), "tokens strictly grow"
+    contenders.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_thousand_kills_of_the_holder_make_a_thousand_successors_and_never_two(house: House) -> None:
+    server = house.server()
+    before = len(server.descriptors())
+    kill_holders(house, ROUNDS)
+    assert server.status().state in ("HELD", "FENCING", "FREE")
+    assert len(server.descriptors()) <= before + 40, "nothing is left behind by those who died"
+
+
+def test_holders_and_servers_are_killed_in_turn(house: House) -> None:
+    """The holder dies while its server is away, or the other way round: whoever comes back first."""
+    random = seeded()
+    server = house.server(*LONG_WINDOW, warm=True)
+    contenders = Contenders(house, "abc")
+    last = 0
+    for round in range(ROUNDS // 20):
+        event = contenders.next()
+        assert event["event"] == "holding" and event["token"] > last, f"round {round}: {event} after {last}"
+        last = event["token"]
+        server.shows(
+            lambda s: s.state == "HELD" and len(s.waiters) == 2, "both others wait, and keep what they are given"
+        )
+        holder = Process(event["pid"], os.pidfd_open(event["pid"]))
+        victims: list[Process] = [server, holder]
+        random.shuffle(victims)
+        for victim in victims:
+            victim.kill()
+        server = house.server(*LONG_WINDOW, warm=True)
+        os.close(holder.pidfd)
+    contenders.close()
+
+
+def test_two_hundred_kills_of_the_server_do_not_disturb_a_healthy_holder(house: House) -> None:
+    server = house.server(warm=True)
+    a, b = house.engine("a"), house.engine("b")
+    worker = a.child("exec").joins(a.tree)
+    token = a.holds()
+    worker.joined()
+    b.wants(watching=[a])
+    for round in range(SERVER_ROUNDS):
+        server.kill()
+        server = house.server("--window-s", "30", warm=True)
+        status = server.shows(lambda s: s.state == "HELD", f"round {round}: the holder is back")
+        assert status.holder is not None and (status.holder.engine_id, status.holder.token) == ("a", token)
+        server.shows(
+            lambda s: s.waiters and s.holder is not None and len(s.holder.members) == 2,
+            f"round {round}: so are the others",
+        )
+    for engine in (a, worker, b):
+        engine.do("ping")
+        engine.never_hears("lost", for_s=0)
+    assert not b.heard("granted")
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+@pytest.mark.timeout(180)
+def test_a_server_that_crashes_in_a_loop_does_not_end_the_service(house: House) -> None:
+    """Killed at any moment of its life: before it listens, while the holder comes back, after. Each an interpreter of
+    its own."""
+    random = seeded()
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    token = a.holds()
+    b.wants(watching=[a])
+    end = time.monotonic() + CRASH_LOOP_S
+    crashes = 0
+    while time.monotonic() < end:
+        server.kill()
+        server = house.server("--window-s", "30", wait=False)
+        lifetime_s = random.uniform(0, 0.4)
+        assert not a.heard("lost") and not b.heard("granted")
+        assert not readable(server.pidfd, lifetime_s), "it ended by itself"
+        crashes += 1
+    print(f"{crashes} crashes")
+    server.ready()
+    held = server.shows(lambda s: s.state == "HELD" and s.waiters)
+    assert held.holder is not None and held.holder.token == token
+    a.do("ping")
+    a.never_hears("lost", for_s=0)
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+@pytest.mark.parametrize("first", ["server", "holder"])
+def test_what_the_waiters_kept_proves_the_holders_end_to_the_next_server(house: House, first: str) -> None:
+    """The window is an hour: this can't pass by waiting. The worker is the holder's second process."""
+    server = house.server(*LONG_WINDOW)
+    a, b, c = (house.engine(x) for x in "abc")
+    token = a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    b.wants(watching=[a, worker])
+    c.wants(watching=[a, worker])
+    server.shows(lambda s: len(s.waiters) == 2)
+    if first == "holder":
+        server.stop()  # it must not see it
+        a.kill()
+        server.kill()
+    else:
+        server.kill()
+        a.kill()
+    worker.kill()
+    second = house.server(*LONG_WINDOW)
+    held = second.shows(lambda s: s.state == "HELD")
+    next_one = b if held.holder is not None and held.holder.engine_id == "b" else c  # whoever is back first
+    grant = next_one.granted()
+    assert grant["dead"] == [True, True] and grant["token"] > token
+
+
+def test_a_member_that_lives_on_is_still_waited_for_after_a_server_crash(house: House) -> None:
+    server = house.server(*LONG_WINDOW)
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    b.wants(watching=[a, worker])
+    server.shows(lambda s: s.waiters)
+    worker.stop()  # it can't come back by itself, and isn't dead
+    server.kill()
+    a.kill()
+    second = house.server(*LONG_WINDOW, wait=False)
+    assert b.granted()["dead"] == [True, True], "it was killed, or it was waited for"
+    second.ready()
+
+
+def test_without_waiters_that_kept_something_a_free_life_lock_is_not_enough(house: House) -> None:
+    """Nobody has pidfds of the old holder and nobody reads memory: after the window an alarm, and a person decides."""
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    server.kill()
+    a.kill()
+    second = house.server("--window-s", "0.1")
+    b = house.engine("b")
+    b.wants(watching=[a])
+    second.shows(lambda s: any("--grant-unproven" in alarm for alarm in s.alarms))
+    b.never_hears("granted")
+    second.kill()
+    house.server("--window-s", "0.1", "--grant-unproven")
+    assert b.granted()["dead"] == [True]
+
+
+def test_free_memory_proves_the_holders_end_to_the_next_server(house: House) -> None:
+    server = house.server(*house.with_memory())
+    device = house.device("0", 1000)
+    a = house.engine("a")
+    a.holds(needs={device: 600})
+    a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
+    a.hears("memory")
+    os.close(a.fds.pop())
+    server.kill()
+    a.kill()
+    house.server(*house.with_memory(), *LONG_WINDOW)
+    b = house.engine("b")
+    b.wants(watching=[a], needs={device: 600})
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_holder_whose_server_stays_away_under_presume_dead_ends_before_the_window_does(house: House) -> None:
+    window_s = 4.0
+    server = house.server("--window-s", str(window_s), "--unsafe-presume-dead")
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    b.wants(watching=[a])
+    killed_at = time.monotonic()
+    server.kill()
+    lost = a.hears("lost")
+    assert lost["at"] < killed_at + window_s, "somebody else could have been granted by then"
+    assert "presume" in lost["why"]
+    b.never_hears("lost", for_s=0)
+
+
+def test_a_holder_with_proof_goes_on_while_its_server_stays_away(house: House) -> None:
+    server = house.server("--window-s", "0.1")
+    a = house.engine("a")
+    a.holds()
+    server.kill()
+    a.never_hears("lost", for_s=1.0)
+
+
+def test_under_presume_dead_a_silent_holder_is_replaced_after_the_window_with_an_alarm(house: House) -> None:
+    server = house.server("--window-s", "0.5", "--unsafe-presume-dead")
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    b.do("acquire")
+    server.shows(lambda s: s.waiters)
+    a.stop()
+    server.kill()
+    second = house.server("--window-s", "0.5", "--unsafe-presume-dead")
+    b.hears("granted")
+    assert "presumed dead" in str(second.history("alarm")[-1].detail["text"])
+    a.go_on()
+    a.hears("lost")
