@@ -292,7 +292,7 @@ class _Session:
         if self._life is not None and (same or self._life.same_file()):
             return self._life
         directory = self.run_dir / LIFE
-        if self.me.main or self._life is not None:
+        if self.me.main or self.joined:  # who never counted must not bring back a tree that may be gone
             try:
                 life = LifeLock.create(directory, self.name)
             except LifeFileExists:

@@ -10,4 +10,5 @@ settings.register_profile("failover", deadline=None)
 settings.load_profile("failover")
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+for number in (signal.SIGQUIT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_DFL)

@@ -323,6 +323,7 @@ class SimClient:
         self.name = f"{me.engine_id}.{me.incarnation}"
         self.on = on
         self.directory: int | None = None
+        self.joined = False
         self.life = 0
         self.life_inode = 0
         self.fd: int | None = None
@@ -353,7 +354,7 @@ class SimClient:
                         self.kept[effect.tree], self.arriving = self.arriving, ()
                 else:
                     if type(effect) is c.Joined:
-                        self.directory = self.process.stat(RUN)
+                        self.directory, self.joined = self.process.stat(RUN), True
                     self.on(effect)
                 self.process.must_live()
             self.pending.popleft()
@@ -397,7 +398,7 @@ class SimClient:
                     return
             except FileNotFoundError:
                 pass
-        if self.me.main or self.life_inode:
+        if self.me.main or self.joined:
             try:
                 fd = self.process.open(path, create=True, exclusive=True)
             except FileExistsError:

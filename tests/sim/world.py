@@ -359,6 +359,8 @@ class World:
 
     def permitted(self, tree: Tree) -> None:
         tree.initialises = True
+        if self.presume_dead:
+            return
         for other in self.trees.values():
             if other is not tree and other.initialises and other.main.alive and not self.directory_lost:
                 self.fail(f"{tree.name} got the permit while {other.name} has it")
@@ -566,12 +568,15 @@ class World:
             server.process.after(self.rng.random() * 0.01, server.directory_changed)
 
     def _lose_sight(self) -> None:
-        """What isn't covered without a memory reader, as the docs say. Where the holder file was deleted: a former
-        holder's process that is dying. Where the directory was: also one that is stopped, or that never joined."""
+        """What isn't covered without a memory reader, as the docs say.
+
+        Where the holder file was deleted: a former holder's process that is dying. Where the directory was: also one
+        that is stopped, that never joined, or that has no room on the disk for its new life file.
+        """
         for tree in self.trees.values():
             for process in tree.processes:
-                hidden = self.directory_lost and (process.stopped or process in tree.forks)
-                if not process.gone and (not process.alive or hidden):
+                stuck = process.stopped or process in tree.forks or bool(self.kernel.files.disk_errno)
+                if not process.gone and (not process.alive or (self.directory_lost and stuck)):
                     self.silent.add(process)
 
     def _switchover(self) -> None:
