@@ -55,7 +55,7 @@ def test_it_plays_to_its_end(demo: Program) -> None:
     assert re.search(r"holder +engine-b +engine-b +the same", said)
     assert len(said[said.index("What was shown") :].strip().splitlines()) == 2 + 3
     assert not Path(directory).exists()
-    assert not processes_of(directory)
+    until(lambda: not processes_of(directory), "all its processes end")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -66,7 +66,7 @@ def test_stopped_it_leaves_nothing(demo: Program, number: signal.Signals) -> Non
     assert demo.ends() == 130
     assert demo.err.rest() == "\ndemo: stopped; nothing is left of it"
     assert not Path(directory).exists()
-    assert not processes_of(directory)
+    until(lambda: not processes_of(directory), "all its processes end")
 
 
 def test_killed_it_leaves_no_process(demo: Program) -> None:

@@ -13,6 +13,16 @@ import pytest
 from tests.lockctl.house import LOCKCTL, House, Lines, Program, gone, until
 
 DEVICE = 64 << 20
+SAYS_SIGNALS = (
+    "import signal, sys\n"
+    "signals = [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM]\n"
+    "signal.pthread_sigmask(signal.SIG_BLOCK, signals)\n"
+    "print('started', flush=True)\n"
+    "while (came := signal.sigwait(signals)) != signal.SIGTERM: print('got', came.name, flush=True)\n"
+    "print('got', came.name, flush=True)\n"
+    "sys.exit(9)\n"
+)
+"""A command that says which signals it gets, and ends with 9 at SIGTERM."""
 
 
 @pytest.fixture
@@ -178,15 +188,11 @@ def test_a_server_that_dies_costs_the_command_nothing(served: House) -> None:
 
 
 def test_signals_are_passed_on(served: House) -> None:
-    script = (
-        "trap 'echo got HUP' HUP; trap 'echo got INT' INT; trap 'echo got USR1' USR1; "
-        "trap 'kill $!; echo got TERM; exit 9' TERM; echo started $$; while :; do sleep 1000 & wait; kill $!; done"
-    )
-    holder = served.hold("engine-a", command=("sh", "-c", script))
+    holder = served.hold("engine-a", command=(sys.executable, "-c", SAYS_SIGNALS))
     holder.out.with_words("started")
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
         holder.send(number)
-        assert holder.out.next() == f"got {number.name.removeprefix('SIG')}"
+        assert holder.out.next() == f"got {number.name}"
     assert holder.ends() == 9
 
 
@@ -269,14 +275,13 @@ def test_kill_9_of_any_lockctl_at_any_moment_never_lets_two_commands_run(served:
 
 
 def test_in_a_switchover_the_command_gets_sigterm_once_the_successor_is_ready(served: House) -> None:
-    script = "trap 'kill $!; echo got TERM; exit 0' TERM; echo started $$; sleep 1000 & wait"
-    holder = served.hold("engine-a", command=("sh", "-c", script))
+    holder = served.hold("engine-a", command=(sys.executable, "-c", SAYS_SIGNALS))
     holder.out.with_words("started")
     second = served.hold("engine-b")
     second.err.with_words("waiting:")
     assert served.ask("switchover")[0] == 0
-    assert holder.out.next() == "got TERM"
-    assert holder.ends() == 0
+    assert holder.out.next() == "got SIGTERM"
+    assert holder.ends() == 9
     second.out.with_words("started")
 
 

@@ -302,8 +302,8 @@ class World:
         if tree.holds:
             return  # it asked again, and was told the same
         self.grants += 1
-        if tree.main in self.silent:
-            tree.holds = True  # it was stopped when its directory went, and finds the grant of a server that is gone
+        if tree.main in self.silent or (self.presume_dead and tree.was_stopped):
+            tree.holds = True  # it was stopped, and finds the grant of a server that is gone
             return
         self._nobody_else(tree)
         if token <= self.last_token:
