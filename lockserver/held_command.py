@@ -61,6 +61,7 @@ class HeldCommand:
         self._pid = 0
         self._pidfd = -1
         self._told_to_end = False
+        self._lost = False
 
     def run(self) -> int:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -195,6 +196,8 @@ class HeldCommand:
         while True:
             pid, status = os.waitpid(self._pid, os.WNOHANG)
             if pid:
+                while self._lost:
+                    signal.pause()  # the thread that has killed the command says why, and ends this process
                 code = os.waitstatus_to_exitcode(status)
                 return code if code >= 0 else 128 - code
             if self._told_to_end and kill_at is None:
@@ -223,6 +226,7 @@ class HeldCommand:
         os.kill(os.getpid(), _BELL)
 
     def _on_lost(self, why: str) -> NoReturn:
+        self._lost = True
         if self._pidfd >= 0:
             self._send(signal.SIGKILL)
         _complain(f"lock lost: {why}" + ("; the command is killed" if self._pid else ""))

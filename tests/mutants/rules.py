@@ -377,6 +377,8 @@ RARE = (
     "doubt",
     "kept-aside",
     "hearsay",
+    "return-before-memory",
+    "presumed-dead-ends-first",
 )
 """They need so many coincidences that the simulator finds them late or never; directed tests of the machines find them."""
 
