@@ -1,0 +1,1 @@
+"""GMS, the GPU memory service: who owns the weights. `machine.py` has the rules."""
