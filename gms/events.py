@@ -1,0 +1,181 @@
+"""The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
+
+The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
+questions; their answers come back as events, before anything else is looked at: `Allocate` (`Allocated`,
+`NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `LookAtMemory` (`MemorySeen`).
+
+Slabs are named by handles: small numbers that the shell gives to descriptors. A handle that the machine is given is
+the machine's to `Forget`.
+"""
+
+from typing import NamedTuple
+
+import msgspec
+
+from gms.messages import ClientMessage, ServerMessage
+from gms.record import Record
+
+
+class Time(NamedTuple):
+    mono: float
+    """Seconds of a clock that never jumps: every wait is measured on it."""
+    wall: float
+    """Seconds since 1970: only for people to read."""
+
+
+class Config(msgspec.Struct, frozen=True):
+    device: str
+    server_incarnation: str
+    server_pid: int = 0
+    boot_id: str = ""
+    granularity: int = 1
+    capacity: int = 0
+    window_s: float = 10.0
+    """How long a new server waits for the layout that it finds in the file."""
+    memory_wait_s: float = 30.0
+    """How long a writer waits for memory on a full device."""
+    history_size: int = 1000
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True):
+    record: Record | None
+    unreadable: str = ""
+    generation_floor: int = 0
+    """Generations begin above it, so that they grow even where the file was lost."""
+
+
+class Received(msgspec.Struct, frozen=True):
+    conn: int
+    message: ClientMessage
+    slabs: tuple["Slab", ...] = ()
+    """`HandBack`: what its descriptors are."""
+    process: int | None = None
+    """`Hello`: the handle of the sender's pidfd; None where there is none to be had."""
+
+
+class Slab(msgspec.Struct, frozen=True):
+    handle: int
+    identity: str
+
+
+class Closed(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class Died(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Allocated(msgspec.Struct, frozen=True):
+    conn: int
+    slab: Slab
+
+
+class NotAllocated(msgspec.Struct, frozen=True):
+    conn: int
+    needed: int
+    free: int
+    why: str = ""
+    """Not for lack of memory: something else is wrong."""
+
+
+class MemorySeen(msgspec.Struct, frozen=True):
+    free: int
+    held: bool | None = None
+    """Does anybody still have the memory that was asked about? None: that can't be told."""
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class PersistFailed(msgspec.Struct, frozen=True):
+    seq: int
+    why: str
+
+
+class DirectoryReplaced(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = (
+    Started
+    | Received
+    | Closed
+    | Died
+    | Allocated
+    | NotAllocated
+    | MemorySeen
+    | Persisted
+    | PersistFailed
+    | DirectoryReplaced
+    | Tick
+)
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Send(msgspec.Struct, frozen=True):
+    conn: int
+    message: ServerMessage
+    slabs: tuple[int, ...] = ()
+    """Handles whose descriptors go with it."""
+
+
+class Close(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class WatchDeath(msgspec.Struct, frozen=True):
+    process: int
+
+
+class ForgetProcess(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Allocate(msgspec.Struct, frozen=True):
+    conn: int
+    size: int
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """Close the descriptors of these slabs."""
+
+    slabs: tuple[int, ...]
+
+
+class LookAtMemory(msgspec.Struct, frozen=True):
+    identities: tuple[str, ...] = ()
+
+
+class Persist(msgspec.Struct, frozen=True):
+    seq: int
+    record: Record
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """The public picture has changed."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    event: str
+    detail: dict[str, str | int | float | bool]
+    alarm: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True):
+    why: str
+
+
+Effect = Send | Close | WatchDeath | ForgetProcess | Allocate | Forget | LookAtMemory | Persist | Publish | Note | Stop

@@ -1,0 +1,47 @@
+"""The one file of a device that outlives its server: which layout is committed. Pure; who writes it: `machine.py`."""
+
+from typing import Annotated
+
+import msgspec
+
+from gms.layout import Count
+from gms.messages import Generation, Hash
+
+FORMAT = 1
+
+
+class UnreadableRecord(Exception):
+    """What is in the file is no record."""
+
+
+class Slab(msgspec.Struct, frozen=True):
+    size: Count
+    identity: str
+    """What can be told of its memory from outside (`Memory.identity`)."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    generation: Generation
+    """Of the newest layout that there ever was."""
+    hash: Hash = ""
+    """Empty: that layout is no more."""
+    slabs: Annotated[tuple[Slab, ...], msgspec.Meta(max_length=1000)] = ()
+    boot_id: str = ""
+    format: int = FORMAT
+
+
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Record:
+    try:
+        record = _DECODER.decode(data)
+    except msgspec.MsgspecError as error:
+        raise UnreadableRecord(f"it is no record of a layout: {error}") from None
+    if record.format != FORMAT:
+        raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")
+    return record
