@@ -10,12 +10,11 @@
 
     join()                                          # in every other process of the engine, before it touches a device
 
-The rules are in `client_machine.py`; here are the socket, the life file and one thread. The thread watches the
+The rules are in `client_machine.py`; here are the socket and the life file. A thread (`sidecar/wheel.py`) watches the
 connection from `start` on: it sees a server that went away within milliseconds, comes back to the next one, and calls
 `on_lost` when what was held is lost (by default the process ends).
 """
 
-import asyncio
 import contextlib
 import os
 import secrets
@@ -36,11 +35,11 @@ from lockserver.rundir import LIFE, RunDir, RunDirGone, connect
 from sidecar import peers, process
 from sidecar.frames import BadFrame, Channel, PeerTooSlow, close_all
 from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
+from sidecar.wheel import Wheel
 
 RUN_DIR_VARIABLE = "FAILOVER_RUN_DIR"
 TREE_VARIABLE = "FAILOVER_TREE"
 EXIT_LOST = 70
-_READ_WRITE = select.EPOLLIN | select.EPOLLOUT
 
 
 class LockError(Exception):
@@ -94,114 +93,21 @@ class _Session:
         self._refusal = ""
         self._loss = ""
         self.grants: dict[str, Grant] = {}
-        self._told: deque[c.Event] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._aside = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Asks the thread to step aside: somebody in front turns the wheel."""
-        self._epoll = select.epoll()
-        self._epoll.register(self._bell, select.EPOLLIN)
-        self._turn = threading.Condition()
-        self._turning = False
-        self._waiting = 0
         self._writing = False
-        self._closed = False
-        self._thread: threading.Thread | None = None
-        self.listeners: set[Callable[[], object]] = set()
-        """Called, in whatever thread turns the wheel, when something has happened that a caller may wait for."""
-
-    # -- who turns the wheel: the thread, or a caller that waits ---------------------------------------------------
-
-    def tell(self, event: c.Event) -> None:
-        """From any thread."""
-        if not self._closed:
-            self._told.append(event)
-            os.eventfd_write(self._bell, 1)
-
-    def wait(self, done: Callable[[], bool], timeout_s: float | None, first: c.Event | None = None) -> bool:
-        """Turns the wheel in the caller's own thread until something is so: no other thread has to be woken first.
-
-        `first` is told before. False if the time is over before it is so.
-        """
-        end = None if timeout_s is None else time.monotonic() + timeout_s
-        with self._turn:
-            if first is not None:
-                self._told.append(first)
-                os.eventfd_write(self._bell, 1)
-            self._waiting += 1
-            while self._turning and not done() and not _over(end):
-                self._turn.wait(None if end is None else end - time.monotonic())
-            self._waiting -= 1
-            if self._turning:
-                return done()
-            self._turning = True
-            os.eventfd_write(self._aside, 1)
-        try:
-            while not done():
-                if _over(end):
-                    return False
-                self._step(end)
-            return True
-        finally:
-            self._hand_over()
-
-    def _run(self) -> None:
-        """The thread looks whether there is something to do, and turns the wheel unless somebody in front does."""
-        outer = select.epoll()
-        outer.register(self._epoll.fileno(), select.EPOLLIN)
-        outer.register(self._aside, select.EPOLLIN)
-        while not self._closed:
-            until = self._machine.deadline
-            for fd, _ in outer.poll(None if until == float("inf") else max(until - time.monotonic(), 0.0) + 0.0005):
-                if fd == self._aside:
-                    os.eventfd_read(self._aside)
-            with self._turn:
-                if self._turning:
-                    while self._turning:
-                        self._turn.wait()
-                    continue
-                self._turning = True
-            try:
-                self._step(0.0)
-            finally:
-                self._hand_over()
-        outer.close()
-
-    def _hand_over(self) -> None:
-        with self._turn:
-            self._turning = False
-            self._turn.notify_all()
-
-    def _step(self, end: float | None) -> None:
-        """Waits for something to happen, and handles it."""
-        until = min(self._machine.deadline, end if end is not None else float("inf"))
-        timeout_s = None if until == float("inf") else max(until - time.monotonic() + 0.0005, 0.0)
-        for fd, what in self._epoll.poll(0.0 if self._told else timeout_s):
-            if fd == self._bell:
-                os.eventfd_read(self._bell)
-            else:
-                self._on_ready(what)
-        while self._told:
-            self._feed(self._told.popleft())
-        if time.monotonic() >= self._machine.deadline:
-            self._feed(c.Tick())
+        self.wheel: Wheel[c.Event] = Wheel("lock-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self.tell = self.wheel.tell
+        self.wait = self.wheel.wait
 
     def begin(self) -> None:
         process.forbid_core_dumps()
-        self._thread = threading.Thread(target=self._run, name="lock-client", daemon=True)
-        self._thread.start()
+        self.wheel.start()
 
     def close(self) -> None:
         """Leaves. What is held stays held until the process has ended: the server goes by that alone."""
-        if self._closed:
+        if not self.wheel.stop():
             return
-        self._closed = True
-        os.eventfd_write(self._aside, 1)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
         if self._channel is not None:
-            self._epoll.unregister(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
+            self._hang_up()
         for lock in (*self._old_lives, *([self._life] if self._life else [])):
             lock.close()
         for copies in self._kept.values():
@@ -209,8 +115,7 @@ class _Session:
         self._kept.clear()
         if self._directory is not None:
             self._directory.close()
-        self._epoll.close()
-        close_all((self._bell, self._aside))
+        self.wheel.close()
 
     # -- the machine -----------------------------------------------------------------------------------------------
 
@@ -250,11 +155,7 @@ class _Session:
             self._on_lost(effect.why)
         else:
             self.on_switchover(effect)
-        for listener in tuple(self.listeners):
-            listener()
-        if self._waiting:
-            with self._turn:
-                self._turn.notify_all()
+        self.wheel.announce()
         return None
 
     def check(self, round: int) -> c.Event | None:
@@ -282,7 +183,7 @@ class _Session:
         except (OSError, RunDirGone):
             return c.Disconnected(same)
         self._channel, self._writing = Channel(sock, m.from_server), False
-        self._epoll.register(sock.fileno(), select.EPOLLIN)
+        self.wheel.add(sock.fileno(), self._on_ready)
         return c.Connected(life.inode, same)
 
     def _take_life(self, same: bool) -> LifeLock:
@@ -354,7 +255,7 @@ class _Session:
 
     def _hang_up(self) -> c.Event:
         if self._channel is not None:
-            self._epoll.unregister(self._channel.fileno())
+            self.wheel.remove(self._channel.fileno())
             self._channel.close()
             self._channel = None
         return c.Disconnected(self._directory is None or not self._directory.replaced())
@@ -362,7 +263,7 @@ class _Session:
     def _mind_writing(self) -> None:
         if self._channel is not None and self._channel.wants_write is not self._writing:
             self._writing = not self._writing
-            self._epoll.modify(self._channel.fileno(), _READ_WRITE if self._writing else select.EPOLLIN)
+            self.wheel.mind_writing(self._channel.fileno(), self._writing)
 
     def welcomed(self, timeout_s: float | None) -> None:
         """Blocks until this process counts."""
@@ -516,7 +417,7 @@ class AsyncLockClient:
 
     async def start(self) -> "AsyncLockClient":
         self.client.begin()
-        await self._until(lambda: self.client.joined)
+        await self.client.wheel.until(lambda: self.client.joined, self.client.raise_if_over)
         return self
 
     async def acquire(self, needs: Mapping[str, int] | None = None) -> Grant:
@@ -534,29 +435,8 @@ class AsyncLockClient:
     async def _acquire(self, lock: m.LockName, needs: dict[str, int]) -> Grant:
         self.client.tell(c.Want(lock, needs))
         try:
-            await self._until(lambda: lock in self.client.grants)
+            await self.client.wheel.until(lambda: lock in self.client.grants, self.client.raise_if_over)
         except BaseException:
             self.client.tell(c.Withdraw(lock))
             raise
         return self.client.grants[lock]
-
-    async def _until(self, done: Callable[[], bool]) -> None:
-        loop, happened = asyncio.get_running_loop(), asyncio.Event()
-
-        def listener() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(happened.set)
-
-        self.client.listeners.add(listener)
-        try:
-            while not done():
-                self.client.raise_if_over()
-                happened.clear()
-                if not done():
-                    await happened.wait()
-        finally:
-            self.client.listeners.discard(listener)
-
-
-def _over(end: float | None) -> bool:
-    return end is not None and time.monotonic() >= end
