@@ -9,7 +9,8 @@ long as anybody, in any process, has a handle, a descriptor or a mapping of it. 
     server:   create -> export (a descriptor to keep and to hand on) -> release
     client:   import_ -> reserve an address -> map -> ... -> unmap -> free; the descriptor may be kept meanwhile
 
-Makers know nothing of GMS. Both pass the same tests (`tests/gms/memory/`).
+A wrong argument (a size that is no multiple of the granularity, a handle that was released, a mapping over a mapping) is
+a DeviceError in both, and changes nothing. Makers know nothing of GMS. Both pass the same tests (`tests/gms/memory/`).
 """
 
 from typing import NewType, Protocol
@@ -23,10 +24,11 @@ class DeviceError(Exception):
 
 
 class OutOfMemory(DeviceError):
-    """The device has less than that free at the moment."""
+    """The device has less than that free at the moment, or not in one piece where that matters (`largest`)."""
 
-    def __init__(self, device: str, needed: int, free: int) -> None:
-        super().__init__(f"{needed} bytes of {device} are needed, and {free} are free")
+    def __init__(self, device: str, needed: int, free: int, *, largest: int | None = None) -> None:
+        in_one_piece = "" if largest is None or free < needed else f", of which {largest} in one piece"
+        super().__init__(f"{needed} bytes of {device} are needed, and {free} are free{in_one_piece}")
         self.needed = needed
         self.free = free
 
@@ -76,14 +78,16 @@ class Memory(Protocol):
         ...
 
     def map(self, address: int, handle: Handle, *, size: int, offset: int = 0, writable: bool) -> None:
-        """At a reserved address. Through a mapping that isn't writable, a write faults."""
+        """At a reserved address, where nothing is mapped yet. Through a mapping that isn't writable, a write faults."""
         ...
 
     def unmap(self, address: int, size: int) -> None:
-        """The address stays reserved."""
+        """Exactly what one `map` put there, as the driver has it. The address stays reserved."""
         ...
 
-    def free_address(self, address: int, size: int) -> None: ...
+    def free_address(self, address: int, size: int) -> None:
+        """Exactly what one `reserve` gave, with nothing mapped in it."""
+        ...
 
     def identity(self, descriptor: int) -> str:
         """What can be told of the memory behind a descriptor without mapping it; the same in every process, for as
@@ -91,5 +95,11 @@ class Memory(Protocol):
         ...
 
     def held(self, identity: str) -> bool | None:
-        """Does anybody, in any process, still have that memory? None: that can't be told here."""
+        """Does anybody, in any process, still have that memory? None: that can't be told here. False is certain; True
+        may also be later memory in the same place."""
+        ...
+
+    def close(self) -> None:
+        """Gives back all that this process has of the device through this object: mappings, addresses and handles, not
+        the descriptors that it exported. May be called again; nothing else may be."""
         ...
