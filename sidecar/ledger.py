@@ -28,16 +28,16 @@ def read_device(path: Path) -> tuple[int, int]:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         in_all = os.fstat(fd).st_size
-        return in_all - _locked(fd, 0, in_all), in_all
+        return in_all - sum(stop - start for start, stop in locks(fd, 0, in_all)), in_all
     finally:
         os.close(fd)
 
 
-def _locked(fd: int, at: int, end: int) -> int:
-    """How many bytes between the two are locked. The kernel names any one lock in a range, so both its sides are
-    asked again.
+def locks(fd: int, at: int, end: int) -> list[tuple[int, int]]:
+    """The ranges between the two that other descriptions than this one have locked: (start, stop), in order. The
+    kernel names any one lock in a range, so both its sides are asked again.
     """
-    spans, locked = [(at, end)], 0
+    spans, found = [(at, end)], []
     while spans:
         at, end = spans.pop()
         ask = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, at, end - at, 0)
@@ -45,9 +45,9 @@ def _locked(fd: int, at: int, end: int) -> int:
         if kind == fcntl.F_UNLCK:
             continue
         start, stop = max(start, at), min(start + length, end) if length else end
-        locked += stop - start
+        found.append((start, stop))
         spans += [span for span in ((at, start), (stop, end)) if span[0] < span[1]]
-    return locked
+    return sorted(found)
 
 
 def read_devices(directory: Path) -> dict[str, tuple[int, int]]:

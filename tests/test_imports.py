@@ -35,6 +35,9 @@ SHELLS = {
         "rundir",
         "server",
     },
+    "gms": {
+        "memory",
+    },
 }
 MACHINES = {"machine", "tree", "record", "client_machine"}  # the rules of the lock: these exist and are no shells
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.

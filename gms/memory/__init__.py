@@ -9,7 +9,7 @@ long as anybody, in any process, has a handle, a descriptor or a mapping of it. 
     server:   create -> export (a descriptor to keep and to hand on) -> release
     client:   import_ -> reserve an address -> map -> ... -> unmap -> free; the descriptor may be kept meanwhile
 
-A wrong argument (a size that is no multiple of the granularity, a handle that was released, a mapping over a mapping) is
+A wrong argument (a size that is no multiple of the granularity, a handle that was released, a mapping over another) is
 a DeviceError in both, and changes nothing. Makers know nothing of GMS. Both pass the same tests (`tests/gms/memory/`).
 """
 

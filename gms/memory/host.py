@@ -1,0 +1,375 @@
+"""Device memory where there is no GPU: ranges of a file on tmpfs, with the kernel's locks for the books.
+
+An allocation is an open file description of its own that holds an OFD write lock on its range of the device's file.
+Handles are descriptors of it, exporting is passing one on, and a mapping holds the description too. When the last of
+all these is gone, in whatever process and however it ended, the kernel drops the lock, and the range is free. So
+nothing is counted here, and nothing has to be cleaned up after anybody.
+
+The rules, each of which something was lost without:
+
+* First the lock, then look whether it was worth anything (the file may have been removed or made smaller), then punch,
+  then fallocate. A freed range keeps its last owner's bytes; a range without pages is a SIGBUS when tmpfs is full.
+* Free is what isn't locked. How many pages the file has says nothing: freed ranges keep them.
+* A descriptor from elsewhere is what the kernel says of it (/proc/self/fdinfo lists the locks of that very
+  description), never what its sender says.
+* At most 1,000 allocations: the kernel walks all of a file's locks for each question.
+
+What is not guarded against: a process of the same user that means harm. It can open the device's file itself. So a
+mapping that isn't writable is a guard against mistakes: its owner could make it writable with mprotect, because the
+description has to be open for writing to hold a write lock.
+
+Making and removing devices: `host_device.py`. The system calls: `libc.py`. Who reads the books: `sidecar/ledger.py`.
+"""
+
+import bisect
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from gms.memory import DeviceError, Handle, OutOfMemory, Unusable, libc
+from gms.memory.host_device import GRANULARITY, device_path, open_device, same_file, try_lock, unlock
+from sidecar import ledger
+
+MAX_ALLOCATIONS = 1000
+_LOCK_LINE = re.compile(r"^lock:\s+\d+: OFDLCK +\S+ +(\S+) +\S+ +\S+ +(\d+) +(\d+|EOF)$", re.MULTILINE)
+_IDENTITY = re.compile(r"host:(\d+):(\d+):(\d+):(\d+)")
+_FULL = (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)
+_NO_SUCH_CALL = (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.EINVAL)
+_FIRST_DESCRIPTOR = 3  # never take the place of a closed stdin or stdout
+
+
+class _Allocation(NamedTuple):
+    fd: int
+    start: int
+    size: int
+
+
+class _Spans:
+    """Spans of addresses that don't overlap. A wake maps hundreds of slabs in a millisecond: no search may be long."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._sizes: dict[int, int] = {}
+
+    def add(self, start: int, size: int) -> None:
+        bisect.insort(self._starts, start)
+        self._sizes[start] = size
+
+    def remove(self, start: int) -> None:
+        self._starts.remove(start)
+        del self._sizes[start]
+
+    def has(self, start: int, size: int) -> bool:
+        return self._sizes.get(start) == size
+
+    def covers(self, start: int, size: int) -> bool:
+        at = bisect.bisect_right(self._starts, start) - 1
+        return at >= 0 and start + size <= self._starts[at] + self._sizes[self._starts[at]]
+
+    def touches(self, start: int, size: int) -> bool:
+        at = bisect.bisect_left(self._starts, start + size) - 1
+        return at >= 0 and self._starts[at] + self._sizes[self._starts[at]] > start
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter([(start, self._sizes[start]) for start in self._starts])
+
+
+class HostMemory:
+    """One host device, as this process sees it. Threads may use it together, as long as no two of them are busy with
+    the same address or handle. A forked child has the handles and none of the mappings."""
+
+    granularity = GRANULARITY
+
+    def __init__(self, name: str, directory: Path | None = None) -> None:
+        self.device = f"host:{name}"
+        self._path = device_path(name, directory)
+        try:
+            self._probe = open_device(self._path)  # never takes a lock: it is what asks for the others'
+        except FileNotFoundError:
+            raise DeviceError(f"{self.device} isn't there: {self._path} has to be made first, as `gms` does") from None
+        status = os.fstat(self._probe)
+        self._inode = (status.st_dev, status.st_ino)
+        self._allocations: dict[Handle, _Allocation] = {}
+        self._handles = itertools.count(1)
+        self._reserved = _Spans()
+        self._mapped = _Spans()
+
+    def capacity(self) -> int:
+        return os.fstat(self._probe).st_size
+
+    def free(self) -> int:
+        """By the locks, whatever the path names by now."""
+        capacity = self.capacity()
+        return capacity - sum(stop - start for start, stop in ledger.locks(self._probe, 0, capacity))
+
+    def create(self, size: int) -> Handle:
+        """New memory; it reads as zeros. Raises OutOfMemory."""
+        self._check_multiple("the size", size)
+        fd = self._open()
+        try:
+            start = self._take_range(fd, size)
+            self._fill(fd, start, size)
+            return self._add(fd, start, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def export(self, handle: Handle) -> int:
+        """A descriptor of the same description. The caller closes it."""
+        return self._copy(self._allocation(handle).fd)
+
+    def import_(self, descriptor: int, size: int) -> Handle:
+        """What was sent may be anything; it stays the caller's."""
+        fd = self._copy(descriptor)
+        try:
+            start, length = self._range_of(fd)
+            if length != size:
+                raise DeviceError(f"the descriptor is {length} bytes of {self.device}, and {size} were announced")
+            return self._add(fd, start, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def release(self, handle: Handle) -> None:
+        """This process's handle; mappings and descriptors live on."""
+        allocation = self._allocation(handle)
+        del self._allocations[handle]
+        os.close(allocation.fd)
+
+    def reserve(self, size: int) -> int:
+        """Addresses at a multiple of the granularity, which huge pages need."""
+        self._check_multiple("the size", size)
+        with _as_device_error(f"{size} bytes of addresses can't be reserved"):
+            address = libc.reserve_addresses(size, GRANULARITY)
+        self._reserved.add(address, size)
+        return address
+
+    def map(self, address: int, handle: Handle, *, size: int, offset: int = 0, writable: bool) -> None:
+        """No page is touched: pages come at the first access."""
+        allocation = self._allocation(handle)
+        self._check_multiple("the size", size)
+        self._check_multiple("the address", address)
+        self._check_multiple("the offset", offset, least=0)
+        if offset + size > allocation.size:
+            raise DeviceError(
+                f"{size} bytes from {offset} on can't be mapped: the memory has only {allocation.size} bytes"
+            )
+        if not self._reserved.covers(address, size):
+            raise DeviceError(f"{size} bytes at {address:#x} aren't within one reservation of {self.device}")
+        if self._mapped.touches(address, size):
+            raise DeviceError(f"something is mapped already within the {size} bytes at {address:#x}")
+        with _as_device_error(f"{size} bytes of {self.device} can't be mapped at {address:#x}"):
+            try:
+                libc.map_file(address, size, allocation.fd, allocation.start + offset, writable=writable)
+            except OSError:
+                libc.unmap_file(address, size)  # the kernel may have taken the reservation away before it failed
+                raise
+        self._mapped.add(address, size)
+
+    def unmap(self, address: int, size: int) -> None:
+        """The address stays reserved."""
+        if not self._mapped.has(address, size):
+            raise DeviceError(f"there is no mapping of exactly {size} bytes at {address:#x}")
+        with _as_device_error(f"{size} bytes at {address:#x} can't be unmapped"):
+            libc.unmap_file(address, size)
+        self._mapped.remove(address)
+
+    def free_address(self, address: int, size: int) -> None:
+        """Exactly what one `reserve` gave, with nothing mapped in it."""
+        if not self._reserved.has(address, size):
+            raise DeviceError(f"there is no reservation of exactly {size} bytes at {address:#x}")
+        if self._mapped.touches(address, size):
+            raise DeviceError(f"something is still mapped within the {size} bytes at {address:#x}")
+        with _as_device_error(f"{size} bytes of addresses at {address:#x} can't be given back"):
+            libc.free_addresses(address, size)
+        self._reserved.remove(address)
+
+    def identity(self, descriptor: int) -> str:
+        """`host:DEVICE:INODE:START:LENGTH`. Unique among what is alive on this boot; later memory may get it again."""
+        start, length = self._range_of(descriptor)
+        return "host:{}:{}:{}:{}".format(*self._inode, start, length)
+
+    def held(self, identity: str) -> bool | None:
+        """Somebody has exactly that range locked. None: it was memory of a file that this device isn't any more."""
+        parsed = _IDENTITY.fullmatch(identity)
+        if parsed is None:
+            raise DeviceError(f"{identity!r} is no identity of memory of a host device")
+        device, inode, start, length = map(int, parsed.groups())
+        if (device, inode) != self._inode:
+            return None
+        if length == 0 or start + length > self.capacity():
+            return False
+        return ledger.locks(self._probe, start, start + length) == [(start, start + length)]
+
+    def collapse(self, address: int, size: int) -> bool:
+        """Makes huge pages of what is mapped there, as far as the kernel can; touching it for the first time is many
+        times faster then. Takes about 250 ms a GiB and lets other threads run, so it is for a thread of its own. It
+        does no harm if that place is unmapped meanwhile."""
+        try:
+            libc.collapse(address, size)
+        except OSError:
+            return False  # an old kernel, no memory in one piece, or not mapped any more: all is as before
+        return True
+
+    def close(self) -> None:
+        """Gives back mappings, addresses and handles. May be called again; nothing else may be."""
+        for address, size in self._mapped:
+            self.unmap(address, size)
+        for address, size in self._reserved:
+            self.free_address(address, size)
+        for handle in list(self._allocations):
+            self.release(handle)
+        if self._probe >= 0:
+            os.close(self._probe)
+            self._probe = -1
+
+    def _take_range(self, fd: int, size: int) -> int:
+        """The first free range that is large enough. Who finds that somebody was faster looks again: whoever is beaten
+        here has seen another succeed."""
+        while True:
+            capacity = os.fstat(fd).st_size
+            with _as_device_error(f"{self._path} can't be locked", unusable="OFD locks, which local filesystems have"):
+                start = self._first_fit(self._others(fd, capacity), capacity, size)
+                if not try_lock(fd, start, size):
+                    continue
+            if not same_file(fd, self._path):
+                raise self._gone()
+            if os.fstat(fd).st_size != capacity:  # from here on our lock keeps it as it is
+                unlock(fd, start, size)
+                continue
+            self._others(fd, capacity)  # those who raced for the last places are all refused
+            return start
+
+    def _others(self, fd: int, capacity: int) -> list[tuple[int, int]]:
+        others = ledger.locks(fd, 0, capacity)
+        if len(others) >= MAX_ALLOCATIONS:
+            raise DeviceError(
+                f"{self.device} has {len(others)} allocations, and {MAX_ALLOCATIONS} is all that it may have, because"
+                f" every one makes each question to the kernel slower; use fewer and larger ones"
+            )
+        return others
+
+    def _first_fit(self, taken: list[tuple[int, int]], capacity: int, size: int) -> int:
+        end, largest, free = 0, 0, 0
+        for start, stop in [*taken, (capacity, capacity)]:
+            at = -(-end // GRANULARITY) * GRANULARITY  # locks that aren't ours may end anywhere
+            if start - at >= size:
+                return at
+            largest, free, end = max(largest, start - at), free + start - end, stop
+        raise OutOfMemory(self.device, size, free, largest=largest)
+
+    def _fill(self, fd: int, start: int, size: int) -> None:
+        """The range is ours: makes zeros of what its last owner left, and sees that there are pages for all of it."""
+        needs = "a filesystem that has holes in files and keeps pages ready, as tmpfs does"
+        with _as_device_error(f"{size} bytes of {self._path} can't be cleared", unusable=needs):
+            libc.punch(fd, start, size)
+        try:
+            with _as_device_error(f"{size} bytes of {self._path} can't be had", unusable=needs, full=self._path):
+                libc.allocate(fd, start, size)
+        except DeviceError:
+            with contextlib.suppress(OSError):
+                libc.punch(fd, start, size)  # a full filesystem needs those pages that it did give
+            raise
+
+    def _open(self) -> int:
+        try:
+            with _as_device_error(f"{self._path} can't be opened"):
+                fd = open_device(self._path)
+        except FileNotFoundError:
+            raise self._gone() from None
+        status = os.fstat(fd)
+        if (status.st_dev, status.st_ino) != self._inode:
+            os.close(fd)
+            raise self._gone()
+        return fd
+
+    def _gone(self) -> DeviceError:
+        return DeviceError(f"{self.device} was removed or made anew; whoever uses it has to start again")
+
+    def _copy(self, descriptor: int) -> int:
+        with _as_device_error(f"descriptor {descriptor} can't be copied"):
+            return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
+
+    def _range_of(self, descriptor: int) -> tuple[int, int]:
+        """What the kernel says of a descriptor: which file it is, and which range its own description has locked."""
+        with _as_device_error(f"descriptor {descriptor} can't be looked at"):
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) != self._inode:
+                raise DeviceError(f"the descriptor is no memory of {self.device}: it is {_kind(status.st_mode)}")
+            info = _fdinfo(descriptor)
+        locks = _LOCK_LINE.findall(info)
+        if len(locks) != 1:
+            raise DeviceError(f"the descriptor is no memory of {self.device}: it holds {len(locks)} locks instead of 1")
+        kind, first, last = locks[0]
+        capacity = self.capacity()
+        if kind != "WRITE" or last == "EOF" or int(last) >= capacity:
+            raise DeviceError(
+                f"the descriptor is no memory of {self.device}: its lock is {kind} {first} to {last}, and memory has a"
+                f" write lock within {capacity} bytes"
+            )
+        return int(first), int(last) + 1 - int(first)
+
+    def _add(self, fd: int, start: int, size: int) -> Handle:
+        handle = Handle(next(self._handles))
+        self._allocations[handle] = _Allocation(fd, start, size)
+        return handle
+
+    def _allocation(self, handle: Handle) -> _Allocation:
+        try:
+            return self._allocations[handle]
+        except KeyError:
+            raise DeviceError(f"{self.device} has no handle {handle}; it may have been released") from None
+
+    def _check_multiple(self, what: str, number: int, *, least: int = GRANULARITY) -> None:
+        if number < least or number % GRANULARITY:
+            raise DeviceError(
+                f"{what} has to be a multiple of {GRANULARITY} on {self.device}, at least {least}; it is {number}"
+            )
+
+
+def _fdinfo(descriptor: int) -> str:
+    try:
+        return Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii")
+    except FileNotFoundError:
+        raise Unusable("/proc isn't mounted here, and only there the kernel says what a descriptor is") from None
+
+
+def _kind(mode: int) -> str:
+    kinds = {
+        stat.S_IFREG: "another file",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFDIR: "a directory",
+    }
+    return kinds.get(stat.S_IFMT(mode), "something else")
+
+
+@contextlib.contextmanager
+def _as_device_error(what: str, *, unusable: str | None = None, full: Path | None = None) -> Iterator[None]:
+    """The kernel's no, with what it was said to, and what can be done."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if error.errno == errno.EMFILE:
+            raise DeviceError(
+                f"{what}: this process has as many descriptors as it may; every handle is one (`ulimit -n`)"
+            ) from error
+        if full is not None and error.errno in _FULL:
+            room = os.statvfs(full.parent)
+            left, in_all = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+            raise DeviceError(
+                f"{what}: the filesystem of {full.parent} is full, although the device isn't. {left} of {in_all} bytes"
+                f" are left; see what else lies there, or enlarge it"
+            ) from error
+        if unusable is not None and error.errno in _NO_SUCH_CALL:
+            raise Unusable(f"{what} ({error.strerror}): host memory needs {unusable}") from error
+        raise DeviceError(f"{what}: {error.strerror}") from error
