@@ -1,8 +1,9 @@
 """The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
 
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
-questions; their answers come back as events, before anything else is looked at: `Allocate` (`Allocated`,
-`NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `LookAtMemory` (`MemorySeen`).
+questions; their answers come back as events, in the order of the questions and before anything else is looked at:
+`Allocate` (`Allocated`, `NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `LookAtMemory` (`MemorySeen`),
+`LookAtPeer` (`PeerSeen`). Every question is answered.
 
 Slabs are named by handles: small numbers that the shell gives to descriptors. A handle that the machine is given is
 the machine's to `Forget`.
@@ -31,7 +32,7 @@ class Config(msgspec.Struct, frozen=True):
     granularity: int = 1
     capacity: int = 0
     window_s: float = 10.0
-    """How long a new server waits for the layout that it finds in the file."""
+    """How long a new server keeps writers out, so that whoever had its layout can come back."""
     memory_wait_s: float = 30.0
     """How long a writer waits for memory on a full device."""
     history_size: int = 1000
@@ -88,6 +89,11 @@ class MemorySeen(msgspec.Struct, frozen=True):
     """Does anybody still have the memory that was asked about? None: that can't be told."""
 
 
+class PeerSeen(msgspec.Struct, frozen=True):
+    conn: int
+    there: bool
+
+
 class Persisted(msgspec.Struct, frozen=True):
     seq: int
 
@@ -113,6 +119,7 @@ Event = (
     | Allocated
     | NotAllocated
     | MemorySeen
+    | PeerSeen
     | Persisted
     | PersistFailed
     | DirectoryReplaced
@@ -157,13 +164,21 @@ class LookAtMemory(msgspec.Struct, frozen=True):
     identities: tuple[str, ...] = ()
 
 
+class LookAtPeer(msgspec.Struct, frozen=True):
+    """Is it still there, at this moment? Not if its pidfd is readable, or its end of the connection is closed (though
+    messages of it may be unread), whether or not that was noticed before.
+    """
+
+    conn: int
+
+
 class Persist(msgspec.Struct, frozen=True):
     seq: int
     record: Record
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """The public picture has changed."""
+    """The public picture has changed: whoever watches (`Machine.watchers`) gets a new one."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -178,4 +193,17 @@ class Stop(msgspec.Struct, frozen=True):
     why: str
 
 
-Effect = Send | Close | WatchDeath | ForgetProcess | Allocate | Forget | LookAtMemory | Persist | Publish | Note | Stop
+Effect = (
+    Send
+    | Close
+    | WatchDeath
+    | ForgetProcess
+    | Allocate
+    | Forget
+    | LookAtMemory
+    | LookAtPeer
+    | Persist
+    | Publish
+    | Note
+    | Stop
+)

@@ -29,6 +29,7 @@ Sentence = Annotated[str, Meta(max_length=2000)]
 Document = Annotated[bytes, Meta(max_length=MAX_LAYOUT_BYTES)]
 """An encoded layout (`layout.py`). The server hands it on as it came."""
 Mode = Literal["rw", "ro", "rw_or_ro"]
+Reason = Literal["time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now"]
 
 
 # -- from a client -------------------------------------------------------------------------------------------------
@@ -59,17 +60,22 @@ class Open(Message, frozen=True):
     timeout_s: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     replace: bool = False
     bytes: Count = 0
-    have: Hash = ""
-    """Of the layout whose slabs the caller has kept: they, and the document, need not be sent again."""
+    have: Generation = 0
+    """Of the layout whose slabs the caller has kept: if it is still that one, they and the document aren't sent again.
+    (Not the hash: a layout of the same structure may be other memory.)
+    """
+    expect: Hash = ""
+    """The only layout that will do, because the caller's views are laid out by it; another is refused as stale."""
 
 
 class Withdraw(Message, frozen=True):
     """Ends what the sender has: a place in the queue, a reader's or a writer's session. A writer that has not committed
-    has written nothing. The connection goes on as a watch.
+    has written nothing. The connection goes on as a watch. Answered by `Withdrawn`; whatever answers come before that
+    one were under way, and mean nothing any more.
     """
 
-    keeps: bool = False
-    """A reader that goes to sleep: it keeps the descriptors, and will be back."""
+    keeps: Generation = 0
+    """A reader that goes to sleep: it keeps the descriptors of this layout, and will be back."""
 
 
 class Create(Message, frozen=True):
@@ -98,8 +104,9 @@ class Dropped(Message, frozen=True):
 
 
 class HandBack(Message, frozen=True):
-    """A reader returns to a new server what it kept from the last one. Descriptors: slabs `first` and following; the
-    document comes with the first batch.
+    """Who comes back says what it has kept. To a server that waits for that very layout it brings the slabs `first` and
+    following as descriptors, in as many messages as it takes, and the document with the first; to any other server it
+    brings none. Answered, once all have come, by `HandedBack` or `Refused`.
     """
 
     generation: Generation
@@ -156,12 +163,13 @@ class Changed(Message, frozen=True):
 
 class Opened(Message, frozen=True):
     """Writer: create, commit. Reader: the layout, and its slabs in the `Slabs` that follow; neither when the caller has
-    them (`have`).
+    them (`have`: the generation is the one that it named).
     """
 
     mode: Literal["rw", "ro"]
     generation: Generation
-    hash: Hash
+    """A writer's: the number that its layout will have, if it commits. No other writer ever gets the same."""
+    hash: Hash = ""
     sizes: list[Count] = []
     layout: bytes = b""
     sums: list[str] = []
@@ -187,6 +195,10 @@ class Committed(Message, frozen=True):
     hash: Hash
 
 
+class Withdrawn(Message, frozen=True):
+    """The answer to `Withdraw`: the next answers belong to what is asked from now on."""
+
+
 class Drop(Message, frozen=True):
     """That layout was replaced or cleared: let go of its slabs, and say so."""
 
@@ -204,7 +216,7 @@ class Refused(Message, frozen=True):
     """The answer to what was asked last. The connection goes on."""
 
     why: Sentence
-    reason: Literal["time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now"]
+    reason: Reason
 
 
 class Problem(Message, frozen=True):
@@ -293,6 +305,7 @@ ServerMessage = (
     | Slabs
     | Created
     | Committed
+    | Withdrawn
     | Drop
     | HandedBack
     | Refused

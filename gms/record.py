@@ -21,10 +21,11 @@ class Slab(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    generation: Generation
-    """Of the newest layout that there ever was."""
+    given: Generation
+    """The newest number that any writer was ever let in with: they only grow, and no two writers share one."""
+    generation: Generation = 0
+    """Of the committed layout; 0: there is none."""
     hash: Hash = ""
-    """Empty: that layout is no more."""
     slabs: Annotated[tuple[Slab, ...], msgspec.Meta(max_length=1000)] = ()
     boot_id: str = ""
     format: int = FORMAT
