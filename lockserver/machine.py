@@ -233,8 +233,10 @@ class Machine:
         if waiter is not None:
             lock.verified, lock.waiter = self.queue.granted(waiter), waiter
             self._grant(lock, waiter.tree)
-        elif not self.queue.wanted and 0 in self.forest.graves.values():
-            self.write()
+        elif not self.queue.wanted:
+            self.switchover.nobody_left()
+            if 0 in self.forest.graves.values():
+                self.write()
 
     def _release(self, lock: Lock) -> None:
         """The holder is gone, or has given its permit back."""
@@ -285,13 +287,17 @@ class Machine:
 
     def why_no_init(self) -> str:
         """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself
-        by memory that moves.
+        by memory that moves. Where nobody who waits can take over, another engine is what is needed most.
         """
         if self.init.recovery is not None:
             return "the server is new; who had the permit may come back"
         if self.active.held and self.active.holder is not None:
             return "" if self.active.endpoint is not None else f"{self.active.holder.engine_id} is waking"
-        return "" if self.state is State.FREE else f"the lock is {self.state.value}"
+        if self.state is State.FREE or (
+            self.active.holder is None and self.active.recovery is None and not self.queue.promising
+        ):
+            return ""
+        return f"the lock is {self.state.value}"
 
     def _on_release(self, event: e.Received, caller: Caller) -> None:
         assert caller.tree is not None

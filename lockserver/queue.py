@@ -129,6 +129,22 @@ class Queue:
                 return None
         return None
 
+    @property
+    def promising(self) -> bool:
+        """Somebody who waits is prepared, or hasn't been asked, or has time left to answer."""
+        return any(
+            waiter.ready
+            and waiter.tree.stage is Stage.PRESENT
+            and (
+                waiter.looked == self.round
+                or (
+                    waiter.failed != self.round
+                    and (waiter.asked != self.round or self.turn.now < waiter.asked_at + self.config.prepare_timeout_s)
+                )
+            )
+            for waiter in self.waiters.values()
+        )
+
     def _line(self) -> Iterator[Waiter]:
         preferred = self.waiters.get(self.preferred)
         if preferred is not None:

@@ -139,6 +139,17 @@ class Switchover:
         if plan is not None:
             self._tell(plan.asker, "done", f"{tree.engine_id} holds the lock, with token {token}", done=True, ok=True)
 
+    def nobody_left(self) -> None:
+        """The old holder is gone, and whoever could have taken over, too."""
+        plan, self.plan = self.plan, None
+        if plan is not None:
+            self._tell(
+                plan.asker,
+                "died",
+                f"{plan.old.engine_id} has ended, {plan.to.engine_id} too, and nobody waits: the next who comes is granted",
+                done=True,
+            )
+
     def _abort(self, why: str) -> None:
         plan = self.plan
         if plan is None or plan.step is Step.EXITING:

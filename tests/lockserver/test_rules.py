@@ -971,6 +971,20 @@ def test_no_permit_between_a_holders_death_and_its_successors_active(bench: Benc
     assert has_permit(c)
 
 
+def test_a_waiter_that_is_silent_does_not_keep_others_from_the_permit(bench: Bench) -> None:
+    a, b = bench.holder("a"), bench.waiter("b")
+    a.says(m.Serving(url="unix:a"))
+    b.wakes = None
+    bench.kill(a.main)
+    c = wants_permit(bench.engine("c").register())
+    assert not has_permit(c) and "FENCING" in str(bench.status.permits["init"].waiting_for)
+    bench.advance(1.1)
+    assert has_permit(c)
+    c.says(m.Release())
+    c.acquire()
+    assert c.holds
+
+
 def test_a_permit_is_persisted_before_it_is_told(bench: Bench) -> None:
     bench.disk = Disk.SLOW
     a = wants_permit(bench.engine("a").register())

@@ -106,6 +106,15 @@ def test_a_successor_that_dies_after_exit_leaves_it_to_the_next(change: Change) 
     assert change.c.holds and change.last.phase == "done"
 
 
+def test_the_asker_is_told_when_nobody_is_left_after_exit(change: Change) -> None:
+    change.drained()
+    change.b.looks()
+    for engine in (change.b, change.c, change.a):
+        change.bench.kill(engine.main)
+    assert change.bench.state == "FREE" and change.last.phase == "died" and change.last.done and not change.last.ok
+    assert change.bench.status.switchover == ""
+
+
 def test_the_successor_looks_again_while_the_old_one_ends(change: Change) -> None:
     change.drained()
     change.b.looks()

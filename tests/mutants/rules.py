@@ -348,6 +348,11 @@ _ALL = (
         ((MACHINE, "and not self._disk_fails and not self.why_no_init():", "and not self._disk_fails:"),),
     ),
     Mutant(
+        "permit-past-the-silent",
+        "a waiter that doesn't answer keeps nobody from the permit",
+        ((MACHINE, " and not self.queue.promising", " and not self.queue.wanted"),),
+    ),
+    Mutant(
         "forget",
         "no pidfd is kept that nobody needs",
         ((FOREST, "            self.turn.out.append(Forget(member.process))\n", ""),),
@@ -379,6 +384,7 @@ RARE = (
     "hearsay",
     "return-before-memory",
     "presumed-dead-ends-first",
+    "permit-past-the-silent",
 )
 """They need so many coincidences that the simulator finds them late or never; directed tests of the machines find them."""
 

@@ -87,7 +87,7 @@ class Slot:
         self.shim_kills = rng.random() < 0.6
         self.needs = rng.random() < 0.85
         self.memory_in_child = rng.random() < 0.5
-        self.sickly = rng.random() < 0.15
+        self.sickly = self.was_sickly = rng.random() < 0.15
 
     def start(self) -> None:
         world, rng, kernel = self.world, self.world.rng, self.world.kernel
@@ -379,8 +379,20 @@ class World:
             and note.detail["lock"] == m.INIT
             and self.gap
             and server.machine.state.value != "FREE"
+            and (server.machine.active.holder is not None or self._able_waits(server))
         ):
             self.fail(f"{note.detail['engine']} may initialise between a holder's death and its successor's Active")
+
+    def _able_waits(self, server: SimServer) -> bool:
+        """Some waiter could take over, and never gave a reason not to count on it."""
+        waits = (
+            slot for slot in self.slots if slot.client is not None and slot.client.name in server.machine.queue.waiters
+        )
+        return any(
+            server.machine.queue.waiters[slot.client.name].ready and not slot.was_sickly and not slot.tree.was_stopped
+            for slot in waits
+            if slot.client is not None and slot.tree is not None and slot.tree.main.alive
+        )
 
     def alarm(self, text: object) -> None:
         self.alarms.add(str(text))
