@@ -146,7 +146,7 @@ class Switchover:
             self._tell(
                 plan.asker,
                 "died",
-                f"{plan.old.engine_id} has ended, {plan.to.engine_id} too, and nobody waits: the next who comes is granted",
+                f"{plan.old.engine_id} has ended, {plan.to.engine_id} too, and nobody waits; the next one is granted",
                 done=True,
             )
 

@@ -112,7 +112,7 @@ def test_the_asker_is_told_when_nobody_is_left_after_exit(change: Change) -> Non
     for engine in (change.b, change.c, change.a):
         change.bench.kill(engine.main)
     assert change.bench.state == "FREE" and change.last.phase == "died" and change.last.done and not change.last.ok
-    assert change.bench.status.switchover == ""
+    assert change.bench.status.switchover is None
 
 
 def test_the_successor_looks_again_while_the_old_one_ends(change: Change) -> None:
