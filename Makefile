@@ -9,7 +9,8 @@ venv := .venv/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar lockserver tests/sidecar tests/sim tests/test_imports.py demo bench)
+typed := $(wildcard sidecar lockserver gms tools/vmm_refcount tests/sidecar tests/sim tests/gms tests/gpu \
+	tests/emulated_driver tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
 
