@@ -272,6 +272,7 @@ class HostMemory:
             libc.punch(fd, start, size)
         try:
             with _as_device_error(f"{size} bytes of {self._path} can't be had", unusable=needs, full=self._path):
+                _check_room(fd, size)
                 libc.allocate(fd, start, size)
         except DeviceError:
             with contextlib.suppress(OSError):
@@ -294,6 +295,8 @@ class HostMemory:
         return DeviceError(f"{self.device} was removed or made anew; whoever uses it has to start again")
 
     def _copy(self, descriptor: int) -> int:
+        if descriptor < 0:  # fcntl would call that a ValueError
+            raise DeviceError(f"{descriptor} is no descriptor")
         with _as_device_error(f"descriptor {descriptor} can't be copied"):
             return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST_DESCRIPTOR)
 
@@ -332,6 +335,13 @@ class HostMemory:
             raise DeviceError(
                 f"{what} has to be a multiple of {GRANULARITY} on {self.device}, at least {least}; it is {number}"
             )
+
+
+def _check_room(fd: int, size: int) -> None:
+    """Says at once what fallocate would say when it has taken all that was left, from everybody."""
+    room = os.fstatvfs(fd)
+    if room.f_blocks and room.f_bavail * room.f_frsize < size:  # no blocks: a tmpfs without a limit
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _fdinfo(descriptor: int) -> str:
