@@ -18,8 +18,9 @@ from pathlib import Path
 
 from lockserver import messages as m
 from lockserver.onlooker import Onlooker
-from lockserver.rundir import LIFE, SOCKET, address_of, connect
+from lockserver.rundir import LIFE, SOCKET, connect
 from sidecar.frames import Channel, close_all
+from sidecar.rendezvous import address_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TMPFS = Path("/dev/shm")

@@ -15,7 +15,7 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.rundir import connect
-from lockserver.server import MOST_CONNECTIONS
+from sidecar.callers import MOST_CONNECTIONS
 from tests.chaos.house import (
     NEVER_S,
     Caller,

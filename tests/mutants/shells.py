@@ -3,7 +3,7 @@
 from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
-SERVER = "lockserver/server.py"
+RENDEZVOUS = "sidecar/rendezvous.py"
 
 SHELLS = (
     Mutant(
@@ -41,11 +41,11 @@ SHELLS = (
         "the socket has its name only once it listens",
         (
             (
-                SERVER,
-                "            self._listener.bind(address)\n",
-                "            self._listener.bind(address)\n        os.rename(early, path)\n        time.sleep(0.2)\n        early = path\n",
+                RENDEZVOUS,
+                "            listener.bind(address)\n",
+                "            listener.bind(address)\n        os.rename(early, self.path)\n        __import__('time').sleep(0.2)\n        early = self.path\n",
             ),
-            (SERVER, "        os.rename(early, path)\n        self._socket_inode", "        self._socket_inode"),
+            (RENDEZVOUS, "        os.rename(early, self.path)\n        self._inode", "        self._inode"),
         ),
         tests=(RULES,),
     ),
@@ -70,7 +70,7 @@ SHELLS = (
     Mutant(
         "late-event",
         "a late event of a closed connection is nobody's death",
-        ((SERVER, "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
+        (("sidecar/processes.py", "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
         tests=(RULES,),
     ),
     Mutant(

@@ -1,0 +1,140 @@
+"""What stands between a pure machine and the world, and is the same for every server.
+
+An event goes into the machine, its effects are carried out in order, and what they bring back (an answer, a reading, a
+write) goes in before anything else is looked at. With nothing to wait for the loop sleeps in the kernel until somebody
+comes. What is for people (the log, the picture for those who watch) waits until nothing is urgent.
+
+A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `callers` before
+the first event. What this file may not do: know an effect. The parts: `loop.py`, `callers.py`, `processes.py`,
+`rendezvous.py`.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from sidecar.callers import Callers
+from sidecar.logs import Log
+from sidecar.loop import Loop
+
+CHORES_PUT_OFF = 32
+"""Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
+
+
+class Machine(Protocol):
+    @property
+    def deadline(self) -> float:
+        """When a tick is due; infinite while there is nothing to wait for."""
+        ...
+
+    def handle(self, event: Any, time: Any) -> Iterable[object]: ...
+
+
+class Remark(Protocol):
+    """A line for the log."""
+
+    @property
+    def event(self) -> str: ...
+    @property
+    def detail(self) -> Mapping[str, str | int | float | bool]: ...
+    @property
+    def alarm(self) -> bool: ...
+
+
+class Shell:
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    """Effect -> the method that carries it out."""
+    machine: Machine
+    callers: Callers
+
+    def __init__(self, log: Log, *, clock: Callable[[float, float], object], tick: object) -> None:
+        """`clock`: monotonic and wall time -> the time as the machine gets it. `tick`: the event that says that time
+        has passed.
+        """
+        self.log = log
+        self.loop = Loop()
+        self._clock = clock
+        self._tick = tick
+        self._pending: deque[object] = deque()
+        self._notes: list[Remark] = []
+        self._publish = False
+
+    # -- for the server --------------------------------------------------------------------------------------------
+
+    def feed(self, event: object) -> None:
+        """One event, and everything that its effects bring back."""
+        pending = self._pending
+        pending.append(event)
+        if len(pending) > 1:
+            return  # an effect of the event before brought this one; the loop below comes to it
+        effects, clock = self.effects, self._clock
+        while pending:
+            for effect in self.machine.handle(pending[0], clock(time.monotonic(), time.time())):
+                effects[type(effect)](self, effect)
+            pending.popleft()
+
+    def answer(self, event: object) -> None:
+        """What an effect brought back: the machine gets it next."""
+        self._pending.append(event)
+
+    def publish(self, effect: object) -> None:
+        """Carries out: the public picture has changed."""
+        self._publish = True
+
+    def note(self, effect: Remark) -> None:
+        """Carries out: a line for the log. Written when nothing waits: a grant shouldn't wait for it."""
+        self._notes.append(effect)
+
+    def stop(self, why: str) -> None:
+        self.log.alarm("stopping", why=why)
+        self.loop.stopping = why
+
+    def show(self) -> None:
+        """The server's: shows the picture to those who watch. They see the last state of a round."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The server's: lets go of everything."""
+        raise NotImplementedError
+
+    # -- the rounds ------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Serves until it is told to stop, or must; returns why."""
+        machine, callers, loop = self.machine, self.callers, self.loop
+        poll, handlers = loop.poll, loop.handlers
+        put_off = 0
+        while not loop.stopping:
+            patience = callers.deadline
+            deadline = min(machine.deadline, patience)
+            chores = self._publish or bool(self._notes)
+            if chores:
+                ready = poll(0)
+            elif deadline == float("inf"):
+                ready = poll()
+            else:
+                ready = poll(max(deadline - time.monotonic(), 0.0))
+            for fd, what in ready:
+                handler = handlers.get(fd)
+                if handler is not None:
+                    handler(what)
+            now = time.monotonic()
+            if now >= machine.deadline:
+                self.feed(self._tick)
+            if now >= patience:
+                callers.due(now)
+            put_off = put_off + 1 if chores and ready else 0
+            if chores and (not ready or put_off >= CHORES_PUT_OFF):
+                if self._publish:
+                    self._publish = False
+                    self.show()
+                self._write_notes()
+        self._write_notes()
+        self.close()
+        return loop.stopping
+
+    def _write_notes(self) -> None:
+        for note in self._notes:
+            (self.log.alarm if note.alarm else self.log.info)(note.event, **note.detail)
+        self._notes.clear()
