@@ -1,0 +1,589 @@
+"""A process's side of GMS: its one connection, what it wants, and what it has kept.
+
+Pure: an event and the time go in, effects come out; the shell is `client.py`. The server's side is `machine.py`.
+
+How it goes. The connection is made again whenever it ends. A process that has kept a layout says so each time, and
+brings it back to a server that waits for it. One request is under way at a time; `Withdraw` alone overtakes an `Open`
+or a `Create` that waits, and whatever is answered before `Withdrawn` means nothing.
+
+ 1. A reader reads on while the server is away: its memory is its own. When it is back it is a reader there again; or it
+    is told that its layout is no more (`Stale`), and has to end.
+ 2. A writer whose connection ends has lost its work (`Lost`): its slabs are nobody's. Only if its commit was under way
+    may it be that the file has it: then it comes back as any reader does, with its own number, which nobody else has.
+ 3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure.
+ 4. Every wish ends in time, with a server or without one.
+
+What the shell does:
+
+* It feeds one event at a time and carries out its effects in order before the next. `Tick` at `deadline`, and once at
+  the beginning.
+* `Connect`: tries to connect, and feeds `Connected` or `Disconnected`. When the connection ends: `Disconnected`.
+* `Say`: sends the message; with `Hello` its own pidfd, if there is such a thing; with `HandBack` the descriptors of its
+  kept slabs `first` to `first + count`.
+* `Heard`: every message of the server. The descriptors that came with it are closed, unless a `Keep` came back.
+* `Keep`: those descriptors are slabs `first` and following of layout `generation`. They belong to the shell until
+  `LetGo(generation)`.
+* `LetGo`: closes whatever it has of that layout, and feeds `Gone(generation)` when that is done. It never comes for a
+  layout that this process reads.
+* `Got`: the wish is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs; both
+  are empty if it had kept them (`same`): then it maps again what it has.
+* `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
+* `Stale`: what this process has kept is no more the layout. A reader has to end, or to unmap and `Release`; a sleeper
+  need do nothing.
+* `Sleep` and `Release` (the program's words) only after everything is unmapped: from then on this process is no reader.
+"""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Literal
+
+import msgspec
+
+from gms import messages as m
+from gms.layout import structure_hash
+
+RETRY_FIRST_S = 0.005
+RETRY_MOST_S = 0.1
+STEADY_S = 1.0
+"""A connection that lasted so long is made again at once; a shorter one is waited for longer and longer."""
+GRACE_S = 0.5
+"""The server says by itself when a wait has been in vain, and knows why; it may be so late."""
+BATCH = 253
+
+
+# -- events: from the connection, and from the program -------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    pass
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection ended, or could not be made."""
+
+    why: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    message: m.ServerMessage
+
+
+class Want(msgspec.Struct, frozen=True):
+    mode: m.Mode
+    timeout_s: float | None = None
+    """A wake has to have one."""
+    replace: bool = False
+    bytes: int = 0
+    expect: str = ""
+
+
+class Make(msgspec.Struct, frozen=True):
+    size: int
+
+
+class Publish(msgspec.Struct, frozen=True):
+    document: bytes
+    sizes: tuple[int, ...]
+    """Of all slabs that were made."""
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Everything is unmapped, and the descriptors are kept."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The program gives up whatever it has or waits for, and keeps nothing."""
+
+
+class Sums(msgspec.Struct, frozen=True):
+    generation: int
+    sums: tuple[str, ...]
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """The answer to `LetGo`."""
+
+    generation: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = Connected | Disconnected | Heard | Want | Make | Publish | Sleep | Release | Sums | Gone | Tick
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Connect(msgspec.Struct, frozen=True):
+    pass
+
+
+class Say(msgspec.Struct, frozen=True):
+    message: m.ClientMessage
+    generation: int = 0
+    first: int = 0
+    count: int = 0
+    """Descriptors of the kept slabs `first` to `first + count` of that layout go with it."""
+
+
+class Keep(msgspec.Struct, frozen=True):
+    generation: int
+    first: int
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class Got(msgspec.Struct, frozen=True):
+    opened: m.Opened
+    same: bool = False
+    """A reader: it has the layout and the slabs already."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    slab: int
+    size: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The layout is committed, and this process reads it."""
+
+    generation: int
+    hash: str
+
+
+class No(msgspec.Struct, frozen=True):
+    why: str
+    reason: m.Reason | Literal["problem"]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A writer's work is gone: it has to begin anew, with `Want`."""
+
+    why: str
+
+
+class Stale(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Which layout the server has now. 0: none."""
+
+    generation: int
+    hash: str
+
+
+class ServerIs(msgspec.Struct, frozen=True):
+    """Connected, with another server than before or the same."""
+
+    incarnation: str
+    device: str
+    granularity: int
+
+
+Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs
+
+
+class Link(Enum):
+    AWAY = "away"
+    KNOCKING = "knocking"
+    IN = "in"
+
+
+class Doing(Enum):
+    NOTHING = "nothing"
+    """It may have kept a layout: then it is asleep."""
+    WAITING = "waiting"
+    READING = "reading"
+    WRITING = "writing"
+
+
+class Awaiting(Enum):
+    """Which answer."""
+
+    NONE = "none"
+    RETURN = "return"
+    OPEN = "open"
+    SLABS = "slabs"
+    CREATE = "create"
+    COMMIT = "commit"
+    WITHDRAWN = "withdrawn"
+
+
+class Kept(msgspec.Struct):
+    """A layout of which the shell has the descriptors."""
+
+    generation: int
+    hash: str
+    sizes: list[int]
+    document: bytes
+    sums: list[str]
+
+
+class ClientMachine:
+    def __init__(self, engine_id: str, pid: int) -> None:
+        self.engine_id = engine_id
+        self.pid = pid
+        self.link = Link.AWAY
+        self.doing = Doing.NOTHING
+        self.kept: Kept | None = None
+        self.deadline = 0.0
+        self._out: list[Effect] = []
+        self._now = 0.0
+        self._awaiting = Awaiting.NONE
+        self._session = False
+        """The server takes us for somebody who waits, reads or writes."""
+        self._returned = True
+        """This server knows what we have kept."""
+        self._recovering: tuple[int, str] | None = None
+        self._wish: Want | None = None
+        self._wish_until = math.inf
+        self._condemned = 0
+        """The layout of a reader that was told to end: let go of when its program has unmapped it."""
+        self._draft = 0
+        """A writer's number."""
+        self._make: Make | None = None
+        self._publish: Publish | None = None
+        self._sealed: Kept | None = None
+        """A layout whose commit is under way: it may be in the file already."""
+        self._arriving: m.Opened | None = None
+        self._arrived = 0
+        self._retry_at = 0.0
+        self._retry_wait_s = RETRY_FIRST_S
+        self._connecting = False
+        self._in_since = -math.inf
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self._now, self._out = now, []
+        _HANDLERS[type(event)](self, event)
+        self._step()
+        return self._out
+
+    # -- what follows ----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self.deadline = math.inf
+        if self._wish is not None:
+            asked = self._awaiting in (Awaiting.OPEN, Awaiting.SLABS)
+            until = self._wish_until + (GRACE_S if asked else 0.0)
+            if self._now >= until:
+                why = "the server is away" if self.link is not Link.IN else "the server does not answer"
+                self._out.append(No(f"waited {self._wish.timeout_s:g} s in vain: {why}", "time_out"))
+                self._drop_wish()
+            else:
+                self.deadline = until
+        if self.link is Link.AWAY and not self._connecting:
+            if self._now >= self._retry_at:
+                self._connecting = True
+                self._out.append(Connect())
+            else:
+                self.deadline = min(self.deadline, self._retry_at)
+        elif self.link is Link.IN:
+            self._ask_next()
+
+    def _ask_next(self) -> None:
+        """One request at a time; a session that the program doesn't want any more is withdrawn at once."""
+        if self._session and self.doing is Doing.NOTHING and self._awaiting is not Awaiting.WITHDRAWN:
+            if self._awaiting is Awaiting.RETURN:
+                return  # it is answered soon, and by then it is known what there is to withdraw
+            self._awaiting = Awaiting.WITHDRAWN
+            self._end_arriving()
+            self._say(m.Withdraw(keeps=self.kept.generation if self.kept is not None else 0))
+        elif self._awaiting is not Awaiting.NONE:
+            return
+        elif not self._returned:
+            self._hand_back()
+        elif self._wish is not None and not self._session:
+            self._open(self._wish)
+        elif self._make is not None:
+            self._awaiting = Awaiting.CREATE
+            self._say(m.Create(size=self._make.size))
+        elif self._publish is not None:
+            self._awaiting = Awaiting.COMMIT
+            document, sizes = self._publish.document, list(self._publish.sizes)
+            self._sealed = Kept(self._draft, structure_hash(document), sizes, document, [])
+            self._say(m.Commit(layout=document))
+
+    def _open(self, wish: Want) -> None:
+        self._awaiting, self._session = Awaiting.OPEN, True
+        left = None if wish.timeout_s is None else max(0.0, self._wish_until - self._now)
+        have = self.kept.generation if self.kept is not None else 0
+        self._say(
+            m.Open(
+                mode=wish.mode, timeout_s=left, replace=wish.replace, bytes=wish.bytes, have=have, expect=wish.expect
+            )
+        )
+
+    def _drop_wish(self) -> None:
+        self._wish = None
+        self.doing = Doing.NOTHING
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _on_connected(self, event: Connected) -> None:
+        self._connecting = False
+        self.link = Link.KNOCKING
+        self._say(m.Hello(protocol=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid))
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        if self.link is Link.IN and self._now >= self._in_since + STEADY_S:
+            self._retry_wait_s, self._retry_at = RETRY_FIRST_S, self._now
+        else:
+            self._retry_at = self._now + self._retry_wait_s
+            self._retry_wait_s = min(self._retry_wait_s * 2, RETRY_MOST_S)
+        self.link, self._connecting, self._session = Link.AWAY, False, False
+        self._end_arriving()
+        if self.doing is Doing.WRITING and self._sealed is None:
+            self._lose(event.why or "the server is gone, and with it what was not committed")
+        self._awaiting = Awaiting.NONE
+
+    def _lose(self, why: str) -> None:
+        """A writer's work."""
+        self.doing, self._sealed, self._make, self._publish = Doing.NOTHING, None, None, None
+        self._out.append(LetGo(self._draft))
+        self._out.append(Lost(why))
+
+    def _end_arriving(self) -> None:
+        """A layout of which not all slabs came."""
+        opened, self._arriving = self._arriving, None
+        if opened is not None:
+            self._out.append(LetGo(opened.generation))
+
+    # -- what the server says --------------------------------------------------------------------------------------
+
+    def _on_heard(self, event: Heard) -> None:
+        message = event.message
+        if isinstance(message, m.Welcome):
+            self._welcomed(message)
+        elif isinstance(message, m.Changed):
+            self._out.append(Changed(message.generation, message.hash))
+        elif isinstance(message, m.Drop):
+            self._told_to_drop(message.generation)
+        elif isinstance(message, m.Problem):
+            self._problem(message.why)
+        elif isinstance(message, m.Withdrawn):
+            if self._awaiting is Awaiting.WITHDRAWN:
+                self._awaiting, self._session = Awaiting.NONE, False
+        elif self._awaiting is Awaiting.WITHDRAWN:
+            return  # it was under way
+        elif isinstance(message, m.Opened):
+            self._opened(message)
+        elif isinstance(message, m.Slabs):
+            self._slabs(message)
+        elif isinstance(message, m.Created) and self._awaiting is Awaiting.CREATE:
+            self._awaiting, self._make = Awaiting.NONE, None
+            self._out += [Keep(self._draft, message.slab), Made(message.slab, message.size)]
+        elif isinstance(message, m.Committed) and self._awaiting is Awaiting.COMMIT:
+            self._committed()
+        elif isinstance(message, m.HandedBack) and self._awaiting is Awaiting.RETURN:
+            self._handed_back()
+        elif isinstance(message, m.Refused):
+            self._refused(message)
+
+    def _welcomed(self, message: m.Welcome) -> None:
+        self.link, self._in_since = Link.IN, self._now
+        there = (message.generation, message.hash)
+        self._recovering = there if message.recovering else None
+        self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
+        if self._sealed is not None and there != (self._sealed.generation, self._sealed.hash):
+            self._lose("the server went away before the commit was on disk")
+        self._returned = self.kept is None and self._sealed is None
+        self._out.append(Changed(message.generation if not message.recovering else 0, message.hash))
+
+    def _problem(self, why: str) -> None:
+        """We said something that this server won't have. The connection ends; what it was about is over."""
+        if self._wish is not None:
+            self._drop_wish()
+        self._make = self._publish = self._sealed = None
+        self._out.append(No(why, "problem"))
+
+    def _opened(self, message: m.Opened) -> None:
+        wish = self._wish
+        if self._awaiting is not Awaiting.OPEN or wish is None:
+            return
+        if message.mode == "rw":
+            self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.WRITING
+            self._draft = message.generation
+            self._out.append(Got(message))
+        elif self.kept is not None and message.generation == self.kept.generation:
+            self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.READING
+            self._out.append(Got(message, same=True))
+        else:
+            self._awaiting, self._arriving, self._arrived = Awaiting.SLABS, message, 0
+
+    def _slabs(self, message: m.Slabs) -> None:
+        opened = self._arriving
+        if opened is None or message.generation != opened.generation or message.first != self._arrived:
+            return
+        self._arrived = message.first + message.fds
+        self._out.append(Keep(message.generation, message.first))
+        if self._arrived < len(opened.sizes):
+            return
+        self._arriving, self._awaiting, self._wish, self.doing = None, Awaiting.NONE, None, Doing.READING
+        old = self.kept
+        self.kept = Kept(opened.generation, opened.hash, opened.sizes, opened.layout, opened.sums)
+        if old is not None:
+            self._out.append(LetGo(old.generation))
+        self._out.append(Got(opened))
+
+    def _committed(self) -> None:
+        sealed = self._sealed
+        if sealed is None:
+            return
+        self._awaiting, self._sealed, self._publish = Awaiting.NONE, None, None
+        old, self.kept, self.doing = self.kept, sealed, Doing.READING
+        if old is not None:
+            self._out.append(LetGo(old.generation))
+        self._out.append(Done(sealed.generation, sealed.hash))
+
+    def _refused(self, message: m.Refused) -> None:
+        asked, self._awaiting = self._awaiting, Awaiting.NONE
+        if asked is Awaiting.RETURN:
+            self._returned = True
+            self._not_taken_back(message.why)
+            return
+        if asked is Awaiting.OPEN:
+            self._session = False
+            self._drop_wish()
+        elif asked is Awaiting.CREATE:
+            self._make = None
+        elif asked is Awaiting.COMMIT:
+            self._publish = self._sealed = None
+        self._out.append(No(message.why, message.reason))
+
+    def _told_to_drop(self, generation: int) -> None:
+        if self.kept is not None and self.kept.generation == generation:
+            self._stale(f"layout {generation} was cleared or replaced")
+        elif generation != self._condemned:
+            self._out.append(LetGo(generation))
+
+    def _stale(self, why: str) -> None:
+        kept, self.kept = self.kept, None
+        self._out.append(Stale(why))
+        if kept is None:
+            return
+        if self.doing is Doing.READING:
+            self.doing, self._condemned = Doing.NOTHING, kept.generation
+        else:
+            self._out.append(LetGo(kept.generation))
+
+    # -- coming back -----------------------------------------------------------------------------------------------
+
+    def _hand_back(self) -> None:
+        """All of it to a server that waits for it, and to any other only the word."""
+        layout = self._sealed or self.kept
+        if layout is None:
+            self._returned = True
+            return
+        self._awaiting = Awaiting.RETURN
+        reading = self._sealed is not None or self.doing is Doing.READING
+        self._session = reading
+        brings = self._recovering == (layout.generation, layout.hash)
+        for first in range(0, len(layout.sizes), BATCH) if brings else (0,):
+            message = m.HandBack(
+                generation=layout.generation,
+                hash=layout.hash,
+                sizes=layout.sizes,
+                first=first,
+                layout=layout.document if brings and first == 0 else b"",
+                sums=layout.sums,
+                reading=reading,
+            )
+            count = min(BATCH, len(layout.sizes) - first) if brings else 0
+            self._out.append(Say(message, layout.generation, first, count))
+
+    def _handed_back(self) -> None:
+        self._awaiting, self._returned = Awaiting.NONE, True
+        if self._sealed is not None:
+            self._committed()
+
+    def _not_taken_back(self, why: str) -> None:
+        self._session = False
+        if self._sealed is not None:
+            self._lose(why)
+            self._returned = self.kept is None
+        else:
+            self._stale(why)
+
+    # -- what the program wants ------------------------------------------------------------------------------------
+
+    def _on_want(self, event: Want) -> None:
+        if self.doing is not Doing.NOTHING:
+            self._out.append(No(f"this process is {self.doing.value} already", "not_now"))
+            return
+        if self._condemned:
+            self._out.append(No(f"layout {self._condemned} is no more; it has to be unmapped and released", "stale"))
+            return
+        self._wish, self.doing = event, Doing.WAITING
+        self._wish_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
+
+    def _on_make(self, event: Make) -> None:
+        if self.doing is Doing.WRITING and self._make is None and self._publish is None:
+            self._make = event
+        else:
+            self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
+
+    def _on_publish(self, event: Publish) -> None:
+        if self.doing is Doing.WRITING and self._make is None and self._publish is None:
+            self._publish = event
+        else:
+            self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
+
+    def _on_sleep(self, event: Sleep) -> None:
+        if self.doing is Doing.READING:
+            self.doing = Doing.NOTHING
+        self._let_go_of_condemned()
+
+    def _let_go_of_condemned(self) -> None:
+        condemned, self._condemned = self._condemned, 0
+        if condemned:
+            self._out.append(LetGo(condemned))
+
+    def _on_release(self, event: Release) -> None:
+        drafted = self._draft if self.doing is Doing.WRITING else 0
+        self._wish, self.doing = None, Doing.NOTHING
+        self._make = self._publish = self._sealed = None
+        self._end_arriving()
+        self._let_go_of_condemned()
+        kept, self.kept = self.kept, None
+        for generation in (drafted, kept.generation if kept is not None else 0):
+            if generation:
+                self._out.append(LetGo(generation))
+
+    def _on_sums(self, event: Sums) -> None:
+        if self.kept is not None and self.kept.generation == event.generation:
+            self.kept.sums = list(event.sums)
+            self._say_if_in(m.Checksums(generation=event.generation, sums=list(event.sums)))
+
+    def _on_gone(self, event: Gone) -> None:
+        self._say_if_in(m.Dropped(generation=event.generation))
+
+    def _on_tick(self, event: Tick) -> None:
+        """Time has passed; `_step` looks what follows."""
+
+    def _say_if_in(self, message: m.ClientMessage) -> None:
+        if self.link is Link.IN:
+            self._say(message)
+
+    def _say(self, message: m.ClientMessage) -> None:
+        self._out.append(Say(message))
+
+
+_HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
+    Connected: ClientMachine._on_connected,
+    Disconnected: ClientMachine._on_disconnected,
+    Heard: ClientMachine._on_heard,
+    Want: ClientMachine._on_want,
+    Make: ClientMachine._on_make,
+    Publish: ClientMachine._on_publish,
+    Sleep: ClientMachine._on_sleep,
+    Release: ClientMachine._on_release,
+    Sums: ClientMachine._on_sums,
+    Gone: ClientMachine._on_gone,
+    Tick: ClientMachine._on_tick,
+}
