@@ -1,7 +1,7 @@
 """The emulated driver: libcuda.so.1 and libnvidia-ml.so.1 of our own, with host memory for devices (`driver.h`).
 
-    environment = emulated_driver.environment(directory, devices=2, capacity=64 << 20)
-    subprocess.run([sys.executable, "-c", "..."], env=environment)
+    variables = emulated_driver.environment(directory, devices=2, capacity=64 << 20)
+    subprocess.run([sys.executable, "-c", "..."], env={**os.environ, **variables})
 
 A process has to be started with this environment: the loader reads LD_LIBRARY_PATH once, when a program begins. The
 libraries are compiled when they are first asked for, and again when their sources change.
@@ -12,7 +12,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -30,11 +29,19 @@ class NoCompiler(Exception):
     """There is no C compiler here."""
 
 
+def why_not() -> str | None:
+    """What is missing on this machine, if so; tests are skipped with that."""
+    if not _compiler():
+        return "the emulated CUDA driver needs a C compiler (cc or gcc), and there is none here"
+    return None
+
+
 def libraries() -> Path:
     """The directory with the libraries, compiled if need be."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise NoCompiler("the emulated CUDA driver needs a C compiler (cc or gcc), and there is none here")
+    missing = why_not()
+    if missing:
+        raise NoCompiler(missing)
+    compiler = _compiler()
     content = hashlib.sha256(repr((compiler, FLAGS, sorted(LIBRARIES.items()))).encode())
     for source in sorted(HERE.glob("*.[ch]")):
         content.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -55,15 +62,17 @@ def libraries() -> Path:
     return made
 
 
-def environment(
-    directory: Path, *, devices: int = 1, capacity: int = 64 << 20, base: Mapping[str, str] | None = None
-) -> dict[str, str]:
-    """The environment of a process that is to see emulated GPUs, whose files are in `directory` (on tmpfs)."""
-    result = dict(os.environ if base is None else base)
-    result.pop("CUDA_VISIBLE_DEVICES", None)
-    path = result.get("LD_LIBRARY_PATH")
-    result["LD_LIBRARY_PATH"] = f"{libraries()}:{path}" if path else str(libraries())
-    result["EMULATED_CUDA_DIR"] = str(directory)
-    result["EMULATED_CUDA_DEVICES"] = str(devices)
-    result["EMULATED_CUDA_BYTES"] = str(capacity)
-    return result
+def environment(directory: Path, *, devices: int = 1, capacity: int = 64 << 20) -> dict[str, str]:
+    """The variables with which a process sees emulated GPUs, whose files are in `directory` (on tmpfs)."""
+    path = os.environ.get("LD_LIBRARY_PATH")
+    return {
+        "LD_LIBRARY_PATH": f"{libraries()}:{path}" if path else str(libraries()),
+        "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(devices))),
+        "EMULATED_CUDA_DIR": str(directory),
+        "EMULATED_CUDA_DEVICES": str(devices),
+        "EMULATED_CUDA_BYTES": str(capacity),
+    }
+
+
+def _compiler() -> str:
+    return os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or ""

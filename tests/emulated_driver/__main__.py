@@ -4,6 +4,7 @@ python -m tests.emulated_driver --devices 2 --capacity 1GiB -- python -m tools.v
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,8 @@ def main() -> int:
     given = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="emulated-cuda-", dir="/dev/shm"))
     try:
-        environment = emulated_driver.environment(directory, devices=given.devices, capacity=given.capacity)
-        return subprocess.run(given.command, env=environment).returncode
+        variables = emulated_driver.environment(directory, devices=given.devices, capacity=given.capacity)
+        return subprocess.run(given.command, env={**os.environ, **variables}).returncode
     except (emulated_driver.NoCompiler, OSError) as error:
         print(f"python -m tests.emulated_driver: {error}", file=sys.stderr)
         return 1

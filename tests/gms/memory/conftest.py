@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gms.memory.host import HostMemory
+from gms.memory.host_device import create_device
+from tests.gms.memory.host_stage import CAPACITY
 from tests.gms.memory.makers import MAKERS
 from tests.gms.memory.remote import Remote
 
@@ -15,6 +18,7 @@ class Stage:
 
     def __init__(self, maker: str, directory: Path) -> None:
         self._maker = maker
+        self.tells_memory_apart = MAKERS[maker].tells_memory_apart
         self._environment = MAKERS[maker].prepare(directory)
         self._all: list[Remote] = []
 
@@ -49,3 +53,18 @@ def stage(request: pytest.FixtureRequest, tmpfs: Path) -> Iterator[Stage]:
 def memory(stage: Stage) -> Remote:
     """The device, open in one process. For more of them, take `stage`."""
     return stage.process()
+
+
+@pytest.fixture
+def devices(tmpfs: Path) -> Path:
+    """A directory of host devices with one in it, `0`. This and `host` are for the tests of host memory alone."""
+    create_device("0", CAPACITY, tmpfs / "devices")
+    return tmpfs / "devices"
+
+
+@pytest.fixture
+def host(devices: Path) -> Iterator[HostMemory]:
+    """The device `0`, open in the test's own process."""
+    memory = HostMemory("0", devices)
+    yield memory
+    memory.close()

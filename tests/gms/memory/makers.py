@@ -5,13 +5,17 @@ test's process never opens a device itself. So a maker may need variables that h
 """
 
 import ctypes
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gms.memory import Memory
+from gms.memory.cuda import CudaMemory, devices
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
+from tests import emulated_driver
+from tools.vmm_refcount.contents import Contents, contents
 
 
 def _peek(address: int, size: int) -> bytes:
@@ -37,6 +41,8 @@ class Maker:
     """Reads mapped memory: address, size."""
     poke: Callable[[int, bytes], None] = _poke
     """Writes mapped memory: address, content."""
+    tells_memory_apart: bool = True
+    """No two pieces of memory have the same identity."""
 
 
 def _prepare_host(directory: Path) -> Mapping[str, str]:
@@ -45,6 +51,25 @@ def _prepare_host(directory: Path) -> Mapping[str, str]:
     return {"FAILOVER_HOST_DEVICES": str(devices)}
 
 
+def _prepare_emulated(directory: Path) -> Mapping[str, str]:
+    return emulated_driver.environment(directory, capacity=16 * GRANULARITY)
+
+
+@functools.cache
+def _cuda_contents() -> Contents:
+    return contents(devices()[0])
+
+
+_CUDA = Maker(
+    prepare=_prepare_emulated,
+    open=lambda: CudaMemory(devices()[0]),
+    missing=emulated_driver.why_not,
+    peek=lambda address, size: _cuda_contents().peek(address, size),
+    poke=lambda address, content: _cuda_contents().poke(address, content),
+    tells_memory_apart=False,
+)
+
 MAKERS = {
     "host": Maker(prepare=_prepare_host, open=lambda: HostMemory("0")),
+    "cuda on the emulated driver": _CUDA,
 }

@@ -488,7 +488,7 @@ def test_memory_of_another_size_than_announced_is_refused(stage: Stage) -> None:
         other.import_(fd, 2 * unit)
 
 
-def test_memory_has_one_identity_in_every_process_and_no_two_have_the_same(stage: Stage) -> None:
+def test_memory_has_one_identity_in_every_process_and_no_two_have_the_same_where_that_can_be_told(stage: Stage) -> None:
     owner, other = stage.process(), stage.process()
     unit = owner.granularity
     one, two = owner.create(unit), owner.create(unit)
@@ -497,7 +497,7 @@ def test_memory_has_one_identity_in_every_process_and_no_two_have_the_same(stage
         imported = other.import_(fd, unit)
         with exported(other, imported) as back:
             assert {owner.identity(again), other.identity(fd), other.identity(back)} == {identity}
-        assert other.identity(different) != identity
+        assert not stage.tells_memory_apart or other.identity(different) != identity
 
 
 def test_an_identity_that_is_none_is_refused(memory: Remote) -> None:

@@ -1,0 +1,1 @@
+"""Programs beside the house: each runs on its own, from a checkout."""
