@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gms.memory import DeviceError, Handle, OutOfMemory, Unusable, libc
-from gms.memory.host_device import GRANULARITY, device_path, open_device, same_file, try_lock, unlock
+from gms.memory.host_device import GRANULARITY, device_path, open_device, reason, same_file, try_lock, unlock
 from sidecar import ledger
 
 MAX_ALLOCATIONS = 1000
@@ -204,9 +204,7 @@ class HostMemory:
         device, inode, start, length = map(int, parsed.groups())
         if (device, inode) != self._inode:
             return None
-        if length == 0 or start + length > self.capacity():
-            return False
-        return ledger.locks(self._probe, start, start + length) == [(start, start + length)]
+        return (start, start + length) in ledger.locks(self._probe, 0, self.capacity())
 
     def collapse(self, address: int, size: int) -> bool:
         """Makes huge pages of what is mapped there, as far as the kernel can; touching it for the first time is many
@@ -311,13 +309,13 @@ class HostMemory:
         if len(locks) != 1:
             raise DeviceError(f"the descriptor is no memory of {self.device}: it holds {len(locks)} locks instead of 1")
         kind, first, last = locks[0]
-        capacity = self.capacity()
-        if kind != "WRITE" or last == "EOF" or int(last) >= capacity:
+        start, stop = int(first), self.capacity() + 1 if last == "EOF" else int(last) + 1
+        if kind != "WRITE" or stop > self.capacity() or start % GRANULARITY or stop % GRANULARITY:
             raise DeviceError(
                 f"the descriptor is no memory of {self.device}: its lock is {kind} {first} to {last}, and memory has a"
-                f" write lock within {capacity} bytes"
+                f" write lock on a multiple of {GRANULARITY} within {self.capacity()} bytes"
             )
-        return int(first), int(last) + 1 - int(first)
+        return start, stop - start
 
     def _add(self, fd: int, start: int, size: int) -> Handle:
         handle = Handle(next(self._handles))
@@ -369,10 +367,6 @@ def _as_device_error(what: str, *, unusable: str | None = None, full: Path | Non
     except FileNotFoundError:
         raise
     except OSError as error:
-        if error.errno == errno.EMFILE:
-            raise DeviceError(
-                f"{what}: this process has as many descriptors as it may; every handle is one (`ulimit -n`)"
-            ) from error
         if full is not None and error.errno in _FULL:
             room = os.statvfs(full.parent)
             left, in_all = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
@@ -382,4 +376,4 @@ def _as_device_error(what: str, *, unusable: str | None = None, full: Path | Non
             ) from error
         if unusable is not None and error.errno in _NO_SUCH_CALL:
             raise Unusable(f"{what} ({error.strerror}): host memory needs {unusable}") from error
-        raise DeviceError(f"{what}: {error.strerror}") from error
+        raise DeviceError(f"{what}: {reason(error)}") from error

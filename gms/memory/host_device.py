@@ -8,6 +8,7 @@ What this file may not do: allocate. That is `host.py`; who has how much is `sid
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -68,7 +69,7 @@ def open_device(path: Path) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise DeviceError(f"the host device {path} can't be opened: {error.strerror}") from error
+        raise DeviceError(f"the host device {path} can't be opened: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise DeviceError(f"{path} is no host device: it isn't a regular file")
@@ -86,6 +87,13 @@ def try_lock(fd: int, start: int, length: int) -> bool:
 
 def unlock(fd: int, start: int, length: int) -> None:
     fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, start, length, 0))
+
+
+def reason(error: OSError) -> str:
+    """The kernel's, and what can be done where it's no secret."""
+    if error.errno == errno.EMFILE:
+        return "this process has as many descriptors as it may, and every handle is one (`ulimit -n`)"
+    return error.strerror or str(error)
 
 
 def same_file(fd: int, path: Path) -> bool:

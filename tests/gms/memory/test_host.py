@@ -1,0 +1,342 @@
+"""What only host memory has: locks for books, descriptors of a file, pages that can be looked at, forks, huge pages.
+
+The promises of all device memory are in `test_memory.py`; races for a range in `test_host_races.py`; how devices are
+made, and filesystems that are full, in `test_host_device.py`.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import fcntl
+import os
+import random
+import re
+import resource
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory, libc
+from gms.memory.host import MAX_ALLOCATIONS, HostMemory, _Spans
+from gms.memory.host_device import GRANULARITY, create_device
+from sidecar import ledger
+from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
+from tests.gms.memory.remote import Died, until
+from tests.sidecar.processes import descriptors_left, no_descriptor_leaks, stay
+
+
+def range_lock(fd: int, kind: int, start: int, length: int) -> None:
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, start, length, 0))
+
+
+def range_locks(fd: int, *starts: int) -> None:
+    for start in starts:
+        range_lock(fd, fcntl.F_WRLCK, start, GRANULARITY)
+
+
+def smaps(pid: int, address: int) -> dict[str, int]:
+    """Bytes by kind, of the mapping that begins there."""
+    figures: dict[str, int] = {}
+    here = False
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            here = line.startswith(f"{address:x}-")
+        elif here and line.endswith(" kB"):
+            name, kilobytes, _ = line.split()
+            figures[name.rstrip(":")] = int(kilobytes) << 10
+    return figures
+
+
+def test_it_is_a_memory(host: HostMemory) -> None:
+    interface: Memory = host
+    assert interface.device == "host:0"
+
+
+# --- the books
+
+
+def test_the_ledger_of_the_lock_server_shows_what_is_allocated(devices: Path, host: HostMemory) -> None:
+    assert ledger.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
+    handle = host.create(3 * GRANULARITY)
+    with process(devices) as other:
+        other.create(2 * GRANULARITY)
+        assert ledger.read_devices(devices) == {"host:0": (CAPACITY - 5 * GRANULARITY, CAPACITY)}
+    until(lambda: ledger.read_devices(devices) == {"host:0": (CAPACITY - 3 * GRANULARITY, CAPACITY)})
+    host.release(handle)
+    assert ledger.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
+
+
+def test_the_first_range_that_is_large_enough_is_taken(host: HostMemory) -> None:
+    unit = GRANULARITY
+
+    def start(handle: int) -> int:
+        return host._allocation(Handle(handle)).start // unit
+
+    first, second, third = (host.create(units * unit) for units in (1, 3, 2))
+    assert [start(handle) for handle in (first, second, third)] == [0, 1, 4]
+    host.release(second)
+    assert start(host.create(4 * unit)) == 6
+    assert start(host.create(2 * unit)) == 1
+
+
+def test_free_memory_in_pieces_is_told_from_too_little(host: HostMemory) -> None:
+    handles = [host.create(GRANULARITY) for _ in range(UNITS)]
+    for handle in handles[::2]:
+        host.release(handle)
+    with pytest.raises(OutOfMemory, match=f"{CAPACITY // 2} are free, of which {GRANULARITY} in one piece") as error:
+        host.create(2 * GRANULARITY)
+    assert error.value.free == CAPACITY // 2
+
+
+def test_ranges_begin_at_huge_pages_whatever_others_have_locked(devices: Path, host: HostMemory) -> None:
+    with (devices / "0").open("r+b") as stranger:
+        range_lock(stranger.fileno(), fcntl.F_WRLCK, 0, 4096)
+        handle = host.create(CAPACITY - GRANULARITY)
+        assert host._allocation(handle).start == GRANULARITY
+        with pytest.raises(OutOfMemory):
+            host.create(GRANULARITY)
+
+
+def test_a_thousand_allocations_and_not_one_more(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    create_device("many", (MAX_ALLOCATIONS + 2) * GRANULARITY, tmpfs / "devices")
+    monkeypatch.setattr(libc, "allocate", lambda fd, start, size: None)  # two gigabytes of pages prove nothing here
+    memory = HostMemory("many", tmpfs / "devices")
+    with _descriptors(MAX_ALLOCATIONS + 200):
+        try:
+            handles = [memory.create(GRANULARITY) for _ in range(MAX_ALLOCATIONS)]
+            with pytest.raises(DeviceError, match="1000 is all that it may have"):
+                memory.create(GRANULARITY)
+            assert memory.free() == 2 * GRANULARITY
+            memory.release(handles[500])
+            memory.create(GRANULARITY)
+        finally:
+            memory.close()
+
+
+@contextlib.contextmanager
+def _descriptors(needed: int) -> Iterator[None]:
+    """This process may have so many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        pytest.skip(f"needs {needed} descriptors, and this process may have {hard}")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(needed, soft), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_out_of_descriptors_is_said_and_leaves_nothing(host: HostMemory) -> None:
+    with descriptors_left(2):
+        for _ in range(2):
+            host.create(GRANULARITY)
+        with pytest.raises(DeviceError, match="ulimit -n"):
+            host.create(GRANULARITY)
+    assert host.free() == CAPACITY - 2 * GRANULARITY
+
+
+# --- descriptors
+
+
+def test_descriptors_of_the_device_that_are_no_allocation_are_refused(devices: Path, host: HostMemory) -> None:
+    unit = GRANULARITY
+    handle = host.create(2 * unit)
+    path = devices / "0"
+    create_device("1", CAPACITY, devices)
+    elsewhere = HostMemory("1", devices)
+    cases: dict[str, Callable[[int], None]] = {
+        "no lock": lambda fd: None,
+        "another range": lambda fd: range_lock(fd, fcntl.F_WRLCK, 4 * unit, unit),
+        "two ranges": lambda fd: range_locks(fd, 4 * unit, 6 * unit),
+        "a read lock": lambda fd: range_lock(fd, fcntl.F_RDLCK, 4 * unit, 2 * unit),
+        "to the end": lambda fd: range_lock(fd, fcntl.F_WRLCK, 4 * unit, 0),
+        "beyond the end": lambda fd: range_lock(fd, fcntl.F_WRLCK, CAPACITY - unit, 2 * unit),
+        "only beyond it": lambda fd: range_lock(fd, fcntl.F_WRLCK, CAPACITY, 2 * unit),
+        "a flock": lambda fd: fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB),
+        "a lock of the process": lambda fd: fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 2 * unit, 4 * unit),
+        "off the granularity": lambda fd: range_lock(fd, fcntl.F_WRLCK, 4 * unit + 4096, 2 * unit),
+    }
+    with no_descriptor_leaks():
+        for case, spoil in cases.items():
+            fd = os.open(path, os.O_RDWR)
+            spoil(fd)
+            with pytest.raises(DeviceError):
+                host.import_(fd, 2 * unit)
+                pytest.fail(f"taken for memory: {case}")
+            os.close(fd)
+        fd = elsewhere.export(elsewhere.create(2 * unit))
+        with pytest.raises(DeviceError, match="another file"):
+            host.import_(fd, 2 * unit)
+        os.close(fd)
+        for allocated in list(elsewhere._allocations):
+            elsewhere.release(allocated)
+    elsewhere.close()
+    assert host.free() == CAPACITY - 2 * unit
+    host.release(handle)
+
+
+def test_an_identity_says_where_the_memory_is(devices: Path, host: HostMemory) -> None:
+    host.create(GRANULARITY)
+    handle = host.create(2 * GRANULARITY)
+    fd = host.export(handle)
+    status = (devices / "0").stat()
+    assert host.identity(fd) == f"host:{status.st_dev}:{status.st_ino}:{GRANULARITY}:{2 * GRANULARITY}"
+    os.close(fd)
+
+
+def test_other_memory_that_only_overlaps_is_not_the_one_that_was(host: HostMemory) -> None:
+    handle = host.create(2 * GRANULARITY)
+    fd = host.export(handle)
+    identity = host.identity(fd)
+    os.close(fd)
+    assert host.held(identity) is True
+    host.release(handle)
+    assert host.held(identity) is False
+    for units in (1, 3):
+        handle = host.create(units * GRANULARITY)
+        assert host.held(identity) is False
+        host.release(handle)
+
+
+def test_of_a_device_that_was_made_anew_it_cant_be_told_who_holds_it(devices: Path, host: HostMemory) -> None:
+    fd = host.export(host.create(GRANULARITY))
+    identity = host.identity(fd)
+    (devices / "0").unlink()
+    create_device("0", CAPACITY, devices)
+    anew = HostMemory("0", devices)
+    assert anew.held(identity) is None
+    with pytest.raises(DeviceError):
+        anew.import_(fd, GRANULARITY)
+    anew.close()
+    os.close(fd)
+    with pytest.raises(DeviceError, match="removed or made anew"):
+        host.create(GRANULARITY)
+
+
+# --- pages
+
+
+def test_two_readers_of_one_allocation_share_its_pages(devices: Path, host: HostMemory) -> None:
+    size = 4 * GRANULARITY
+    fd = host.export(host.create(size))
+    with process(devices) as one, process(devices) as two:
+        readers = []
+        for reader in (one, two):
+            address = reader.mapped(reader.import_(fd, size), size, writable=False)
+            assert reader.all_zero(address, size)  # touches every page
+            readers.append((reader.process.pid, address))
+        for pid, address in readers:
+            figures = smaps(pid, address)
+            assert figures["Rss"] == size
+            assert figures["Pss"] == size // 2
+            assert figures["Shared_Clean"] + figures["Shared_Dirty"] == size
+            assert figures["Private_Clean"] + figures["Private_Dirty"] == 0
+    os.close(fd)
+
+
+def test_a_write_through_a_read_only_mapping_is_a_segmentation_fault(devices: Path) -> None:
+    with process(devices) as writer:
+        address = writer.mapped(writer.create(GRANULARITY), GRANULARITY, writable=False)
+        with pytest.raises(Died) as died:
+            writer.poke(address, b"x")
+        assert died.value.status == -signal.SIGSEGV
+
+
+def test_huge_pages_keep_the_contents_and_stay_shared(devices: Path, host: HostMemory) -> None:
+    size = 4 * GRANULARITY
+    handle = host.create(size)
+    address = host.reserve(size)
+    host.map(address, handle, size=size, writable=True)
+    content = bytes(range(256)) * (size // 256)
+    ctypes.memmove(address, content, size)
+    fd = host.export(handle)
+    with process(devices) as reader:
+        theirs = reader.mapped(reader.import_(fd, size), size, writable=False)
+        assert reader.peek(theirs, 256) == content[:256]
+        worked = host.collapse(address, size)
+        assert ctypes.string_at(address, size) == content
+        assert reader.peek(theirs + 3 * GRANULARITY, 256) == content[:256]
+        ctypes.memset(address, 7, 1)
+        assert reader.peek(theirs, 1) == b"\7"
+        figures = smaps(os.getpid(), address)
+    os.close(fd)
+    if not worked:
+        pytest.skip("this kernel made no huge pages, which is allowed; the contents stayed")
+    assert figures["ShmemPmdMapped"] + figures["FilePmdMapped"] == size
+
+
+def test_collapse_of_what_is_not_mapped_says_no_and_does_no_harm(host: HostMemory) -> None:
+    address = host.reserve(GRANULARITY)
+    assert not host.collapse(address, GRANULARITY)
+    handle = host.create(GRANULARITY)
+    host.map(address, handle, size=GRANULARITY, writable=True)
+    assert ctypes.string_at(address, 1) == b"\0"
+    host.unmap(address, GRANULARITY)
+    host.free_address(address, GRANULARITY)
+    assert not host.collapse(address, GRANULARITY)
+
+
+def test_a_forked_child_has_no_mapping_and_the_parent_keeps_its_own(host: HostMemory) -> None:
+    address = host.reserve(GRANULARITY)
+    handle = host.create(GRANULARITY)
+    host.map(address, handle, size=GRANULARITY, writable=True)
+    ctypes.memset(address, 7, 1)
+    host.release(handle)  # only the mapping is left
+
+    with crowd(_read_at(address)) as [child]:
+        assert child.line() == "alive"
+        assert os.waitstatus_to_exitcode(child.wait()) == -signal.SIGSEGV
+
+    with crowd(_sleep) as [child]:
+        assert child.line() == "alive"
+        assert ctypes.string_at(address, 1) == b"\7"
+        host.unmap(address, GRANULARITY)
+        assert host.free() == CAPACITY
+
+
+def test_a_forked_childs_descriptors_hold_the_memory_as_the_parents_do(host: HostMemory) -> None:
+    handle = host.create(GRANULARITY)
+    with crowd(_sleep) as [child]:
+        assert child.line() == "alive"
+        host.release(handle)
+        assert host.free() == CAPACITY - GRANULARITY
+    until(lambda: host.free() == CAPACITY)
+
+
+def _read_at(address: int) -> Callable[[Callable[[str], None]], None]:
+    def read(say: Callable[[str], None]) -> None:
+        faulthandler.disable()  # a fault is what we want to see, not its story
+        say("alive")
+        ctypes.string_at(address, 1)
+        say("read it")
+
+    return read
+
+
+def _sleep(say: Callable[[str], None]) -> None:
+    say("alive")
+    stay()
+
+
+def test_spans_agree_with_a_plain_list_of_them() -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    spans, plain = _Spans(), dict[int, int]()
+    for _ in range(3000):
+        start, size = chance.randrange(60), chance.randrange(1, 9)
+        overlap = any(at < start + size and start < at + length for at, length in plain.items())
+        assert spans.touches(start, size) == overlap
+        assert spans.covers(start, size) == any(at <= start and start + size <= at + n for at, n in plain.items())
+        assert spans.has(start, size) == (plain.get(start) == size)
+        if not overlap:
+            spans.add(start, size)
+            plain[start] = size
+        elif chance.random() < 0.5:
+            gone = chance.choice(sorted(plain))
+            spans.remove(gone)
+            del plain[gone]
+    assert list(spans) == sorted(plain.items())

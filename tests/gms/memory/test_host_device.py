@@ -1,0 +1,163 @@
+"""Host devices are made, found and removed; and the filesystem under them is full."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gms.memory import DeviceError, OutOfMemory
+from gms.memory.host import HostMemory
+from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
+from sidecar import ledger
+from tests.gms.memory.host_stage import CAPACITY, crowd, process
+from tests.gms.memory.remote import ROOT
+from tests.sidecar.processes import no_descriptor_leaks
+
+NO_DEVICE = r"can't be opened|no host device"
+
+
+def test_a_device_is_made_once_and_found_after(tmpfs: Path) -> None:
+    directory = tmpfs / "devices"
+    path = create_device("a", CAPACITY, directory)
+    inode = path.stat().st_ino
+    assert create_device("a", CAPACITY, directory) == path == device_path("a", directory)
+    assert (path.stat().st_ino, path.stat().st_size, path.stat().st_blocks) == (inode, CAPACITY, 0)
+    assert (directory.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+    assert os.listdir(directory) == ["a"]
+
+
+def test_of_many_that_make_a_device_all_find_the_same(tmpfs: Path) -> None:
+    directory = tmpfs / "devices"
+
+    def make(say: Callable[[str], None]) -> None:
+        say(str(create_device("a", CAPACITY, directory).stat().st_ino))
+
+    with crowd(*[make] * 8) as children:
+        assert len({child.line() for child in children}) == 1
+    assert os.listdir(directory) == ["a"]
+
+
+def test_another_capacity_is_refused_while_somebody_has_memory(devices: Path) -> None:
+    memory = HostMemory("0", devices)
+    handle = memory.create(GRANULARITY)
+    with pytest.raises(DeviceError, match=f"{CAPACITY} bytes, of which {GRANULARITY} are in use"):
+        create_device("0", 2 * CAPACITY, devices)
+    assert memory.capacity() == CAPACITY
+    memory.release(handle)
+    create_device("0", 2 * CAPACITY, devices)
+    assert (memory.capacity(), memory.free()) == (2 * CAPACITY, 2 * CAPACITY)
+    memory.create(2 * CAPACITY)
+    memory.close()
+    create_device("0", GRANULARITY, devices)
+    assert ledger.read_devices(devices) == {"host:0": (GRANULARITY, GRANULARITY)}
+
+
+@pytest.mark.parametrize("capacity", [0, -GRANULARITY, GRANULARITY + 1, 4096])
+def test_a_capacity_that_is_no_multiple_of_the_granularity_is_refused(tmpfs: Path, capacity: int) -> None:
+    with pytest.raises(DeviceError, match="multiple"):
+        create_device("a", capacity, tmpfs / "devices")
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", ".hidden", "a/b", "/etc/passwd", "a\0b"])
+def test_a_name_that_is_no_files_name_is_refused(tmpfs: Path, name: str) -> None:
+    for use in (
+        lambda: create_device(name, CAPACITY, tmpfs),
+        lambda: remove_device(name, tmpfs),
+        lambda: HostMemory(name, tmpfs),
+    ):
+        with pytest.raises(DeviceError, match="can't be the name"):
+            use()
+
+
+def test_more_than_the_filesystem_holds_is_refused_with_a_way_out(devices: Path) -> None:
+    room = os.statvfs(devices)
+    if not room.f_blocks:
+        pytest.skip("this tmpfs has no limit")
+    in_all = room.f_blocks * room.f_frsize // GRANULARITY * GRANULARITY
+    with pytest.raises(DeviceError, match="remount"):
+        create_device("a", in_all, devices)  # with the device that is there already it is too much
+    assert sorted(os.listdir(devices)) == ["0"]
+    create_device("a", in_all - CAPACITY, devices)
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770, 0o777])
+def test_a_directory_that_others_may_use_is_refused(tmpfs: Path, mode: int) -> None:
+    directory = tmpfs / "devices"
+    directory.mkdir()
+    directory.chmod(mode)
+    with pytest.raises(DeviceError, match="yours alone"):
+        create_device("a", CAPACITY, directory)
+
+
+def test_what_is_no_directory_or_no_device_is_refused(tmpfs: Path, devices: Path) -> None:
+    (tmpfs / "file").write_text("")
+    (tmpfs / "link").symlink_to(devices)
+    for wrong in ("file", "link", "none/devices"):
+        with pytest.raises(DeviceError, match="directory of the host devices"):
+            create_device("a", CAPACITY, tmpfs / wrong)
+    (devices / "dir").mkdir()
+    (devices / "link").symlink_to("0")
+    os.mkfifo(devices / "fifo")
+    with no_descriptor_leaks():
+        for wrong in ("dir", "link", "fifo"):
+            with pytest.raises(DeviceError, match=NO_DEVICE):
+                create_device(wrong, CAPACITY, devices)
+            with pytest.raises(DeviceError, match=NO_DEVICE):
+                HostMemory(wrong, devices)
+            with pytest.raises(DeviceError, match=NO_DEVICE):
+                remove_device(wrong, devices)
+
+
+def test_a_device_that_isnt_there_is_refused_with_who_makes_it(tmpfs: Path) -> None:
+    with pytest.raises(DeviceError, match="has to be made first, as `gms` does"):
+        HostMemory("a", tmpfs)
+
+
+def test_a_device_goes_when_nobody_has_memory_of_it(devices: Path) -> None:
+    with process(devices) as owner:
+        handle = owner.create(GRANULARITY)
+        address = owner.mapped(handle, GRANULARITY)
+        owner.release(handle)
+        with pytest.raises(DeviceError, match=f"{GRANULARITY} bytes of it are in use"):
+            remove_device("0", devices)
+        owner.unmap(address, GRANULARITY)
+        remove_device("0", devices)
+        remove_device("0", devices)
+        assert os.listdir(devices) == []
+        with pytest.raises(DeviceError, match="removed or made anew"):
+            owner.create(GRANULARITY)
+
+
+# --- a filesystem that is full
+
+
+def test_more_than_the_filesystem_has_is_refused_at_once_with_its_name(devices: Path) -> None:
+    room = os.statvfs(devices)
+    if not room.f_blocks:
+        pytest.skip("this tmpfs has no limit")
+    larger = room.f_blocks * room.f_frsize // GRANULARITY * GRANULARITY + 2 * GRANULARITY
+    os.truncate(devices / "0", larger)  # create_device would refuse
+    memory = HostMemory("0", devices)
+    with pytest.raises(DeviceError, match=f"filesystem of {devices} is full") as error:
+        memory.create(larger)
+    assert not isinstance(error.value, OutOfMemory)
+    assert memory.free() == larger
+    assert (devices / "0").stat().st_blocks == 0
+    memory.close()
+
+
+def test_a_filesystem_that_fills_up_meanwhile_is_an_error_and_never_a_sigbus(tmp_path: Path) -> None:
+    if shutil.which("unshare") is None:
+        pytest.skip("needs unshare")
+    run = ["unshare", "--user", "--map-root-user", "--mount"]
+    if subprocess.run([*run, "true"], capture_output=True).returncode:
+        pytest.skip("needs user namespaces, which this machine doesn't let us have")
+    run += [sys.executable, "-m", "tests.gms.memory.full_filesystem", str(tmp_path)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    if done.returncode == 77:
+        pytest.skip(f"needs a tmpfs of its own: {done.stderr}")
+    assert (done.returncode, done.stderr) == (0, "")
