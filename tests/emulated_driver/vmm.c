@@ -5,6 +5,7 @@
  *
  * EMULATED_CUDA_OFFSETS=no   mapping from the middle of a handle is refused (CUDA_ERROR_NOT_SUPPORTED), as one peer
  *                            saw it on a GPU
+ * EMULATED_CUDA_LEAKS=yes    what was released stays until its process ends: for tests of what should notice that
  */
 #define _GNU_SOURCE
 #include "vmm.h"
@@ -62,7 +63,8 @@ static void forget_unused(struct memory *unused) {
             *at = unused->next;
             break;
         }
-    close(unused->descriptor);
+    if (!getenv("EMULATED_CUDA_LEAKS"))
+        close(unused->descriptor);
     free(unused->ranges);
     free(unused);
 }
