@@ -9,7 +9,8 @@ from lockserver.server import CannotStart, Options, Server
 from sidecar import ledger, process
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
-from sidecar.settings import BadValue, Parser, host_port, seconds
+from sidecar.settings import Parser, host_port, mode, seconds, uids
+from sidecar.shell import STOPPED_BY_SIGNAL
 
 EXAMPLES = """\
 examples:
@@ -19,23 +20,6 @@ examples:
 
 It runs until SIGTERM or SIGINT. The lock outlives it: a holder goes on, and finds the next server by itself.
 """
-
-
-def _mode(text: str) -> int:
-    try:
-        mode = int(text, 8)
-    except ValueError:
-        mode = -1
-    if not 0 <= mode <= 0o777:
-        raise BadValue(f"{text!r} is no mode; allowed: octal digits such as 600 or 660")
-    return mode
-
-
-def _uids(text: str) -> frozenset[int]:
-    try:
-        return frozenset(int(uid) for uid in text.split(",") if uid)
-    except ValueError:
-        raise BadValue(f"{text!r} is no list of users; allowed: numbers such as 1000,1001") from None
 
 
 def parser() -> Parser:
@@ -89,9 +73,9 @@ def parser() -> Parser:
         help="how long the next engine may take to look at itself before it is passed over",
     )
     p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics there")
-    p.setting("--socket-mode", default="600", parse=_mode, metavar="MODE", help="permissions of the socket")
+    p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the socket")
     p.setting(
-        "--allow-uid", default="", parse=_uids, metavar="UID,...", help="further users whose processes may connect"
+        "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
     )
     p.setting(
         "--pidfds",
@@ -151,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
         return 1
     why = server.run()
     log.info("stopped", why=why)
-    return 0 if why in ("SIGTERM", "SIGINT") else 1
+    return 0 if why in STOPPED_BY_SIGNAL else 1
 
 
 if __name__ == "__main__":

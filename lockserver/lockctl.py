@@ -8,11 +8,8 @@ and stand in each command's --help (`lockctl_help.py`).
 import argparse
 import contextlib
 import json
-import os
 import signal
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,12 +31,11 @@ from lockserver.onlooker import (
     watch_forever,
 )
 from lockserver.rundir import SOCKET
-from sidecar.settings import BadValue, Parser, seconds
+from sidecar.settings import Parser, count, seconds, valued
+from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, ping_forever, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
-OUTPUT_LOST, NO_PERMISSION = 74, 77
-INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 _BY_STATE = {"HELD": HELD, "FREE": FREE}
 
 
@@ -57,13 +53,13 @@ def status(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(fields(seen)))
     else:
-        for line in table.status_lines(seen, datetime.now(UTC), _paint()):
+        for line in table.status_lines(seen, datetime.now(UTC), terminal_paint()):
             say(line)
     return _BY_STATE.get(seen.state, NOT_YET)
 
 
 def watch(options: argparse.Namespace) -> int:
-    paint = _paint()
+    paint = terminal_paint()
     away = (
         paint("NO SERVER ", table.Tone.BAD) + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
     )
@@ -148,42 +144,10 @@ def _on_signals(handler: Callable[..., None], *signals: signal.Signals) -> Any:
 
 
 def ping(options: argparse.Namespace) -> int:
-    times: list[float] = []
-    sent = 0
-    began = time.monotonic()
-    try:
-        with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
-            if not options.json:
-                say(f"PING {options.run_dir / SOCKET}")
-            while not options.count or sent < options.count:
-                if sent:
-                    onlooker.listen(options.interval)
-                sent += 1
-                at = time.perf_counter()
-                pong = onlooker.ask(m.Ping(), m.Pong)
-                times.append((time.perf_counter() - at) * 1000)
-                if options.json:
-                    say(
-                        json.dumps(
-                            {"seq": sent, "time_ms": round(times[-1], 3), "server_incarnation": pong.server_incarnation}
-                        )
-                    )
-                else:
-                    say(f"answer from {pong.server_incarnation}: seq={sent} time={times[-1]:.3f} ms")
-    except KeyboardInterrupt:
-        sent = len(times)
-    finally:
-        if sent and not options.json:
-            _ping_summary(sent, times, time.monotonic() - began)
-    return 0 if times else NO_SERVER
-
-
-def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
-    lost = 100 * (sent - len(times)) // sent
-    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
-    if times:
-        spread = statistics.pstdev(times)
-        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")
+    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+        if not options.json:
+            say(f"PING {options.run_dir / SOCKET}")
+        return 0 if ping_forever(onlooker, m.Ping(), m.Pong, options) else NO_SERVER
 
 
 # -- doctor, hold --------------------------------------------------------------------------------------------------
@@ -198,7 +162,7 @@ def doctor(options: argparse.Namespace) -> int:
         checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
         say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
         return int(sick)
-    paint = _paint()
+    paint = terminal_paint()
     tones = {Level.OK: table.Tone.GOOD, Level.WARN: table.Tone.CARE, Level.FAIL: table.Tone.BAD}
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
@@ -255,7 +219,7 @@ def parser() -> Parser:
     add("status", status, "Who serves, who waits, and what for.", words.STATUS)
     add("watch", watch, "A line for every change.", words.WATCH)
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
-    command.add_argument("--last", type=valued(_count), default=0, metavar="N", help="only the last N events")
+    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     command = add("switchover", switchover, "Lets the next engine take over, on purpose.", words.SWITCHOVER)
     command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
     command.add_argument(
@@ -266,7 +230,7 @@ def parser() -> Parser:
         help="how long the holder may take to finish what it has begun; default 30",
     )
     command = add("ping", ping, "Round trips to the lock server, until Ctrl-C.", words.PING)
-    command.add_argument("--count", type=valued(_count), default=0, metavar="N", help="stop after N")
+    command.add_argument("--count", type=valued(count), default=0, metavar="N", help="stop after N")
     command.add_argument(
         "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
     )
@@ -283,39 +247,7 @@ def parser() -> Parser:
     return p
 
 
-def valued(parse: Callable[[str], object]) -> Callable[[str], object]:
-    """Gives argparse the sentence of a bad value instead of its own."""
-
-    def parsed(text: str) -> object:
-        try:
-            return parse(text)
-        except BadValue as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return parsed
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise BadValue(f"{text!r} is no count; allowed: 1, 2, 3 ...")
-    return int(text)
-
-
 # -- output --------------------------------------------------------------------------------------------------------
-
-
-class OutputLost(Exception):
-    """Nobody reads what is printed, or it can't be written."""
-
-
-def say(line: str) -> None:
-    try:
-        print(line, flush=True)
-    except OSError as error:
-        os.dup2(
-            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # else the interpreter's last flush complains too
-        raise OutputLost(error.strerror) from error
 
 
 def fields(status: m.Status) -> dict[str, Any]:
@@ -325,11 +257,6 @@ def fields(status: m.Status) -> dict[str, Any]:
 
 def _plain(message: m.ServerMessage) -> dict[str, Any]:
     return {key: value for key, value in msgspec.to_builtins(message).items() if key not in ("type", "fds")}
-
-
-def _paint() -> table.Paint:
-    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return table.Paint(wanted)
 
 
 def _rfc3339(time: datetime) -> str:
@@ -354,10 +281,7 @@ def main(argv: list[str] | None = None) -> int:
         print(f"lockctl: {error}", file=sys.stderr)
         return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
     except OutputLost as error:
-        if isinstance(error.__cause__, BrokenPipeError):
-            return READER_LEFT
-        print(f"lockctl: can't write to the standard output: {error}", file=sys.stderr)
-        return OUTPUT_LOST
+        return error.exit_code("lockctl")
     except KeyboardInterrupt:
         return INTERRUPTED
 

@@ -5,36 +5,17 @@ last what to do. What this file may not do: read anything, or say more than the 
 `lockctl.py`, `hold.py` (the sentence about waiting), the demo.
 """
 
-import enum
-from datetime import UTC, datetime
+from datetime import datetime
 
 from lockserver import messages as m
+from sidecar.words import PLAIN, Paint, Tone, ago, size
+
+__all__ = ["PLAIN", "Paint", "Tone", "ago", "change_line", "needs", "size", "status_lines", "waiting_line"]
 
 MARGIN = 10
 _MARK = "  - "
 
 
-class Tone(enum.Enum):
-    """How a word looks, by what it says."""
-
-    GOOD = "1;32"
-    CARE = "1;33"
-    BAD = "1;31"
-    QUIET = "2"
-    STRONG = "1"
-
-
-class Paint:
-    """Puts tones on words, or leaves them plain."""
-
-    def __init__(self, colours: bool) -> None:
-        self.colours = colours
-
-    def __call__(self, text: str, tone: Tone) -> str:
-        return f"\x1b[{tone.value}m{text}\x1b[0m" if self.colours and text else text
-
-
-PLAIN = Paint(False)
 _TONES = {"HELD": Tone.GOOD, "FREE": Tone.CARE, "FENCING": Tone.BAD, "RECOVERING": Tone.CARE}
 
 
@@ -238,33 +219,6 @@ def waiting_line(status: m.Status, incarnation: str) -> str:
 
 
 # -- words for figures ---------------------------------------------------------------------------------------------
-
-
-def ago(stamp: str, now: datetime) -> str:
-    """An RFC 3339 time as `3m12s ago`."""
-    try:
-        then = datetime.fromisoformat(stamp)
-    except ValueError:
-        return stamp or "an unknown time"
-    if then.tzinfo is None:
-        then = then.replace(tzinfo=UTC)
-    left = int((now - then).total_seconds())
-    if left < 0:
-        return f"{stamp} (in the future: a clock is wrong)"
-    parts: list[str] = []
-    for letter, length in (("d", 86400), ("h", 3600), ("m", 60), ("s", 1)):
-        count, left = divmod(left, length)
-        if count or (letter == "s" and not parts):
-            parts.append(f"{count}{letter}")
-    return "".join(parts[:2]) + " ago"
-
-
-def size(count: int) -> str:
-    """Bytes as a person writes them, if that loses nothing much."""
-    for unit, length in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= length:
-            return f"{count // length} {unit}" if count % length == 0 else f"{count / length:.1f} {unit}"
-    return f"{count} bytes"
 
 
 def needs(wanted: dict[str, int]) -> str:

@@ -153,6 +153,15 @@ class Callers:
             self._closed(conn)  # first what follows from it, then the tidying
             self._hang_up(connection)
 
+    def connected(self, conn: int) -> bool:
+        """Its end is open at this moment: whatever of it is still unread, and whatever this server has noticed."""
+        connection = self._connections.get(conn)
+        if connection is None:
+            return False
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLRDHUP)
+        return not poll.poll(0)
+
     # -- what happens ----------------------------------------------------------------------------------------------
 
     def _on_connect(self, _: int) -> None:

@@ -121,6 +121,10 @@ class Processes:
 
         self._loop.add(pidfd, readable)
 
+    def is_dead(self, process: int) -> bool:
+        """At this moment, whether or not `on_death` has been called."""
+        return process not in self._pidfds or peers.is_dead(self._pidfds[process])
+
     def kill(self, process: int) -> peers.KillResult:
         return peers.kill(self._pidfds[process])
 

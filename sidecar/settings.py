@@ -50,6 +50,13 @@ def size_bytes(text: str) -> int:
     return int(match[1]) * unit
 
 
+def count(text: str) -> int:
+    """1, 2, 3 ..."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadValue(f"{text!r} is no count; allowed: 1, 2, 3 ...")
+    return int(text)
+
+
 def host_port(text: str) -> tuple[str, int]:
     """Where to listen: "127.0.0.1:9100", "[::1]:9100", ":9100" (every address of this machine)."""
     host, colon, port = text.rpartition(":")
@@ -64,6 +71,25 @@ def name(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or not text.strip("."):
         raise BadValue(f"{text!r} is no name; allowed: 1 to 64 letters, digits, dots, dashes and underscores")
     return text
+
+
+def mode(text: str) -> int:
+    """Permissions of a file: "600", "0660"."""
+    try:
+        value = int(text, 8)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 0o777:
+        raise BadValue(f"{text!r} is no mode; allowed: octal digits such as 600 or 660")
+    return value
+
+
+def uids(text: str) -> frozenset[int]:
+    """Users by number: "1000,1001"."""
+    try:
+        return frozenset(int(uid) for uid in text.split(",") if uid)
+    except ValueError:
+        raise BadValue(f"{text!r} is no list of users; allowed: numbers such as 1000,1001") from None
 
 
 class Parser(argparse.ArgumentParser):
@@ -147,6 +173,18 @@ class _Switch(argparse.Action):
 
     def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
         setattr(namespace, self.dest, True)
+
+
+def valued(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """For flags that are declared with argparse itself: gives it the sentence of a bad value instead of its own."""
+
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except BadValue as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def _truth(text: str) -> bool:

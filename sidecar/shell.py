@@ -22,6 +22,10 @@ CHORES_PUT_OFF = 32
 """Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
 
 
+STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
+"""What `run` returns when somebody wanted the end."""
+
+
 class Machine(Protocol):
     @property
     def deadline(self) -> float:
