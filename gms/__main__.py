@@ -1,0 +1,148 @@
+"""`gms`: the command. Settings, and a sentence for what a person can put right; the work is in `supervisor.py`."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from gms import rundir
+from gms.child import Settings
+from gms.server import CannotStart
+from gms.supervisor import Supervisor, gpus, make_host_device
+from sidecar import ledger, process
+from sidecar.durable import AlreadyLocked
+from sidecar.logs import Log
+from sidecar.metrics import MetricsUnavailable
+from sidecar.processes import CHOICES
+from sidecar.settings import BadValue, Parser, host_port, mode, seconds, size_bytes, uids
+
+ALL_GPUS = "cuda"
+
+EXAMPLES = """\
+examples:
+  gms --run-dir /run/failover --devices cuda                        in the pod: every GPU that it has
+  gms --run-dir /run/failover --devices GPU-8932f937-d72c-4106-c12f-20bd9faed9f6
+  gms --run-dir /tmp/try --devices host:0,host:1 --capacity 4GiB    on a laptop, in host memory
+  gms --run-dir /run/failover --devices cuda --metrics :9401        with Prometheus metrics
+
+One server for each device, at DIR/gms/DEVICE.sock; each says `ready` in the log once it listens, and for probes there
+is `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies: then all end, with exit code 1.
+The weights outlive it: whoever reads them goes on, and hands them back to the next one.
+"""
+
+
+def devices(text: str) -> list[str]:
+    """`cuda`, or names: "host:0,host:1"."""
+    if text == ALL_GPUS:
+        return [ALL_GPUS]
+    named = [name for name in text.split(",") if name]
+    try:
+        for name in named:
+            rundir.device_name(name)
+    except rundir.NoSuchName as error:
+        raise BadValue(f"{error}; or {ALL_GPUS}, for all GPUs") from None
+    if not named:
+        raise BadValue(f"no device is named; allowed: {ALL_GPUS}, or names such as host:0,host:1")
+    twice = sorted({name for name in named if named.count(name) > 1})
+    if twice:
+        raise BadValue(f"{', '.join(twice)} is named twice")
+    return named
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="gms",
+        description="Keeps the weights of each device: loaded once, mapped by many, there for whoever comes next.",
+        epilog=EXAMPLES,
+    )
+    p.setting(
+        "--run-dir",
+        required=True,
+        parse=Path,
+        metavar="DIR",
+        help="where the sockets and the state files are, in DIR/gms; on tmpfs if possible",
+    )
+    p.setting(
+        "--devices",
+        required=True,
+        parse=devices,
+        metavar="DEVICE,...",
+        help="cuda (all GPUs), GPUs by UUID, or host devices such as host:0,host:1",
+    )
+    p.setting(
+        "--capacity",
+        parse=size_bytes,
+        metavar="SIZE",
+        help="how large each host device is, such as 4GiB; not needed for one that is there already",
+    )
+    p.setting(
+        "--host-devices",
+        parse=Path,
+        shown_default="/dev/shm/gpu-failover-UID",
+        metavar="DIR",
+        env=ledger.ENVIRONMENT,
+        help="where host devices are; they outlive gms",
+    )
+    p.setting(
+        "--window-s",
+        default=10,
+        parse=seconds,
+        metavar="S",
+        help="how long a new server keeps writers out, so that whoever has the weights can hand them back",
+    )
+    p.setting(
+        "--memory-wait-s",
+        default=30,
+        parse=seconds,
+        metavar="S",
+        help="how long a writer waits for memory on a full device",
+    )
+    p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics of all devices there")
+    p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the sockets")
+    p.setting(
+        "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
+    )
+    p.setting(
+        "--pidfds",
+        default="auto",
+        choices=CHOICES,
+        help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
+    )
+    p.setting("--log-format", default="text", choices=("text", "json"), help="how log lines look")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    log = Log("gms", json=options.log_format == "json")
+    process.raise_descriptor_limit()
+    host_devices: Path = options.host_devices or ledger.devices_directory()
+    settings = Settings(
+        run_dir=str(options.run_dir.absolute()),
+        window_s=options.window_s,
+        memory_wait_s=options.memory_wait_s,
+        socket_mode=options.socket_mode,
+        allow_uids=tuple(sorted(options.allow_uid)),
+        pidfds=options.pidfds,
+        parent_pid=0,
+        host_devices=str(host_devices.absolute()),
+        log_json=options.log_format == "json",
+    )
+    try:
+        named = gpus() if options.devices == [ALL_GPUS] else options.devices
+        supervisor = Supervisor(settings, named, log)
+        for device in named:
+            if device.startswith("host:"):
+                make_host_device(device, options.capacity, host_devices)
+        if options.metrics is not None:
+            from gms.metrics import Metrics
+
+            Metrics(options.metrics, options.run_dir, named)
+    except (CannotStart, AlreadyLocked, MetricsUnavailable) as error:
+        print(f"gms: {error}", file=sys.stderr)
+        return 1
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,305 @@
+"""The shell of one device's GMS: descriptors of slabs, the state file, memory. It decides nothing; `machine.py` does.
+
+What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/shell.py` and beside
+it. Here is what only weights need. A slab is made, exported and released at once: what is kept is its descriptor, under
+the number that the machine knows it by. Nothing is ever mapped here, and torch is not imported.
+
+What a descriptor that comes back really is, the memory's maker says, before the machine hears of it: the sender's word
+counts for nothing, and a wrong one costs it its connection.
+"""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+
+from gms import events as e
+from gms import messages as m
+from gms import record, rundir
+from gms.machine import Machine
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.picture import picture
+from sidecar import peers
+from sidecar.callers import Callers, Protocol
+from sidecar.durable import DirectoryLock, DurableFile
+from sidecar.frames import close_all
+from sidecar.logs import Log
+from sidecar.processes import Processes, Unidentified
+from sidecar.rendezvous import CannotWatch, Doorway
+from sidecar.shell import Shell
+
+_SPOKEN = Protocol(
+    m.from_client,
+    lambda why: m.Problem(why=why[:2000]),
+    max_frame_bytes=m.MAX_FRAME_BYTES,
+    max_backlog_bytes=2 * m.MAX_FRAME_BYTES,  # the largest layout, and whatever else is said until it is read
+)
+
+
+class CannotStart(Exception):
+    """Something that a person can put right."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    run_dir: str
+    window_s: float = 10.0
+    memory_wait_s: float = 30.0
+    socket_mode: int = 0o600
+    allow_uids: tuple[int, ...] = ()
+    pidfds: str = "auto"
+
+
+class Server(Shell):
+    machine: Machine
+
+    def __init__(self, options: Options, memory: Memory, log: Log) -> None:
+        super().__init__(log, clock=e.Time, tick=e.Tick())
+        self.memory = memory
+        self.device = memory.device
+        self._slabs: dict[int, int] = {}
+        """Handle -> descriptor."""
+        self._last_slab = 0
+        self._process_of: dict[int, int] = {}
+        """Connection -> the process that introduced itself on it."""
+        self.processes = Processes(self.loop, options.pidfds)
+        self.callers = Callers(
+            self.loop, log, _SPOKEN, frozenset(options.allow_uids), heard=self._on_message, closed=self._on_closed
+        )
+        self._directory = rundir.directory(Path(options.run_dir))
+        socket_path = rundir.socket_path(Path(options.run_dir), self.device)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._doorway = Doorway(self._directory, socket_path.name)
+            self._lock = DirectoryLock(self._directory, rundir.lock_name(self.device)).acquire()
+        except OSError as error:
+            raise CannotStart(
+                f"{self._directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
+            ) from None
+        self._record = DurableFile(self._directory, rundir.record_name(self.device))
+        self.machine = Machine(
+            e.Config(
+                device=self.device,
+                server_incarnation=secrets.token_hex(8),
+                server_pid=os.getpid(),
+                boot_id=peers.boot_id(),
+                granularity=memory.granularity,
+                capacity=memory.capacity(),
+                window_s=options.window_s,
+                memory_wait_s=options.memory_wait_s,
+            )
+        )
+        self.feed(self._first_event())
+        self._open(options.socket_mode)
+        self.loop.stop_on_signals()
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def _first_event(self) -> e.Started:
+        floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+        try:
+            data = self._record.read()
+            if data is not None:
+                return e.Started(record.decode(data), generation_floor=floor)
+            # One that was kept aside by a server that then crashed is still the last word.
+            aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
+            return e.Started(None, f"kept aside as {aside[-1]}" if aside else "", floor)
+        except (record.UnreadableRecord, OSError) as error:
+            try:
+                kept = self._record.set_aside()
+            except OSError as failed:
+                raise CannotStart(
+                    f"{self._record.path} can't be read ({error}), nor be kept aside ({failed.strerror}): move it away"
+                ) from None
+            self.log.alarm("state_file_unreadable", device=self.device, why=str(error), kept_as=str(kept))
+            return e.Started(None, str(error), floor)
+
+    def _open(self, mode: int) -> None:
+        try:
+            self.callers.listen(self._doorway.open(mode))
+            self._doorway.watch(self.loop, lambda: self.feed(self._replaced()))
+        except CannotWatch as error:
+            raise CannotStart(str(error)) from None
+        except OSError as error:
+            raise CannotStart(f"{self._doorway.path} can't be made: {error.strerror}") from None
+        status = picture(self.machine)
+        self.log.info(
+            "ready",
+            device=self.device,
+            state=status.state,
+            generation=status.generation,
+            capacity=status.capacity,
+            socket=self._doorway.path,
+            pid=os.getpid(),
+            evidence=self.processes.evidence.value,
+        )
+
+    def _replaced(self) -> e.DirectoryReplaced:
+        return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
+
+    def close(self) -> None:
+        self._doorway.close()
+        self.callers.close()
+        close_all(self._slabs.values())
+        self._slabs.clear()
+        self._lock.close()
+
+    # -- effects: connections and processes ------------------------------------------------------------------------
+
+    def _do_send(self, effect: e.Send) -> None:
+        self.callers.send(effect.conn, effect.message, [self._slabs[handle] for handle in effect.slabs])
+
+    def _do_close(self, effect: e.Close) -> None:
+        self._process_of.pop(effect.conn, None)
+        self.callers.drop(effect.conn)
+
+    def _do_watch_death(self, effect: e.WatchDeath) -> None:
+        event = e.Died(effect.process)
+        self.processes.on_death(effect.process, lambda: self.feed(event))
+
+    def _do_forget_process(self, effect: e.ForgetProcess) -> None:
+        self.processes.forget(effect.process)
+
+    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+        process = self._process_of.get(effect.conn)
+        dead = process is not None and self.processes.is_dead(process)
+        self.answer(e.PeerSeen(effect.conn, not dead and self.callers.connected(effect.conn)))
+
+    # -- effects: memory and the disk ------------------------------------------------------------------------------
+
+    def _do_allocate(self, effect: e.Allocate) -> None:
+        try:
+            handle = self.memory.create(effect.size)
+            try:
+                slab = self._exported(handle)
+            finally:
+                self.memory.release(handle)
+        except OutOfMemory as error:
+            self.answer(e.NotAllocated(effect.conn, error.needed, error.free))
+        except (DeviceError, OSError) as error:  # OSError: no descriptors left
+            self.answer(e.NotAllocated(effect.conn, effect.size, self._free(), str(error)))
+        else:
+            self.answer(e.Allocated(effect.conn, slab))
+
+    def _exported(self, handle: Handle) -> e.Slab:
+        descriptor = self.memory.export(handle)
+        try:
+            return self._keep(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _keep(self, descriptor: int) -> e.Slab:
+        """Owns the descriptor from now on; unless it raises DeviceError."""
+        identity = self.memory.identity(descriptor)
+        self._last_slab += 1
+        self._slabs[self._last_slab] = descriptor
+        return e.Slab(self._last_slab, identity)
+
+    def _do_forget(self, effect: e.Forget) -> None:
+        for handle in effect.slabs:
+            os.close(self._slabs.pop(handle))
+
+    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
+        try:
+            held = [self.memory.held(identity) for identity in effect.identities]
+        except DeviceError as error:  # an identity that a person wrote into the file, say
+            self.log.warning("memory_unknown", device=self.device, why=error)
+            held = [None]
+        somebody = True if True in held else None if None in held else False
+        self.answer(e.MemorySeen(self._free(), somebody))
+
+    def _free(self) -> int:
+        try:
+            return self.memory.free()
+        except (DeviceError, OSError) as error:
+            self.log.warning("free_memory_unknown", device=self.device, why=error)
+            return 0
+
+    def _do_persist(self, effect: e.Persist) -> None:
+        if self._doorway.replaced():
+            self.answer(self._replaced())
+            return
+        try:
+            self._record.write(record.encode(effect.record))
+        except OSError as error:
+            self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
+        else:
+            self.answer(e.Persisted(effect.seq))
+
+    def _do_stop(self, effect: e.Stop) -> None:
+        self.stop(effect.why)
+
+    def show(self) -> None:
+        watchers = self.machine.watchers()
+        if watchers:
+            status = picture(self.machine, self._free())
+            for conn in watchers:
+                self.callers.send(conn, status)
+
+    # -- what callers say ------------------------------------------------------------------------------------------
+
+    def _on_closed(self, conn: int) -> None:
+        self._process_of.pop(conn, None)
+        self.feed(e.Closed(conn))
+
+    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, m.Hello):
+            self._on_hello(conn, sock, message, descriptors)
+        elif isinstance(message, m.HandBack):
+            self._on_hand_back(conn, message, descriptors)
+        elif descriptors:
+            close_all(descriptors)
+            self.callers.complain(conn, f"{type(message).__name__} takes no descriptors")
+        else:
+            self.feed(e.Received(conn, message))
+
+    def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
+        try:
+            named = self.processes.identify(sock, descriptors, message.pid)
+        except peers.PeerGone:
+            self.callers.end(conn)
+            return
+        except Unidentified as error:
+            self.callers.complain(conn, str(error))
+            return
+        if named.process is not None:
+            self._process_of[conn] = named.process
+        self.feed(e.Received(conn, message, process=named.process))
+
+    def _on_hand_back(self, conn: int, message: m.HandBack, descriptors: tuple[int, ...]) -> None:
+        sizes = message.sizes[message.first : message.first + len(descriptors)]
+        if len(sizes) < len(descriptors):
+            close_all(descriptors)
+            self.callers.complain(conn, "HandBack: there are more slabs than sizes")
+            return
+        slabs: list[e.Slab] = []
+        try:
+            for descriptor, size in zip(descriptors, sizes, strict=True):
+                self.memory.release(self.memory.import_(descriptor, size))  # memory of this device, and of that size
+                slabs.append(self._keep(descriptor))
+        except DeviceError as error:
+            self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
+            close_all(descriptors[len(slabs) :])
+            self.callers.complain(conn, f"HandBack: slab {message.first + len(slabs)}: {error}")
+            return
+        self.feed(e.Received(conn, message, tuple(slabs)))
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        e.Send: _do_send,
+        e.Close: _do_close,
+        e.WatchDeath: _do_watch_death,
+        e.ForgetProcess: _do_forget_process,
+        e.Allocate: _do_allocate,
+        e.Forget: _do_forget,
+        e.LookAtMemory: _do_look_at_memory,
+        e.LookAtPeer: _do_look_at_peer,
+        e.Persist: _do_persist,
+        e.Publish: Shell.publish,
+        e.Note: Shell.note,
+        e.Stop: _do_stop,
+    }

@@ -1,0 +1,144 @@
+"""All devices of a container: one server each, as children. If one dies, all end.
+
+The servers stand on nothing of each other's. That they end together is for whoever restarts them: a container whose
+one process is gone is restarted as a whole, and finds everything as it was, because the weights are held by their
+readers and the state by the disk. So nothing is restarted here, and nothing waits.
+
+What this file may not do: open a device or touch a socket of GMS; the driver is not loaded into this process. Settings:
+`__main__.py`. The children: `child.py`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from gms import rundir
+from gms.child import Settings
+from gms.memory import DeviceError
+from gms.memory.host_device import create_device, device_path
+from gms.server import CannotStart
+from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
+from sidecar.logs import Log
+from sidecar.loop import Loop
+from sidecar.shell import STOPPED_BY_SIGNAL
+
+STOP_S = 5.0
+"""How long a child may take to end when it is told to."""
+PREDECESSOR_S = 5.0
+"""Children of a supervisor that was killed are killed by the kernel, which takes its time."""
+_ASK_DRIVER = "from gms.memory.cuda import devices; print('\\n'.join(devices()))"
+
+
+def gpus() -> list[str]:
+    """Every GPU by its UUID. Raises CannotStart. Asked in a process of its own: who has the driver loaded is its client
+    for as long as it lives.
+    """
+    asked = subprocess.run([sys.executable, "-c", _ASK_DRIVER], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        lines = asked.stderr.strip().splitlines() or ["the driver could not be asked"]
+        raise CannotStart(f"--devices cuda: {lines[-1].partition(': ')[2] or lines[-1]}")
+    found = asked.stdout.split()
+    if not found:
+        raise CannotStart("--devices cuda: the driver knows no GPU here; is one given to this container?")
+    return found
+
+
+def make_host_device(device: str, capacity: int | None, directory: Path) -> None:
+    """It is there when this returns. It outlives every server. Raises CannotStart."""
+    name = device.removeprefix("host:")
+    try:
+        if capacity is not None:
+            create_device(name, capacity, directory)
+        elif not device_path(name, directory).exists():
+            raise CannotStart(f"{device} isn't there yet: say how large it is to be, as with --capacity 4GiB")
+    except DeviceError as error:
+        raise CannotStart(str(error)) from None
+
+
+class Supervisor:
+    def __init__(self, settings: Settings, devices: list[str], log: Log) -> None:
+        """Nobody else supervises this directory from now on. Raises CannotStart and AlreadyLocked."""
+        self.settings = settings
+        self.devices = devices
+        self.log = log
+        self.run_dir = Path(settings.run_dir)
+        self.loop = Loop()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        here = rundir.directory(self.run_dir)
+        try:
+            here.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = DirectoryLock(here, rundir.SUPERVISOR_LOCK).acquire()
+            DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
+        except OSError as error:
+            raise CannotStart(
+                f"{here} can't be used: {error.strerror}; give a --run-dir that this user may write, with room in it"
+            ) from None
+        for device in devices:
+            self._await_predecessor(here, device)
+
+    def _await_predecessor(self, here: Path, device: str) -> None:
+        until = time.monotonic() + PREDECESSOR_S
+        while True:
+            try:
+                DirectoryLock(here, rundir.lock_name(device)).acquire().close()
+                return
+            except AlreadyLocked:
+                if time.monotonic() >= until:
+                    raise
+            time.sleep(0.01)
+
+    def run(self) -> int:
+        """Until a child dies or a signal comes; returns the exit code."""
+        self.loop.stop_on_signals()
+        for device in self.devices:
+            self._start(device)
+        self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())
+        handlers = self.loop.handlers
+        while not self.loop.stopping:
+            for fd, what in self.loop.poll():
+                handlers[fd](what)
+        self._stop_all()
+        self.log.info("stopped", why=self.loop.stopping)
+        self._lock.close()
+        return 0 if self.loop.stopping in STOPPED_BY_SIGNAL else 1
+
+    def _start(self, device: str) -> None:
+        """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
+        settings = msgspec.json.encode(msgspec.structs.replace(self.settings, parent_pid=os.getpid())).decode()
+        command = [sys.executable, "-m", "gms.child", device, settings]
+        child = self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        pidfd = os.pidfd_open(child.pid)
+
+        def ended(_: int) -> None:
+            self.loop.remove(pidfd)
+            os.close(pidfd)
+            how = _how(child.wait())
+            if not self.loop.stopping:
+                self.log.alarm("child_died", device=device, pid=child.pid, how=how)
+                self.loop.stopping = f"the server of {device} died: {how}"
+
+        self.loop.add(pidfd, ended)
+
+    def _stop_all(self) -> None:
+        living = {device: child for device, child in self._children.items() if child.poll() is None}
+        for child in living.values():
+            child.terminate()
+        until = time.monotonic() + STOP_S
+        for device, child in living.items():
+            try:
+                child.wait(max(until - time.monotonic(), 0.0))
+            except subprocess.TimeoutExpired:
+                self.log.warning("child_killed", device=device, pid=child.pid, why=f"it did not end in {STOP_S:g} s")
+                child.kill()
+                child.wait()
+
+
+def _how(code: int) -> str:
+    if code < 0:
+        return f"killed by {signal.Signals(-code).name}"
+    return f"exit code {code}"
