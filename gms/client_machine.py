@@ -50,6 +50,7 @@ STEADY_S = 1.0
 GRACE_S = 0.5
 """The server says by itself when a wait has been in vain, and knows why; it may be so late."""
 BATCH = 253
+"""How many descriptors go with one message."""
 
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
@@ -168,6 +169,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Stale(msgspec.Struct, frozen=True):
+    generation: int
     why: str
 
 
@@ -226,9 +228,10 @@ class Kept(msgspec.Struct):
 
 
 class ClientMachine:
-    def __init__(self, engine_id: str, pid: int) -> None:
+    def __init__(self, engine_id: str, pid: int, batch: int = BATCH) -> None:
         self.engine_id = engine_id
         self.pid = pid
+        self.batch = batch
         self.link = Link.AWAY
         self.doing = Doing.NOTHING
         self.kept: Kept | None = None
@@ -245,7 +248,7 @@ class ClientMachine:
         self._wish_until = math.inf
         self._condemned = 0
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
-        self._draft = 0
+        self.draft = 0
         """A writer's number."""
         self._make: Make | None = None
         self._publish: Publish | None = None
@@ -263,6 +266,11 @@ class ClientMachine:
         _HANDLERS[type(event)](self, event)
         self._step()
         return self._out
+
+    @property
+    def commits(self) -> bool:
+        """A writer that has said its last word: what it made may be a layout by now."""
+        return self._publish is not None or self._sealed is not None
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -306,7 +314,7 @@ class ClientMachine:
         elif self._publish is not None:
             self._awaiting = Awaiting.COMMIT
             document, sizes = self._publish.document, list(self._publish.sizes)
-            self._sealed = Kept(self._draft, structure_hash(document), sizes, document, [])
+            self._sealed = Kept(self.draft, structure_hash(document), sizes, document, [])
             self._say(m.Commit(layout=document))
 
     def _open(self, wish: Want) -> None:
@@ -345,7 +353,7 @@ class ClientMachine:
     def _lose(self, why: str) -> None:
         """A writer's work."""
         self.doing, self._sealed, self._make, self._publish = Doing.NOTHING, None, None, None
-        self._out.append(LetGo(self._draft))
+        self._out.append(LetGo(self.draft))
         self._out.append(Lost(why))
 
     def _end_arriving(self) -> None:
@@ -377,7 +385,7 @@ class ClientMachine:
             self._slabs(message)
         elif isinstance(message, m.Created) and self._awaiting is Awaiting.CREATE:
             self._awaiting, self._make = Awaiting.NONE, None
-            self._out += [Keep(self._draft, message.slab), Made(message.slab, message.size)]
+            self._out += [Keep(self.draft, message.slab), Made(message.slab, message.size)]
         elif isinstance(message, m.Committed) and self._awaiting is Awaiting.COMMIT:
             self._committed()
         elif isinstance(message, m.HandedBack) and self._awaiting is Awaiting.RETURN:
@@ -408,7 +416,7 @@ class ClientMachine:
             return
         if message.mode == "rw":
             self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.WRITING
-            self._draft = message.generation
+            self.draft = message.generation
             self._out.append(Got(message))
         elif self.kept is not None and message.generation == self.kept.generation:
             self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.READING
@@ -464,9 +472,9 @@ class ClientMachine:
 
     def _stale(self, why: str) -> None:
         kept, self.kept = self.kept, None
-        self._out.append(Stale(why))
         if kept is None:
             return
+        self._out.append(Stale(kept.generation, why))
         if self.doing is Doing.READING:
             self.doing, self._condemned = Doing.NOTHING, kept.generation
         else:
@@ -484,7 +492,7 @@ class ClientMachine:
         reading = self._sealed is not None or self.doing is Doing.READING
         self._session = reading
         brings = self._recovering == (layout.generation, layout.hash)
-        for first in range(0, len(layout.sizes), BATCH) if brings else (0,):
+        for first in range(0, len(layout.sizes), self.batch) if brings else (0,):
             message = m.HandBack(
                 generation=layout.generation,
                 hash=layout.hash,
@@ -494,7 +502,7 @@ class ClientMachine:
                 sums=layout.sums,
                 reading=reading,
             )
-            count = min(BATCH, len(layout.sizes) - first) if brings else 0
+            count = min(self.batch, len(layout.sizes) - first) if brings else 0
             self._out.append(Say(message, layout.generation, first, count))
 
     def _handed_back(self) -> None:
@@ -545,7 +553,7 @@ class ClientMachine:
             self._out.append(LetGo(condemned))
 
     def _on_release(self, event: Release) -> None:
-        drafted = self._draft if self.doing is Doing.WRITING else 0
+        drafted = self.draft if self.doing is Doing.WRITING else 0
         self._wish, self.doing = None, Doing.NOTHING
         self._make = self._publish = self._sealed = None
         self._end_arriving()

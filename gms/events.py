@@ -36,6 +36,8 @@ class Config(msgspec.Struct, frozen=True):
     memory_wait_s: float = 30.0
     """How long a writer waits for memory on a full device."""
     history_size: int = 1000
+    batch: int = 253
+    """How many descriptors go with one message."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -44,6 +46,9 @@ class Config(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True):
     record: Record | None
     unreadable: str = ""
+    """What is in the file is no record. It stays there until something is written, so that a second crash doesn't turn
+    it into a server that knows of nothing.
+    """
     generation_floor: int = 0
     """Generations begin above it, so that they grow even where the file was lost."""
 

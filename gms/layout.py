@@ -77,7 +77,7 @@ def decode(data: bytes) -> Layout:
     """Raises BadLayout."""
     try:
         return _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadLayout(f"the layout can't be read: {error}") from None
 
 

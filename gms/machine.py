@@ -42,8 +42,6 @@ from gms.writing import Writing
 
 RETRY_PERSIST_S = 0.5
 MAX_CALLERS = 500
-BATCH = 253
-"""Descriptors that one message can carry."""
 
 
 class Machine:
@@ -119,7 +117,7 @@ class Machine:
         return [client for client in self.clients.values() if client.doing is Doing.READING]
 
     def reads(self, wish: m.Open) -> bool:
-        there_is_one = self.committed is not None or self.recovery.awaits
+        there_is_one = self.committed is not None or self.recovery.hopes
         return wish.mode == "ro" or (wish.mode == "rw_or_ro" and there_is_one)
 
     def why_not(self, wish: m.Open) -> str:
@@ -184,8 +182,9 @@ class Machine:
             sums=layout.sums,
         )
         self.turn.send(client.conn, full)
-        for first in range(0, len(layout.slabs), BATCH):
-            handles = tuple(slab.handle for slab in layout.slabs[first : first + BATCH])
+        batch = self.config.batch
+        for first in range(0, len(layout.slabs), batch):
+            handles = tuple(slab.handle for slab in layout.slabs[first : first + batch])
             self.turn.send(client.conn, m.Slabs(generation=layout.generation, first=first), handles)
 
     def begins_to_read(self, client: Client, layout: Committed) -> None:

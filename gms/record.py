@@ -41,7 +41,7 @@ def encode(record: Record) -> bytes:
 def decode(data: bytes) -> Record:
     try:
         record = _DECODER.decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UnreadableRecord(f"it is no record of a layout: {error}") from None
     if record.format != FORMAT:
         raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")

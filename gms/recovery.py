@@ -37,6 +37,11 @@ class Recovery:
     def awaits(self) -> bool:
         return self.awaited is not None
 
+    @property
+    def hopes(self) -> bool:
+        """That layout may well come back: who can read or write waits to read it."""
+        return self.awaited is not None and not self.turn.reached(self._window_until)
+
     def begin(self, event: e.Started) -> None:
         record, config, machine = event.record, self.machine.config, self.machine
         if record is None:

@@ -1,8 +1,8 @@
 """`make sim SEEDS=...`: runs schedules of the simulator and says what it found.
 
-    python -m tests.sim --seeds 20000            seeds 0 to 19999, on every core
-    python -m tests.sim --seeds 5000:6000        those seeds
-    python -m tests.sim --seed 4711              one schedule, event by event
+    python -m tests.sim --seeds 20000                    seeds 0 to 19999 of each world, on every core
+    python -m tests.sim --world gms --seeds 5000:6000    those seeds of one world: lock or gms
+    python -m tests.sim --world gms --seed 4711          one schedule, event by event (of the lock unless it is named)
 
 One seed is one schedule and replays exactly. Exits 1 when something that must hold did not, with the seeds.
 """
@@ -17,9 +17,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
+from tests.sim.gms_world import GmsWorld
 from tests.sim.world import Violation, World
 
 CHUNK = 250
+WORLDS: dict[str, type[World] | type[GmsWorld]] = {"lock": World, "gms": GmsWorld}
 
 
 @dataclass
@@ -41,10 +43,11 @@ class Outcome:
         self.violations += other.violations
 
 
-def run_seeds(seeds: range) -> Outcome:
+def run_seeds(job: tuple[str, range]) -> Outcome:
+    name, seeds = job
     outcome = Outcome()
     for seed in seeds:
-        world = World(seed)
+        world = WORLDS[name](seed)
         try:
             world.run()
         except Violation as violation:
@@ -76,8 +79,8 @@ def _seeds(text: str) -> range:
     return seeds
 
 
-def _one(seed: int) -> int:
-    world = World(seed, trace=True)
+def _one(name: str, seed: int) -> int:
+    world = WORLDS[name](seed, trace=True)
     try:
         world.run()
     except Violation as violation:
@@ -95,28 +98,44 @@ def main() -> int:
     )
     parser.add_argument("--seeds", type=_seeds, default=range(2000), metavar="N|FIRST:LAST")
     parser.add_argument("--seed", type=int, help="one schedule only, event by event")
+    parser.add_argument("--world", choices=WORLDS, help="only this one")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if options.seed is not None:
-        return _one(options.seed)
-    began, total = time.monotonic(), Outcome()
-    chunks = [options.seeds[at : at + CHUNK] for at in range(0, len(options.seeds), CHUNK)]
-    with multiprocessing.Pool(options.jobs, _quiet_worker, maxtasksperchild=40) as pool:
+        return _one(options.world or "lock", options.seed)
+    names = [options.world] if options.world else list(WORLDS)
+    violations = 0
+    for name in names:
+        began = time.monotonic()
+        total = _run(name, options.seeds, options.jobs)
+        _report(name, total, options.seeds, time.monotonic() - began, as_json=options.json)
+        violations += len(total.violations)
+    return 1 if violations else 0
+
+
+def _run(name: str, seeds: range, jobs: int) -> Outcome:
+    total = Outcome()
+    chunks = [(name, seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
+    with multiprocessing.Pool(jobs, _quiet_worker, maxtasksperchild=40) as pool:
         for outcome in pool.imap_unordered(run_seeds, chunks):
             total.add(outcome)
             if sys.stderr.isatty():
                 print(
-                    f"\r{total.schedules} of {len(options.seeds)} schedules, {len(total.violations)} violations",
+                    f"\r{name}: {total.schedules} of {len(seeds)} schedules, {len(total.violations)} violations",
                     end="",
                     file=sys.stderr,
                 )
-    took_s = time.monotonic() - began
-    if options.json:
+    return total
+
+
+def _report(name: str, total: Outcome, seeds: range, took_s: float, *, as_json: bool) -> None:
+    if as_json:
         print(
             json.dumps(
                 {
-                    "seeds": [options.seeds[0], options.seeds[-1]],
+                    "world": name,
+                    "seeds": [seeds[0], seeds[-1]],
                     "schedules": total.schedules,
                     "events": total.events,
                     "grants": total.grants,
@@ -127,17 +146,18 @@ def main() -> int:
                 }
             )
         )
-    else:
-        print(
-            f"\nsimulator: {total.schedules} schedules (seeds {options.seeds[0]} to {options.seeds[-1]}) "
-            f"in {took_s:.0f} s: {total.events} events, {total.grants} grants, "
-            f"{sum(total.faults.values())} faults, {len(total.violations)} violations"
-        )
-        print("faults: " + ", ".join(f"{name} {count}" for name, count in total.faults.most_common()))
+        return
+    print(
+        f"\nsimulator of {name}: {total.schedules} schedules (seeds {seeds[0]} to {seeds[-1]}) "
+        f"in {took_s:.0f} s: {total.events} events, {total.grants} grants, "
+        f"{sum(total.faults.values())} faults, {len(total.violations)} violations"
+    )
+    print("faults: " + ", ".join(f"{fault} {count}" for fault, count in total.faults.most_common()))
+    if name == "lock":
         print(f"ended undecided, with an alarm (no proof to be had, and the default is to wait): {total.undecided}")
-        for violation in total.violations[:20]:
-            print(f"VIOLATION {violation}\n  replay: python -m tests.sim --seed {violation.split()[1].rstrip(',:')}")
-    return 1 if total.violations else 0
+    for violation in total.violations[:20]:
+        seed = violation.split()[1].rstrip(",:")
+        print(f"VIOLATION {violation}\n  replay: python -m tests.sim --world {name} --seed {seed}")
 
 
 if __name__ == "__main__":

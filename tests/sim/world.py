@@ -208,7 +208,7 @@ class Slot:
         child.after(rng.random() ** 2 * 1.0, lambda: membership.feed(c.Tick()))
 
 
-def _kind(fault: str) -> str:
+def kind_of(fault: str) -> str:
     """Without the names: `kill engine-a[3]` and `kill engine-b/worker[7]` are one kind."""
     return " ".join(word for word in fault.split() if not any(mark in word for mark in "[."))
 
@@ -400,7 +400,7 @@ class World:
             self.memory_alarm = True
 
     def note_fault(self, what: str) -> None:
-        self.faults[_kind(what)] += 1
+        self.faults[kind_of(what)] += 1
         self.say(f"fault: {what}")
 
     @property

@@ -1,0 +1,338 @@
+"""The shells of the simulator for GMS: the real machines of server and client, on the simulated kernel.
+
+`SimGms` does what `gms/server.py` does, and `SimReader` what `gms/client.py` does, with the same order of calls;
+between any two effects of the server it may be killed. Who starts them, what goes wrong and what must hold is
+`gms_world.py`'s business.
+"""
+
+import contextlib
+import errno
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from gms import client_machine as c
+from gms import events as e
+from gms import messages as m
+from gms import record
+from gms.machine import Machine
+from tests.sim.events import Event
+from tests.sim.openfiles import Allocation, Connection
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.gms_world import GmsWorld
+
+RUN = "/run"
+SOCKET = "/run/gpu.sock"
+FILE = "/run/gpu.json"
+DEVICE = "gpu"
+INF = float("inf")
+
+
+def memory(process: Process, fd: int) -> Allocation | None:
+    file = process.descriptors.get(fd)
+    return file if isinstance(file, Allocation) else None
+
+
+class SimGms:
+    def __init__(self, world: "GmsWorld") -> None:
+        self.world = world
+        self.kernel = world.kernel
+        self.process = world.kernel.spawn("gms")
+        self.slabs: dict[int, int] = {}
+        """Handle -> descriptor."""
+        self.pidfds: dict[int, int] = {}
+        self.conns: dict[int, int] = {}
+        self.by_fd: dict[int, int] = {}
+        self.process_of: dict[int, int] = {}
+        """Connection -> handle of its process."""
+        self.number = 0
+        self.answers: deque[e.Event] = deque()
+        self.timer: Event | None = None
+        self.stopped = False
+        self.incarnation = f"{world.rng.getrandbits(32):08x}"
+        self.machine = Machine(world.server_config(self.incarnation))
+
+    def start(self) -> None:
+        process = self.process
+        self.feed(self._first_event())
+        with contextlib.suppress(FileNotFoundError):
+            process.unlink(SOCKET)
+        process.on_readable(process.listen(SOCKET), self._on_connect)
+
+    def _first_event(self) -> e.Started:
+        floor = int(self.kernel.now * 1000) + 1
+        try:
+            return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
+        except FileNotFoundError:
+            return e.Started(None, generation_floor=floor)
+        except record.UnreadableRecord as error:
+            return e.Started(None, unreadable=str(error), generation_floor=floor)
+
+    def feed(self, event: e.Event) -> None:
+        """One event, and the answers to every question that follows from it."""
+        if self.stopped:
+            return
+        world, machine = self.world, self.machine
+        self.answers.append(event)
+        while self.answers and not self.stopped:
+            event = self.answers.popleft()
+            if world.trace is not None:
+                world.say(f"gms < {event}")
+            for effect in machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s)):
+                world.effect_boundary(self)
+                if world.trace is not None:
+                    world.say(f"gms > {effect}")
+                action = _DO.get(type(effect))
+                if action is not None:
+                    action(self, effect)
+                if self.stopped:
+                    return
+        world.turn_ended(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if machine.deadline < INF:
+            self.timer = self.process.after(max(0.0, machine.deadline - self.kernel.now), self._tick)
+
+    def _tick(self) -> None:
+        self.timer = None
+        self.feed(e.Tick())
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _do_send(self, effect: e.Send) -> None:
+        fd = self.conns.get(effect.conn)
+        if fd is None:
+            return
+        message: m.ServerMessage = effect.message
+        self.world.sending(self, fd, message)
+        if isinstance(message, m.Slabs | m.Created):
+            message = type(message)(**{**_fields(message), "fds": len(effect.slabs)})
+        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
+            self.process.send(fd, message, [self.slabs[handle] for handle in effect.slabs])
+
+    def _do_close(self, effect: e.Close) -> None:
+        self._drop(effect.conn)
+
+    def _do_watch_death(self, effect: e.WatchDeath) -> None:
+        handle = effect.process
+
+        def dead(fd: int) -> None:
+            self.process.unwatch(fd)
+            self.feed(e.Died(handle))
+
+        self.process.on_death(self.pidfds[handle], dead)
+
+    def _do_forget_process(self, effect: e.ForgetProcess) -> None:
+        self.process.close(self.pidfds.pop(effect.process))
+
+    def _do_allocate(self, effect: e.Allocate) -> None:
+        try:
+            fd = self.process.allocate(DEVICE, effect.size)
+        except OSError:
+            self.answers.append(e.NotAllocated(effect.conn, effect.size, self.kernel.devices[DEVICE].free_bytes))
+            return
+        self.answers.append(e.Allocated(effect.conn, self._slab(fd)))
+
+    def _slab(self, fd: int) -> e.Slab:
+        self.number += 1
+        self.slabs[self.number] = fd
+        return e.Slab(self.number, self.world.identity(memory(self.process, fd)))
+
+    def _do_forget(self, effect: e.Forget) -> None:
+        for handle in effect.slabs:
+            self.process.close(self.slabs.pop(handle))
+
+    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
+        self.answers.append(e.MemorySeen(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
+
+    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+        fd = self.conns.get(effect.conn)
+        there = fd is not None and not self._ended(fd)
+        handle = self.process_of.get(effect.conn)
+        if handle is not None and handle in self.pidfds and self.process.is_dead(self.pidfds[handle]):
+            there = False
+        self.answers.append(e.PeerSeen(effect.conn, there))
+
+    def _ended(self, fd: int) -> bool:
+        file = self.process.descriptors[fd]
+        return isinstance(file, Connection) and file.ended
+
+    def _do_persist(self, effect: e.Persist) -> None:
+        before = self.world.on_disk()
+        try:
+            self.process.write_durable(FILE, record.encode(effect.record))
+        except OSError as error:
+            self.answers.append(e.PersistFailed(effect.seq, str(error.strerror)))
+        else:
+            self.answers.append(e.Persisted(effect.seq))
+        finally:  # it may have been killed in the middle
+            self.world.wrote(self, before)
+
+    def _do_note(self, effect: e.Note) -> None:
+        self.world.noted(self, effect)
+
+    def _do_stop(self, effect: e.Stop) -> None:
+        self.stopped = True
+        self.process.exit()
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def _on_connect(self, listener: int) -> None:
+        while (fd := self.process.accept(listener)) is not None:
+            self.number += 1
+            self.conns[self.number] = fd
+            self.by_fd[fd] = self.number
+            self.process.on_readable(fd, self._on_ready)
+
+    def _on_ready(self, fd: int) -> None:
+        conn = self.by_fd.get(fd)
+        if conn is None:
+            return
+        received, ended = self.process.receive(fd)
+        for message, descriptors in received:
+            if conn in self.conns:
+                self._on_message(conn, fd, message, descriptors)
+            else:
+                for passed in descriptors:
+                    self.process.close(passed)
+        if ended and conn in self.conns:
+            self._drop(conn)
+            self.feed(e.Closed(conn))
+
+    def _on_message(self, conn: int, fd: int, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, m.Hello):
+            for passed in descriptors:
+                self.process.close(passed)
+            self.number += 1
+            self.pidfds[self.number] = self.process.peer_pidfd(fd)
+            self.process_of[conn] = self.number
+            self.feed(e.Received(conn, message, process=self.number))
+        else:
+            self.feed(e.Received(conn, message, tuple(self._slab(passed) for passed in descriptors)))
+
+    def _drop(self, conn: int) -> None:
+        fd = self.conns.pop(conn, None)
+        self.process_of.pop(conn, None)
+        if fd is not None:
+            del self.by_fd[fd]
+            self.process.close(fd)
+
+
+def _fields(message: Any) -> dict[str, Any]:
+    return {name: getattr(message, name) for name in message.__struct_fields__}
+
+
+_DO: dict[type, Callable[[SimGms, Any], None]] = {
+    e.Send: SimGms._do_send,
+    e.Close: SimGms._do_close,
+    e.WatchDeath: SimGms._do_watch_death,
+    e.ForgetProcess: SimGms._do_forget_process,
+    e.Allocate: SimGms._do_allocate,
+    e.Forget: SimGms._do_forget,
+    e.LookAtMemory: SimGms._do_look_at_memory,
+    e.LookAtPeer: SimGms._do_look_at_peer,
+    e.Persist: SimGms._do_persist,
+    e.Note: SimGms._do_note,
+    e.Stop: SimGms._do_stop,
+}
+
+
+class SimReader:
+    """One process's client: the machine, its connection, its descriptors. What its program does is told to `on`."""
+
+    def __init__(self, world: "GmsWorld", process: Process, name: str, on: Callable[[c.Effect], None]) -> None:
+        self.world = world
+        self.process = process
+        self.machine = c.ClientMachine(name, process.pid, batch=world.batch)
+        self.on = on
+        self.fd: int | None = None
+        self.kept: dict[int, dict[int, int]] = {}
+        """Generation -> slab -> descriptor."""
+        self.arriving: tuple[int, ...] = ()
+        self.pending: deque[c.Event] = deque()
+        self.timer: Event | None = None
+
+    @property
+    def connected(self) -> bool:
+        """Its server runs."""
+        if self.fd is None:
+            return False
+        file = self.process.descriptors.get(self.fd)
+        return isinstance(file, Connection) and not file.ended
+
+    def feed(self, event: c.Event) -> None:
+        self.pending.append(event)
+        if len(self.pending) > 1:
+            return
+        world = self.world
+        while self.pending:
+            if world.trace is not None:
+                world.say(f"{self.process} < {self.pending[0]}")
+            for effect in self.machine.handle(self.pending[0], world.kernel.now):
+                if world.trace is not None:
+                    world.say(f"{self.process} > {effect}")
+                if type(effect) is c.Say:
+                    self._say(effect)
+                elif type(effect) is c.Connect:
+                    self.pending.append(self._connect())
+                elif type(effect) is c.Keep:
+                    self._keep(effect)
+                elif type(effect) is c.LetGo:
+                    for fd in self.kept.pop(effect.generation, {}).values():
+                        self.process.close(fd)
+                    world.letting_go(self, effect.generation)
+                    self.pending.append(c.Gone(effect.generation))
+                else:
+                    self.on(effect)
+                self.process.must_live()
+            for fd in self.arriving:
+                self.process.close(fd)
+            self.arriving = ()
+            self.pending.popleft()
+        world.client_moved(self)
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+        if self.machine.deadline < INF:
+            self.timer = self.process.after(max(0.0, self.machine.deadline - world.kernel.now), self._tick)
+
+    def _tick(self) -> None:
+        self.timer = None
+        self.feed(c.Tick())
+
+    def _keep(self, effect: c.Keep) -> None:
+        slabs = self.kept.setdefault(effect.generation, {})
+        for number, fd in enumerate(self.arriving, effect.first):
+            slabs[number] = fd
+        self.arriving = ()
+
+    def _connect(self) -> c.Event:
+        try:
+            self.fd = self.process.connect(SOCKET)
+        except OSError as error:
+            return c.Disconnected(errno.errorcode.get(error.errno or 0, ""))
+        self.process.on_readable(self.fd, self._on_ready)
+        return c.Connected()
+
+    def _say(self, effect: c.Say) -> None:
+        if self.fd is None:
+            return
+        slabs = self.kept.get(effect.generation, {})
+        passed = [slabs[number] for number in range(effect.first, effect.first + effect.count)]
+        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
+            self.process.send(self.fd, effect.message, passed)
+
+    def _on_ready(self, fd: int) -> None:
+        if fd != self.fd:
+            return
+        received, ended = self.process.receive(fd)
+        for message, descriptors in received:
+            self.arriving = descriptors
+            self.feed(c.Heard(message))  # type: ignore[arg-type]
+        if ended and self.fd == fd:
+            self.process.close(fd)
+            self.fd = None
+            self.feed(c.Disconnected())
