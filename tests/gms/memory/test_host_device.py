@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gms.memory import DeviceError, OutOfMemory
+from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
 from sidecar import ledger
@@ -135,19 +135,37 @@ def test_a_device_goes_when_nobody_has_memory_of_it(devices: Path) -> None:
 # --- a filesystem that is full
 
 
-def test_more_than_the_filesystem_has_is_refused_at_once_with_its_name(devices: Path) -> None:
+def _never(*_: object) -> None:
+    pytest.fail("pages were asked for: that would have taken all of the machine's memory")
+
+
+def test_more_than_the_filesystem_has_is_refused_at_once_with_its_name(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     room = os.statvfs(devices)
     if not room.f_blocks:
         pytest.skip("this tmpfs has no limit")
+    monkeypatch.setattr(libc, "allocate", _never)
     larger = room.f_blocks * room.f_frsize // GRANULARITY * GRANULARITY + 2 * GRANULARITY
     os.truncate(devices / "0", larger)  # create_device would refuse
-    memory = HostMemory("0", devices)
     with pytest.raises(DeviceError, match=f"filesystem of {devices} is full") as error:
-        memory.create(larger)
+        host.create(larger)
     assert not isinstance(error.value, OutOfMemory)
-    assert memory.free() == larger
-    assert (devices / "0").stat().st_blocks == 0
-    memory.close()
+    assert host.free() == larger
+
+
+def test_more_than_the_machine_has_is_refused_before_the_kernel_kills_somebody(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(libc, "allocate", _never)
+    unlimited = os.statvfs_result((4096, 4096, 0, 0, 0, 0, 0, 0, 0, 255))
+    monkeypatch.setattr(os, "fstatvfs", lambda _: unlimited)
+    larger = 1 << 44
+    os.truncate(devices / "0", larger)
+    with pytest.raises(DeviceError, match="the machine itself has") as error:
+        host.create(larger)
+    assert not isinstance(error.value, OutOfMemory)
+    assert host.free() == larger
 
 
 def test_a_filesystem_that_fills_up_meanwhile_is_an_error_and_never_a_sigbus(tmp_path: Path) -> None:
