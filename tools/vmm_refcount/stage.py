@@ -2,8 +2,8 @@
 and after, from outside.
 
 Memory that should be free may take its time (a driver tears down behind its process), so that is waited for, up to a
-bound, and the time is written down. Memory that should not be free is looked at again after a while, so that a driver
-that is merely slow isn't taken for one that keeps it.
+bound, and the time is written down. Memory of a GPU that should not be free is looked at again after a while, so that a
+driver that is merely slow isn't taken for one that keeps it; the kernel's locks are never late.
 """
 
 import time
@@ -116,7 +116,7 @@ class Stage:
             step = Step(self._story, what, expected, after - before, after, 0.0, decision_7, str(error), fits=False)
             self._add(step)
             raise Abandoned from error
-        if expected == 0:
+        if expected == 0 and not self._meter.exact:
             time.sleep(LOOK_AGAIN_S)
         fits = expected is None or self._wait_until(
             lambda: abs(self._meter.used() - before - expected) <= self._tolerance
