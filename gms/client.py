@@ -1,0 +1,403 @@
+"""The weights' client, for programs: write a layout once, read it in as many processes as want it.
+
+    client = GmsClient("/run/failover", "host:0", "engine-a")
+
+    with client.write() as writer:                  # alone, once nobody reads or writes
+        slab = writer.create(size)
+        writer.memory(slab)[:] = ...
+        reader = writer.commit(layout)              # and this process reads it from here on
+
+    reader = client.read(timeout_s=60)              # everybody else
+    reader.view("embed.weight")
+    reader.sleep()                                  # unmapped; addresses and descriptors stay
+    reader.wake(timeout_s=30)                       # the same addresses; or StaleLayout
+
+The rules are in `client_machine.py`; what a program has in its hands is in `mapped.py`; here are the socket and the
+requests. A thread (`sidecar/wheel.py`) watches the connection, asleep or awake: it answers a server that wants memory
+back, and takes the layout to the next server when one dies. One connection per process and device.
+"""
+
+import contextlib
+import os
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+from gms import client_machine as c
+from gms import messages as m
+from gms.behind import Behind
+from gms.errors import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
+from gms.held import Held, Shelf
+from gms.mapped import Addresses, Reader, Writer
+from gms.memory import Memory
+from gms.rundir import connect, socket_path
+from sidecar import peers
+from sidecar.frames import BadFrame, Channel, PeerTooSlow, close_all
+from sidecar.wheel import Wheel
+
+__all__ = ["GmsClient", "GmsError", "Lost", "NoRoom", "NotInTime", "Reader", "Refused", "StaleLayout", "Writer"]
+
+_ERRORS: dict[str, type[GmsError]] = {
+    "time_out": NotInTime,
+    "stale": StaleLayout,
+    "no_memory": NoRoom,
+    "too_large": NoRoom,
+}
+
+
+class _Granted(NamedTuple):
+    mode: str
+    held: Held
+    kept: c.Kept | None
+    """A reader's."""
+
+
+_Answer = _Granted | c.Made | c.Done | c.No | c.Lost
+
+
+class GmsClient:
+    def __init__(
+        self,
+        run_dir: Path | str,
+        device: str,
+        engine_id: str,
+        *,
+        memory: Memory | None = None,
+        on_change: Callable[[int, str], object] = lambda generation, hash: None,
+        on_lost: Callable[[str], object] = lambda why: None,
+        checksums: bool = True,
+        huge_pages: bool = True,
+    ) -> None:
+        """`on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
+        time that it is connected anew. `on_lost(why)`: what is being read is no more the layout (it can still be read,
+        but its memory should be given up soon), or a writer's work is gone. Both run in whatever thread turns the
+        wheel: they must be short, and ask nothing of this client.
+
+        After a commit, a thread of low priority makes huge pages of the slabs, and sums up their contents for whoever
+        verifies them later.
+        """
+        self.run_dir = Path(run_dir)
+        self.device = device
+        self.incarnation = ""
+        """Of the server that it spoke to last."""
+        self.generation, self.hash = 0, ""
+        """Of the layout that there was last."""
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._machine = c.ClientMachine(engine_id, os.getpid())
+        self._channel: Channel | None = None
+        self._writing = False
+        self._away = ""
+        self._arriving: tuple[int, ...] = ()
+        self._shelf = Shelf(lambda generation: self._wheel.tell(c.Gone(generation)))
+        self._shelf.memory = memory
+        self._behind = Behind(self._shelf, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
+        self._session: Reader | Writer | None = None
+        """What this process does at the moment, as far as it isn't asleep."""
+        self._asking = threading.Lock()
+        self._asked = False
+        self._answer: _Answer | None = None
+        self._wheel: Wheel[c.Event] = Wheel("gms-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self._wheel.start()
+        self._wheel.tell(c.Tick())
+
+    # -- for programs ----------------------------------------------------------------------------------------------
+
+    def write(self, timeout_s: float | None = None) -> Writer:
+        """Waits until nobody writes and nobody reads. A layout that is there is gone from then on."""
+        return self._writer(self._want(c.Want("rw", timeout_s)))
+
+    def replace(self, bytes: int, timeout_s: float | None = None) -> Writer:
+        """Like `write`, but the old layout stays until the new one is committed. Raises NoRoom at once if so many bytes
+        can't be had beside it.
+        """
+        return self._writer(self._want(c.Want("rw", timeout_s, replace=True, bytes=bytes)))
+
+    def read(self, timeout_s: float | None = None) -> Reader:
+        """Waits until a layout is committed, and maps it."""
+        return self._reader(self._want(c.Want("ro", timeout_s)))
+
+    def write_or_read(self, timeout_s: float | None = None) -> Writer | Reader:
+        """Reads if there is a layout, else writes. Only one of two engines may do this, else both may wait for ever
+        (docs/gms.md, "Roles").
+        """
+        granted = self._want(c.Want("rw_or_ro", timeout_s))
+        return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
+
+    def connected(self, timeout_s: float | None = None) -> None:
+        """Waits for the server. Nothing else needs this: what is asked while it is away waits, too."""
+        if not self._wheel.wait(lambda: bool(self.incarnation) or self._wheel.closed, timeout_s):
+            raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
+
+    def wait_behind(self, timeout_s: float | None = None) -> bool:
+        """Until huge pages and checksums are made. False if that takes longer."""
+        return self._behind.wait(timeout_s)
+
+    def close(self) -> None:
+        """Gives everything up: readers and writers of this client too."""
+        if self._wheel.closed:
+            return
+        self._behind.close()
+        session = self._session
+        if isinstance(session, Writer):
+            session.abort()
+        elif session is not None:
+            session.close()
+        self._wheel.stop()
+        if self._channel is not None:
+            self._hang_up()
+        self._shelf.close()
+        if self._shelf.memory is not None:
+            self._shelf.memory.close()
+        self._wheel.close()
+
+    def __enter__(self) -> "GmsClient":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # -- for readers and writers (`mapped.py`) ---------------------------------------------------------------------
+
+    def make(self, size: int) -> c.Made:
+        made = self._ask(c.Make(size))
+        assert isinstance(made, c.Made)
+        return made
+
+    def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> c.Done:
+        done = self._ask(c.Publish(document, sizes), timeout_s)
+        assert isinstance(done, c.Done)
+        return done
+
+    def reads_now(self, reader: Reader) -> None:
+        """What was a writer is a reader."""
+        self._session = reader
+
+    def wake(self, reader: Reader, timeout_s: float) -> _Granted:
+        granted = self._want(c.Want("ro", timeout_s, expect=reader.hash))
+        self._session = reader
+        return granted
+
+    def slept(self, held: Held) -> None:
+        """Everything is unmapped."""
+        self._session = None
+        self._shelf.put_back(held)
+        self._wheel.tell(c.Sleep())
+
+    def release(self, who: Reader | Writer, held: Held | None) -> None:
+        """It is given up. What another does goes on."""
+        if held is not None:
+            self._shelf.put_back(held)
+        if self._session is who or self._session is None:
+            self._session = None
+            self._wheel.tell(c.Release())
+
+    def behind(self, held: Held, sizes: Sequence[int]) -> None:
+        self._behind.begin(held, sizes)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _want(self, want: c.Want) -> _Granted:
+        granted = self._ask(want)
+        assert isinstance(granted, _Granted)
+        return granted
+
+    def _ask(self, event: c.Want | c.Make | c.Publish, timeout_s: float | None = None) -> _Answer:
+        """One request at a time. A wish ends in time by itself (`client_machine.py`)."""
+        with self._asking:
+            if self._wheel.closed:
+                raise GmsError("this client is closed")
+            self._answer, self._asked = None, True
+            try:
+                self._wheel.wait(lambda: self._answer is not None or self._wheel.closed, timeout_s, first=event)
+            except BaseException:
+                self._take_back(event)
+                raise
+            answer, self._asked = self._answer, False
+        if answer is None:
+            raise NotInTime(f"it was not answered within {timeout_s or 0:g} s{self._where()}")
+        if isinstance(answer, c.Lost):
+            raise Lost(answer.why)
+        if isinstance(answer, c.No):
+            where = self._where() if answer.reason == "time_out" and self._channel is None else ""
+            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+        return answer
+
+    def _take_back(self, event: c.Event) -> None:
+        """Interrupted: whoever asked will not use the answer."""
+        self._asked = False
+        if isinstance(self._answer, _Granted):
+            self._shelf.put_back(self._answer.held)
+        if isinstance(event, c.Want):
+            self._wheel.tell(c.Release())
+
+    def _where(self) -> str:
+        return f" ({socket_path(self.run_dir, self.device)}: {self._away})" if self._away else ""
+
+    def _writer(self, granted: _Granted) -> Writer:
+        self._session = Writer(self, self._memory(), granted.held)
+        return self._session
+
+    def _reader(self, granted: _Granted) -> Reader:
+        kept = granted.kept
+        assert kept is not None
+        addresses = Addresses(self._memory())
+        try:
+            for size in kept.sizes:
+                addresses.reserve(size)
+            reader = Reader(self, granted.held.generation, kept.hash, kept.document, addresses)
+            self._session = reader
+            reader.take(granted.held, kept.sums)
+        except BaseException:
+            addresses.free()
+            raise
+        return reader
+
+    def _memory(self) -> Memory:
+        if self._shelf.memory is None:
+            self._shelf.memory = open_memory(self.device)
+        return self._shelf.memory
+
+    def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
+        self._wheel.tell(c.Sums(generation, sums))
+
+    # -- the machine -----------------------------------------------------------------------------------------------
+
+    def _feed(self, event: c.Event) -> None:
+        pending: deque[c.Event] = deque([event])
+        while pending:
+            for effect in self._machine.handle(pending.popleft(), time.monotonic()):
+                answer = self._do(effect)
+                if answer is not None:
+                    pending.append(answer)
+
+    def _do(self, effect: c.Effect) -> c.Event | None:
+        if isinstance(effect, c.Connect):
+            return self._connect()
+        if isinstance(effect, c.Say):
+            return self._say(effect)
+        if isinstance(effect, c.Keep):
+            self._shelf.keep(effect.generation, effect.first, self._arriving)
+            self._arriving = ()
+            return None
+        if isinstance(effect, c.LetGo):
+            return c.Gone(effect.generation) if self._shelf.let_go(effect.generation) else None
+        if isinstance(effect, c.Got):
+            if self._asked:
+                held = self._shelf.use(effect.opened.generation)
+                self._answered(_Granted(effect.opened.mode, held, self._machine.kept))
+        elif isinstance(effect, c.Made | c.Done | c.No):
+            self._answered(effect)
+        elif isinstance(effect, c.Lost):
+            self._answered(effect)
+            self._lost(effect.why)
+        elif isinstance(effect, c.Stale):
+            if isinstance(self._session, Reader) and self._session.generation == effect.generation:
+                self._lost(effect.why)
+        elif isinstance(effect, c.Changed):
+            if (effect.generation, effect.hash) != (self.generation, self.hash):
+                self.generation, self.hash = effect.generation, effect.hash
+                self._on_change(effect.generation, effect.hash)
+        else:
+            self.incarnation = effect.incarnation
+        self._wheel.announce()
+        return None
+
+    def _answered(self, answer: _Answer) -> None:
+        if self._asked and self._answer is None:
+            self._answer = answer
+
+    def _lost(self, why: str) -> None:
+        session = self._session
+        if session is not None:
+            session.lost = why
+            self._on_lost(why)
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _connect(self) -> c.Event:
+        try:
+            sock = connect(self.run_dir, self.device)
+        except OSError as error:
+            self._away = error.strerror or str(error)
+            return c.Disconnected()
+        self._away = ""
+        self._channel = Channel(
+            sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES
+        )
+        self._writing = False
+        self._wheel.add(sock.fileno(), self._on_ready)
+        return c.Connected()
+
+    def _say(self, effect: c.Say) -> c.Event | None:
+        channel = self._channel
+        if channel is None:
+            return None  # it ended a moment ago, and the machine hears of it next
+        own: list[int] = []
+        try:
+            if isinstance(effect.message, m.Hello):
+                with contextlib.suppress(OSError):  # a kernel without pidfds: the server has its own way, or says so
+                    own = [peers.own_pidfd()]
+                channel.send(effect.message, own)
+            elif effect.count:
+                slabs = self._shelf.descriptors(effect.generation, effect.first, effect.count)
+                channel.send(effect.message, slabs)
+            else:
+                channel.send(effect.message)
+        except PeerTooSlow:
+            return self._hang_up()
+        finally:
+            close_all(own)
+        self._mind_writing()
+        return None
+
+    def _on_ready(self, what: int) -> None:
+        channel = self._channel
+        if channel is None:
+            return
+        if what & select.EPOLLOUT:
+            channel.flush()
+            self._mind_writing()
+        try:
+            received = channel.receive()
+        except BadFrame as error:
+            self._feed(self._hang_up(str(error)))
+            return
+        for message, descriptors in received:
+            if self._channel is channel:
+                self._arriving = descriptors
+                self._feed(c.Heard(message))  # type: ignore[arg-type]
+                descriptors, self._arriving = self._arriving, ()
+            close_all(descriptors)
+        if channel.eof and self._channel is channel:
+            self._feed(self._hang_up())
+
+    def _hang_up(self, why: str = "") -> c.Event:
+        if self._channel is not None:
+            self._wheel.remove(self._channel.fileno())
+            self._channel.close()
+            self._channel = None
+        return c.Disconnected(why)
+
+    def _mind_writing(self) -> None:
+        if self._channel is not None and self._channel.wants_write is not self._writing:
+            self._writing = not self._writing
+            self._wheel.mind_writing(self._channel.fileno(), self._writing)
+
+
+def open_memory(device: str) -> Memory:
+    """The device's memory, as this process sees it: `host:NAME`, or a GPU by its UUID."""
+    if device.startswith("host:"):
+        from gms.memory.host import HostMemory
+
+        return HostMemory(device.removeprefix("host:"))
+    from gms.memory.cuda import CudaMemory
+
+    return CudaMemory(device)

@@ -1,0 +1,29 @@
+"""What can go wrong between a process and the device's GMS."""
+
+
+class GmsError(Exception):
+    """What went wrong between this process and the device's GMS."""
+
+
+class Refused(GmsError):
+    """The server said no, and why."""
+
+
+class NotInTime(GmsError, TimeoutError):
+    """It did not happen within the time that the caller gave it."""
+
+
+class NoRoom(GmsError):
+    """The device has not that much memory, or not now."""
+
+
+class StaleLayout(GmsError):
+    """The weights are other ones by now, laid out in another way: whoever has views of the old ones begins anew."""
+
+
+class Lost(GmsError):
+    """A writer's work is gone: the server died before the commit."""
+
+
+class Asleep(GmsError):
+    """Nothing is mapped here at the moment."""

@@ -1,0 +1,149 @@
+"""A program that uses the weights, for tests: a line of JSON on standard input is an order, a line is the answer."""
+
+import json
+import sys
+import time
+import zlib
+from typing import Any
+
+from gms.client import GmsClient, Reader, Writer
+from tests.gms.house import plain_layout
+
+
+class Engine:
+    def __init__(self, run_dir: str, device: str, engine: str) -> None:
+        self.changes: list[tuple[int, str]] = []
+        self.losses: list[str] = []
+        self.client = GmsClient(
+            run_dir,
+            device,
+            engine,
+            on_change=lambda generation, hash: self.changes.append((generation, hash)),
+            on_lost=self.losses.append,
+            huge_pages=False,
+            checksums=False,
+        )
+        self.writer: Writer | None = None
+        self.reader: Reader | None = None
+
+    def write(self, timeout_s: float | None = None) -> int:
+        self.writer = self.client.write(timeout_s)
+        return self.writer.generation
+
+    def replace(self, size: int, timeout_s: float | None = None) -> int:
+        self.writer = self.client.replace(size, timeout_s)
+        return self.writer.generation
+
+    def write_or_read(self, timeout_s: float | None = None) -> str:
+        got = self.client.write_or_read(timeout_s)
+        if isinstance(got, Writer):
+            self.writer = got
+            return "writes"
+        self.reader = got
+        return "reads"
+
+    def create(self, size: int, fill: int = 0) -> int:
+        writer = self._writing()
+        slab = writer.create(size)
+        if fill:
+            writer.memory(slab)[:] = bytes([fill]) * writer.sizes[slab]
+        return slab
+
+    def commit(self, name: str = "w") -> list[Any]:
+        writer = self._writing()
+        self.reader = writer.commit(plain_layout(tuple(writer.sizes), name))
+        self.writer = None
+        return [self.reader.generation, self.reader.hash]
+
+    def abort(self) -> None:
+        self._writing().abort()
+        self.writer = None
+
+    def read(self, timeout_s: float | None = None) -> list[Any]:
+        self.reader = self.client.read(timeout_s)
+        return [self.reader.generation, self.reader.hash]
+
+    def sleep(self) -> None:
+        self._reading().sleep()
+
+    def wake(self, timeout_s: float = 20) -> list[Any]:
+        reader = self._reading()
+        reader.wake(timeout_s)
+        return [reader.generation, reader.hash]
+
+    def close(self) -> None:
+        self._reading().close()
+
+    def crc(self) -> list[int]:
+        reader = self._reading()
+        return [zlib.crc32(reader.memory(slab)) for slab in range(len(reader.sizes))]
+
+    def byte(self, slab: int, offset: int) -> int:
+        return self._reading().memory(slab)[offset]
+
+    def addresses(self) -> list[int]:
+        reader = self._reading()
+        return [reader.address(slab) for slab in range(len(reader.sizes))]
+
+    def poke(self) -> None:
+        """A write through a reader's mapping."""
+        import ctypes
+
+        ctypes.c_ubyte.from_address(self._reading().address(0)).value = 1
+
+    def lost(self) -> list[str]:
+        return self.losses
+
+    def incarnation(self) -> str:
+        return self.client.incarnation
+
+    def changed(self) -> list[Any]:
+        return list(self.changes)
+
+    def sessions(self, count: int) -> None:
+        for _ in range(count):
+            with self.client.read(20):
+                pass
+
+    def naps(self, count: int) -> float:
+        reader, began = self._reading(), time.monotonic()
+        for _ in range(count):
+            reader.sleep()
+            reader.wake(20)
+        return time.monotonic() - began
+
+    def pss(self) -> dict[str, int]:
+        """Of the mapped slabs: what is resident, and this process's share of it, in bytes."""
+        wanted, found = set(self.addresses()), {"Rss": 0, "Pss": 0}
+        inside = False
+        with open("/proc/self/smaps") as lines:
+            for line in lines:
+                head = line.split()[0]
+                if "-" in head and not head.endswith(":"):
+                    inside = int(head.split("-")[0], 16) in wanted
+                elif inside and head.rstrip(":") in found:
+                    found[head.rstrip(":")] += int(line.split()[1]) << 10
+        return found
+
+    def _writing(self) -> Writer:
+        assert self.writer is not None
+        return self.writer
+
+    def _reading(self) -> Reader:
+        assert self.reader is not None
+        return self.reader
+
+
+def main() -> None:
+    engine = Engine(*sys.argv[1:])
+    for line in sys.stdin:
+        verb, *arguments = json.loads(line)
+        try:
+            said = {"said": getattr(engine, verb)(*arguments)}
+        except Exception as error:  # the test judges it
+            said = {"error": type(error).__name__, "text": str(error)}
+        print(json.dumps(said), flush=True)
+
+
+if __name__ == "__main__":
+    main()
