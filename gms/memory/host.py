@@ -209,8 +209,8 @@ class HostMemory:
 
     def collapse(self, address: int, size: int) -> bool:
         """Makes huge pages of what is mapped there, as far as the kernel can; touching it for the first time is many
-        times faster then. Takes about 250 ms a GiB and lets other threads run, so it is for a thread of its own. It
-        does no harm if that place is unmapped meanwhile."""
+        times faster then. Takes from a quarter of a second to seconds a GiB and lets other threads run, so it is for a
+        thread of its own. It does no harm if that place is unmapped meanwhile."""
         try:
             libc.collapse(address, size)
         except OSError:
