@@ -256,6 +256,8 @@ class Status(Message, frozen=True):
     pins: list[Sentence] = []
     """Who still holds memory of a layout that is no more, and was asked to drop it."""
     alarms: list[Sentence] = []
+    events: dict[str, int] = {}
+    """How often each thing has happened since this server started: `committed`, `handed_back`, ..."""
     server_incarnation: str = ""
     server_pid: int = 0
     since: str = ""

@@ -38,6 +38,7 @@ def picture(machine: "Machine", free: int = 0) -> m.Status:
         waiting_for=_waiting_for(machine),
         pins=machine.pins.named(),
         alarms=list(machine.turn.alarms.values()),
+        events=dict(machine.turn.counts),
         server_incarnation=machine.config.server_incarnation,
         server_pid=machine.config.server_pid,
         since=machine.since,

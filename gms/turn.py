@@ -22,6 +22,8 @@ class Turn:
         self.changed = False
         """The public picture may have changed."""
         self.history: deque[HistoryEvent] = deque(maxlen=history_size)
+        self.counts: dict[str, int] = {}
+        """How often each event has happened, also those that the history has forgotten."""
         self.alarms: dict[str, str] = {}
         """What is wrong at the moment, for as long as it is."""
         self._time = Time(0.0, 0.0)
@@ -51,6 +53,7 @@ class Turn:
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
         self.history.append(HistoryEvent(rfc3339(self.wall), event, detail))
+        self.counts[event] = self.counts.get(event, 0) + 1
         self.out.append(Note(event, detail))
         self.changed = True
 
