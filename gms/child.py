@@ -40,14 +40,14 @@ def main(argv: list[str]) -> int:
     settings = msgspec.json.decode(text, type=Settings)
     process.die_with_parent(settings.parent_pid)
     process.raise_descriptor_limit()
-    log = Log("gms", json=settings.log_json)
+    log = Log("gms", json=settings.log_json, fields={"device": device})
     try:
         server = Server(settings, memory(device, Path(settings.host_devices)), log)
     except (CannotStart, DeviceError, AlreadyLocked) as error:
         print(f"gms: {device}: {error}", file=sys.stderr)
         return 1
     why = server.run()
-    log.info("stopped", device=device, why=why)
+    log.info("stopped", why=why)
     return 0 if why in STOPPED_BY_SIGNAL else 1
 
 

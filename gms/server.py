@@ -115,7 +115,7 @@ class Server(Shell):
                 raise CannotStart(
                     f"{self._record.path} can't be read ({error}), nor be kept aside ({failed.strerror}): move it away"
                 ) from None
-            self.log.alarm("state_file_unreadable", device=self.device, why=str(error), kept_as=str(kept))
+            self.log.alarm("state_file_unreadable", why=str(error), kept_as=str(kept))
             return e.Started(None, str(error), floor)
 
     def _open(self, mode: int) -> None:
@@ -129,7 +129,6 @@ class Server(Shell):
         status = picture(self.machine)
         self.log.info(
             "ready",
-            device=self.device,
             state=status.state,
             generation=status.generation,
             capacity=status.capacity,
@@ -208,7 +207,7 @@ class Server(Shell):
         try:
             held = [self.memory.held(identity) for identity in effect.identities]
         except DeviceError as error:  # an identity that a person wrote into the file, say
-            self.log.warning("memory_unknown", device=self.device, why=error)
+            self.log.warning("memory_unknown", why=error)
             held = [None]
         somebody = True if True in held else None if None in held else False
         self.answer(e.MemorySeen(self._free(), somebody))
@@ -217,7 +216,7 @@ class Server(Shell):
         try:
             return self.memory.free()
         except (DeviceError, OSError) as error:
-            self.log.warning("free_memory_unknown", device=self.device, why=error)
+            self.log.warning("free_memory_unknown", why=error)
             return 0
 
     def _do_persist(self, effect: e.Persist) -> None:

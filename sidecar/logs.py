@@ -29,11 +29,14 @@ class Log:
         json: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.time,
+        fields: Mapping[str, object] | None = None,
     ) -> None:
+        """`fields` are said in every line, first: what tells this process from its likes."""
         self._program = program
         self._as_json = json
         self._stream = stream
         self._clock = clock
+        self._fields = dict(fields or {})
 
     def info(self, event: str, /, **fields: object) -> None:
         """Something happened."""
@@ -49,7 +52,7 @@ class Log:
 
     def _write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         stream = sys.stderr if self._stream is None else self._stream
-        line = self._line(level, event, fields) + "\n"
+        line = self._line(level, event, {**self._fields, **fields}) + "\n"
         try:
             try:
                 stream.write(line)

@@ -1,0 +1,276 @@
+"""`gmsctl`: the weights in the hands of a person or a script. It looks; and it puts, gets and verifies.
+
+The commands that look are here; how the picture reads is `table.py`. Those that take part (put, get, verify) are
+clients like any other and stand in files of their own: they hook in at `more`. Exit codes are relied on by scripts and
+stand in each command's --help (`gmsctl_help.py`).
+"""
+
+import argparse
+import json
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gms import gmsctl_help as words
+from gms import layout as lay
+from gms import messages as m
+from gms import rundir, table
+from gms.onlooker import Onlooker, watch_forever
+from sidecar.onlooker import TIMEOUT_S, NoServer, OnlookerError, Refused, ServerSilent
+from sidecar.settings import BadValue, Parser, count, seconds, valued
+from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, say, terminal_paint
+from sidecar.words import Tone
+
+COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
+"""Exit codes; usage errors are 64."""
+_BY_STATE = {"COMMITTED": COMMITTED, "RO": COMMITTED, "EMPTY": EMPTY}
+_WORST_FIRST = (NO_SERVER, NOT_YET, EMPTY, COMMITTED)
+_LINES_AT_ONCE = 1000
+
+Command = Callable[[argparse.Namespace], int]
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+def status(options: argparse.Namespace) -> int:
+    codes: list[int] = []
+    for device in options.devices:
+        try:
+            with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
+                seen = onlooker.ask(m.AskStatus(), m.Status)
+        except (NoServer, ServerSilent) as error:
+            if options.json:
+                say(json.dumps({"device": device, "state": "NO_SERVER", "error": str(error)}))
+            _complain(error)
+            codes.append(NO_SERVER)
+            continue
+        if options.json:
+            say(json.dumps(fields(seen)))
+        else:
+            if codes:
+                say("")
+            for line in table.status_lines(seen, datetime.now(UTC), terminal_paint()):
+                say(line)
+        codes.append(_BY_STATE.get(seen.state, NOT_YET))
+    return worst(codes)
+
+
+def layout(options: argparse.Namespace) -> int:
+    codes: list[int] = []
+    for device in options.devices:
+        with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
+            answer = onlooker.ask(m.AskLayout(), m.LayoutIs)
+        if not answer.generation:
+            print(f"gmsctl: {device} has no layout at the moment; see: gmsctl status", file=sys.stderr)
+            codes.append(EMPTY)
+            continue
+        document = lay.decode(answer.layout)
+        if options.json:
+            lines = [json.dumps({"device": device} | table.tensor_fields(tensor)) for tensor in document.tensors]
+        else:
+            lines = table.tensor_lines(document)
+            if len(options.devices) > 1:
+                lines.insert(0, f"{device}, generation {answer.generation}")
+        for first in range(0, len(lines), _LINES_AT_ONCE):
+            say("\n".join(lines[first : first + _LINES_AT_ONCE]))
+        codes.append(COMMITTED)
+    return worst(codes)
+
+
+def ping(options: argparse.Namespace) -> int:
+    lost = 0
+    for turn in range(options.count):
+        if turn:
+            time.sleep(options.interval)
+        for device in options.devices:
+            began = time.perf_counter()
+            try:
+                with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
+                    pong = onlooker.ask(m.Ping(), m.Pong)
+            except (NoServer, ServerSilent) as error:
+                _complain(error)
+                lost += 1
+                continue
+            time_ms = (time.perf_counter() - began) * 1000
+            incarnation = pong.server_incarnation
+            if options.json:
+                answer = {"device": device, "time_ms": round(time_ms, 3), "server_incarnation": incarnation}
+                say(json.dumps(answer))
+            else:
+                say(f"{device}: answer from {incarnation}, connection and all in {time_ms:.3f} ms")
+    return NO_SERVER if lost else 0
+
+
+def history(options: argparse.Namespace) -> int:
+    events: list[tuple[str, m.HistoryEvent]] = []
+    for device in options.devices:
+        with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
+            events += [(device, event) for event in onlooker.ask(m.AskHistory(), m.History).events]
+    events.sort(key=lambda each: each[1].at)
+    for device, event in events[-options.last :] if options.last else events:
+        if options.json:
+            say(json.dumps({"device": device} | msgspec.to_builtins(event)))
+        else:
+            detail = " ".join(f"{key}={_value(value)}" for key, value in event.detail.items())
+            say(f"{event.at}  {device}  {event.event:<12}  {detail}".rstrip())
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    paint = terminal_paint()
+    last: dict[str, dict[str, Any] | str] = {}
+    for device, seen in _changes(options):
+        now = datetime.now().astimezone()
+        if options.json:
+            picture: dict[str, Any] | str = {"device": device, "state": "NO_SERVER"} if seen is None else fields(seen)
+            at = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            line = json.dumps({"at": at} | picture) if isinstance(picture, dict) else ""
+        else:
+            away = paint("NO SERVER ", Tone.BAD) + f" {device} nobody answers; whoever reads goes on"
+            picture = away if seen is None else table.change_line(seen, paint)
+            line = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {picture}"
+        if last.get(device) != picture:
+            say(line)
+        last[device] = picture
+    return 0
+
+
+def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None]]:
+    """Of all devices, as they come. Raises what any of them raises."""
+    seen: queue.SimpleQueue[tuple[str, m.Status | None] | OnlookerError] = queue.SimpleQueue()
+
+    def follow(device: str) -> None:
+        try:
+            for status in watch_forever(options.run_dir, device, options.answer_timeout_s):
+                seen.put((device, status))
+        except OnlookerError as error:
+            seen.put(error)
+
+    for device in options.devices:
+        threading.Thread(target=follow, args=(device,), daemon=True).start()
+    while True:
+        change = seen.get()
+        if isinstance(change, OnlookerError):
+            raise change
+        yield change
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="gmsctl",
+        usage="%(prog)s [--run-dir DIR] COMMAND ...",
+        description="Looks at the weights, and works with them.",
+        epilog=words.MAIN,
+    )
+    p.setting("--run-dir", parse=Path, metavar="DIR", help="the run directory that gms was started with")
+    p.setting(
+        "--answer-timeout-s",
+        default=TIMEOUT_S,
+        parse=seconds,
+        metavar="S",
+        help="how long a server may take to answer",
+    )
+    commands = p.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="gmsctl")
+
+    def add(name: str, run: Command, what: str, epilog: str) -> Parser:
+        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
+        command.set_defaults(run=run, parser=command)
+        command.add_argument(
+            "--run-dir",
+            type=Path,
+            metavar="DIR",
+            default=argparse.SUPPRESS,
+            help="the run directory that gms was started with [FAILOVER_RUN_DIR]",
+        )
+        command.add_argument(
+            "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
+        )
+        command.add_argument("--json", action="store_true", help="for programs")
+        return command
+
+    add("status", status, "Which weights there are, and who has to do with them.", words.STATUS)
+    add("layout", layout, "The tensors, and where each lies.", words.LAYOUT)
+    command = add("ping", ping, "Are the servers there?", words.PING)
+    command.add_argument("--count", type=valued(count), default=1, metavar="N", help="how often; default 1")
+    command.add_argument(
+        "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
+    )
+    command = add("history", history, "What has happened, oldest first.", words.HISTORY)
+    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
+    add("watch", watch, "A line for every change.", words.WATCH)
+    more(add)
+    return p
+
+
+def more(add: Callable[[str, Command, str, str], Parser]) -> None:
+    """Here put, get and verify hook in: each calls `add` with its name, its function, a sentence and its help, and
+    gets a parser to declare its own settings on. Their functions find `run_dir`, `device` (None if none was named) and
+    `devices` (all, or that one) in the options, and return the exit code.
+    """
+
+
+def _device(text: str) -> str:
+    try:
+        return rundir.device_name(text)
+    except rundir.NoSuchName as error:
+        raise BadValue(str(error)) from None
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def fields(status: m.Status) -> dict[str, Any]:
+    """A status as scripts get it: without what only the wire needs, and with everything that is zero or empty."""
+    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
+
+
+def worst(codes: list[int]) -> int:
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+def _value(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
+
+
+def _complain(error: OnlookerError) -> None:
+    print(f"gmsctl: {error}", file=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    if options.run_dir is None:
+        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
+    options.devices = [options.device] if options.device else rundir.devices(options.run_dir)
+    try:
+        if not options.devices:
+            raise NoServer(_nothing_there(options.run_dir))
+        return int(options.run(options))
+    except OnlookerError as error:
+        _complain(error)
+        return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
+    except OutputLost as error:
+        return error.exit_code("gmsctl")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _nothing_there(run_dir: Path) -> str:
+    if not run_dir.is_dir():
+        return f"no GMS: there is no directory {run_dir}. Is this the --run-dir of gms?"
+    return f"no GMS was ever started at {run_dir}: gms --run-dir {run_dir} --devices ..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""What `gmsctl COMMAND --help` says beside the settings: exit codes, the fields of --json, examples.
+
+Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `gmsctl.py`.
+"""
+
+MAIN = """\
+commands:
+  status        which weights there are, who reads, writes, sleeps and waits
+  layout        the tensors, and where each lies
+  ping          are the servers there? For probes
+  history       what has happened
+  watch         a line for every change
+
+The run directory may stand before or after the command, or in FAILOVER_RUN_DIR. Without --device: all devices that
+`gms` was started for.
+
+examples:
+  gmsctl --run-dir /run/failover status
+  gmsctl status --device host:0 --json | jq -r .state     (FAILOVER_RUN_DIR is set)
+  gmsctl layout --device host:0 | sort -k3n | tail
+
+exit codes of all commands (each has more: COMMAND --help):
+  2    no server, or it doesn't answer
+  64   wrong usage
+  77   the server refuses this user
+  130  interrupted
+"""
+
+STATUS = """\
+exit codes:
+  0  committed        there are weights (COMMITTED, RO)
+  1  empty            there are none, and nobody writes any (EMPTY)
+  2  no server        nobody answers. (Whoever reads goes on without its GMS.)
+  3  not yet          somebody writes (RW), or a layout is to be handed back (RECOVERING)
+Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0.
+
+fields of --json, one object a line for each device:
+  state               EMPTY, RW, COMMITTED, RO or RECOVERING
+  device, generation, hash, bytes, slabs, tensors, free, capacity
+  clients             engine_id, pid, doing (writing, reading, asleep, waiting, watching), since, wants, holds
+  waiting_for         why whoever waits is waiting, for people
+  pins                who has memory of a layout that is no more, for people
+  events              how often each thing has happened since the server started (committed, handed_back, ...)
+  alarms, server_incarnation, server_pid, since
+Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.
+
+examples:
+  gmsctl status
+  gmsctl status --json | jq -r '[.device, .state, .generation] | @tsv'
+  until gmsctl status >/dev/null; do sleep 1; done        # until all weights are committed
+"""
+
+LAYOUT = """\
+A line for each tensor: slab, offset in it, bytes, dtype, shape, name. With --json a line is an object: device, name,
+dtype, shape, slab, offset, bytes, stride, kind.
+
+exit codes: 0 there is a layout; 1 there is none (of several devices: of one of them); 2 no server
+
+examples:
+  gmsctl layout --device host:0 | head
+  gmsctl layout --json | jq -r 'select(.dtype == "bfloat16") | .name'
+"""
+
+PING = """\
+Each time a new connection and a round trip to each server, so it says what a client would find.
+
+exit codes: 0 all answered, each time; 2 one did not
+
+examples:
+  gmsctl ping                                 as a startup or readiness probe of the container
+  gmsctl ping --device host:0 --count 10 --interval 0.5
+"""
+
+HISTORY = """\
+Each server keeps its last thousand events in memory; the log has them all. With --json each line is one event
+(device, at, event, detail).
+
+examples:
+  gmsctl history
+  gmsctl history --device host:0 --last 20
+  gmsctl history --json | jq 'select(.event == "committed")'
+"""
+
+WATCH = """\
+Says when a server goes away and when it is back; ends with Ctrl-C. With --json each line is the object of
+`status --json` and the time (`at`); without a server: state NO_SERVER.
+
+examples:
+  gmsctl watch
+  gmsctl watch --json | jq -r '[.at, .device, .state] | @tsv'
+"""

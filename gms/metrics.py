@@ -1,0 +1,111 @@
+"""All devices of a container as Prometheus metrics, behind one port.
+
+The supervisor serves them, and knows nothing by itself: at a scrape, each device's server is asked for its public
+picture as by any onlooker, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
+other figures. All this happens in the thread of `sidecar.metrics`.
+
+What this file may not do: keep the supervisor's loop waiting, or know more than the public picture. The client library
+is an extra, loaded when metrics are asked for.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gms import messages as m
+from gms.onlooker import Onlooker
+from sidecar import metrics
+from sidecar.onlooker import OnlookerError
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+STATES = ("EMPTY", "RW", "COMMITTED", "RO", "RECOVERING")
+DOING = ("writing", "reading", "asleep", "waiting", "watching")
+ANSWER_S = 1.0
+EVENTS = {
+    "commits": ("committed", "Layouts committed"),
+    "hand_backs": ("handed_back", "Layouts that came back after a restart of the server"),
+    "aborts": ("aborted", "Writers that ended without a commit"),
+    "refusals": ("refused", "Requests that were refused: in vain waited, no memory, a stale layout"),
+    "replacements": ("replaced", "Layouts that another took the place of"),
+}
+"""Counter -> the event of the history that it counts."""
+
+
+class Metrics:
+    """Serves from the moment it is made; raises MetricsUnavailable."""
+
+    def __init__(self, address: tuple[str, int], run_dir: Path, devices: list[str]) -> None:
+        registry = metrics.new_registry()
+        registry.register(_Collector(run_dir, devices))
+        self.address = metrics.serve(address, registry)
+        """Where it listens: host and port."""
+
+
+class _Collector:
+    def __init__(self, run_dir: Path, devices: list[str]) -> None:
+        self._run_dir = run_dir
+        self._devices = devices
+
+    def describe(self) -> list["Metric"]:
+        """Nothing is asked when this is registered: no server is there yet."""
+        return []
+
+    def collect(self) -> Iterator["Metric"]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        seen = {device: self._look(device) for device in self._devices}
+        known = {device: status for device, status in seen.items() if status is not None}
+
+        def gauge(name: str, what: str, more: str = "") -> GaugeMetricFamily:
+            return GaugeMetricFamily(f"failover_gms_{name}", what, labels=["device", more] if more else ["device"])
+
+        up = gauge("up", "1 if the device's server answers")
+        for device, status in seen.items():
+            up.add_metric([device], float(status is not None))
+        yield up
+
+        states = gauge("state", "1 for the state that the device's weights are in, 0 for the others", "state")
+        clients = gauge("clients", "Processes, by what they do", "doing")
+        for device, status in known.items():
+            for state in STATES:
+                states.add_metric([device, state], float(state == status.state))
+            for doing in DOING:
+                clients.add_metric([device, doing], sum(client.doing == doing for client in status.clients))
+        yield states
+        yield clients
+
+        for name, what, of in (
+            ("generation", "Of the committed layout, or of the one that is to be handed back; 0: none", _generation),
+            ("weights_bytes", "Bytes in slabs", lambda s: s.bytes),
+            ("slabs", "Slabs", lambda s: s.slabs),
+            ("tensors", "Tensors of the layout", lambda s: s.tensors),
+            ("free_bytes", "Bytes of the device that nobody has", lambda s: s.free),
+            ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
+            ("pins", "Processes that were asked to drop memory of a layout that is no more", lambda s: len(s.pins)),
+            ("alarms", "Alarms that last", lambda s: len(s.alarms)),
+        ):
+            family = gauge(name, what)
+            for device, status in known.items():
+                family.add_metric([device], of(status))
+            yield family
+
+        for name, (event, what) in EVENTS.items():
+            counter = CounterMetricFamily(
+                f"failover_gms_{name}", f"{what}, since this server started", labels=["device"]
+            )
+            for device, status in known.items():
+                counter.add_metric([device], status.events.get(event, 0))
+            yield counter
+
+    def _look(self, device: str) -> m.Status | None:
+        try:
+            with Onlooker(self._run_dir, device, ANSWER_S) as onlooker:
+                return onlooker.ask(m.AskStatus(), m.Status)
+        except OnlookerError:
+            return None  # which is what `up` says
+
+
+def _generation(status: m.Status) -> int:
+    return status.generation
