@@ -205,23 +205,24 @@ class CudaMemory:
         about = f"the size of the memory behind a descriptor, {size} bytes it is said, can't be checked"
         address = int(self._call("cuMemAddressReserve", room, 0, 0, 0, about=about))
         try:
-            if not self._can_map(address, size, driver_handle):
-                raise DeviceError(f"the memory behind the descriptor is smaller than the {size} bytes announced")
-            if self._can_map(address, room, driver_handle):
+            smaller = self._map_error(address, size, driver_handle)
+            if smaller is not None:
+                words = f"the memory behind the descriptor is smaller than the {size} bytes announced"
+                raise DeviceError(f"{words}: {smaller}") from smaller
+            if self._map_error(address, room, driver_handle) is None:
                 raise DeviceError(f"the memory behind the descriptor is larger than the {size} bytes announced")
         finally:
             self._call("cuMemAddressFree", address, room, about=about)
 
-    def _can_map(self, address: int, size: int, driver_handle: int) -> bool:
+    def _map_error(self, address: int, size: int, driver_handle: int) -> CudaError | None:
+        """Why that much of the memory can't be mapped there. Nothing is mapped after it."""
         about = f"{size} bytes can't be mapped"
         try:
             self._call("cuMemMap", address, size, 0, driver_handle, 0, about=about)
         except CudaError as error:
-            if error.name != "CUDA_ERROR_INVALID_VALUE":
-                raise
-            return False
+            return error
         self._call("cuMemUnmap", address, size, about=about)
-        return True
+        return None
 
     def _retain_context(self) -> None:
         if not self._context:
