@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _EXCHANGE_S = 5.0  # for everything that one client may take
 _REQUEST_BYTES_MAX = 8 << 10
 _PLAIN_TEXT = "text/plain; charset=utf-8"
+_REASONS = {200: "OK", 500: "Internal Server Error"}
 
 
 class MetricsUnavailable(Exception):
@@ -73,7 +74,8 @@ def _answer(client: socket.socket, registry: "CollectorRegistry", deadline: floa
     elif path.split("?")[0] != "/metrics":
         status, kind, body = "404 Not Found", _PLAIN_TEXT, b"metrics are at /metrics\n"
     else:
-        status, kind, body = _metrics(registry)
+        code, kind, body = page(registry)
+        status = f"{code} {_REASONS[code]}"
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     client.settimeout(_left(deadline))
     client.sendall(head.encode("ascii") + (b"" if method == "HEAD" else body))
@@ -91,13 +93,14 @@ def _request(client: socket.socket, deadline: float) -> tuple[str, str]:
     return words[0], words[1] if len(words) == 3 else ""
 
 
-def _metrics(registry: "CollectorRegistry") -> tuple[str, str, bytes]:
+def page(registry: "CollectorRegistry") -> tuple[int, str, bytes]:
+    """What a scrape gets: HTTP status, content type, body. For servers that have a port of their own."""
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     try:
-        return "200 OK", CONTENT_TYPE_LATEST, generate_latest(registry)
+        return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
     except Exception as error:  # a program's collector: whatever it raises is that scrape's answer, not our end
-        return "500 Internal Server Error", _PLAIN_TEXT, f"{type(error).__name__}: {error}\n".encode()
+        return 500, _PLAIN_TEXT, f"{type(error).__name__}: {error}\n".encode()
 
 
 def _left(deadline: float) -> float:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from sidecar import peers
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None:
@@ -32,6 +33,15 @@ def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None
     if gone:
         os.kill(os.getpid(), signal.SIGKILL)
         os._exit(128 + signal.SIGKILL)  # PID 1 of a namespace survives a SIGKILL of its own
+
+
+def adopt_orphans() -> None:
+    """Descendants whose parent ends become children of this process, as PID 1 of a container has them anyway. They are
+    to be collected.
+    """
+    if _prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"PR_SET_CHILD_SUBREAPER: {os.strerror(code)}")
 
 
 def forbid_core_dumps() -> None:

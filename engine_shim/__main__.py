@@ -1,0 +1,111 @@
+"""`engine-shim`: the command. Settings and a sentence for what a person can put right; the work is in `shim.py`."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from engine_shim import engines
+from engine_shim.events import Config, Restart
+from engine_shim.probe_port import CannotListen
+from engine_shim.shim import CannotStart, Options, Shim, command
+from sidecar import process
+from sidecar.durable import AlreadyLocked
+from sidecar.logs import Log
+from sidecar.settings import Parser, host_port, name, seconds
+
+EXAMPLES = """\
+examples:
+  engine-shim --engine reference --engine-id a --role primary --run-dir /run/failover --probe :9000
+  engine-shim --engine reference --engine-id b --role shadow --run-dir /run/failover --probe :9001 -- --seed 7
+
+It runs until SIGTERM or SIGINT, which drain an engine that serves; told twice, it ends at once.
+Probes: /live /startup /ready /state /metrics.
+"""
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="engine-shim",
+        description="One engine's life: starts it, answers the probes, ends the whole of it when a part dies, and "
+        "starts it again.",
+        epilog=EXAMPLES,
+        usage="engine-shim --engine ENGINE --engine-id ID --run-dir DIR --probe HOST:PORT [...] -- ENGINE ARGUMENTS",
+    )
+    p.setting(
+        "--engine",
+        default="reference",
+        parse=engines.kind,
+        metavar="ENGINE",
+        help="reference, vllm (not in this version yet), or MODULE:FACTORY for one of your own",
+    )
+    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="who this is")
+    p.setting(
+        "--role",
+        default="primary",
+        choices=engines.ROLES,
+        env="ENGINE_ROLE",
+        help="primary: loads the weights if nobody has; shadow: only ever reads them",
+    )
+    p.setting(
+        "--run-dir",
+        required=True,
+        parse=Path,
+        metavar="DIR",
+        help="the lock server's and GMS's directory; the engine serves in DIR/engine unless --listen says otherwise",
+    )
+    p.setting("--probe", required=True, parse=host_port, metavar="HOST:PORT", help="where the probes are; port 0: any")
+    p.setting(
+        "--listen",
+        parse=engines.listen,
+        metavar="unix:PATH|HOST:PORT",
+        shown_default="unix:DIR/engine/ID.TOKEN.sock",
+        help="where the engine serves once it is awake",
+    )
+    p.setting(
+        "--restart",
+        default=Restart.IN_PLACE.value,
+        choices=[mode.value for mode in Restart],
+        help="what follows the engine's death: its next start here, or the end of this process",
+    )
+    for flag, default, what in (
+        ("--waking-timeout-s", 60, "how long a wake may take"),
+        ("--init-timeout-s", 7200, "how long Init may take"),
+        ("--stall-s", 60, "how long an engine may be silent, or have work queued and finish no step"),
+        ("--drain-s", 20, "how long an engine that is told to end may finish what it has"),
+    ):
+        p.setting(flag, default=default, parse=seconds, metavar="S", help=what)
+    p.switch("--log-json", help="log lines as JSON")
+    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    process.raise_descriptor_limit()
+    config = Config(
+        engine_id=options.engine_id,
+        role=options.role,
+        restart=Restart(options.restart),
+        init_timeout_s=options.init_timeout_s,
+        waking_timeout_s=options.waking_timeout_s,
+        stall_s=options.stall_s,
+        drain_s=options.drain_s,
+    )
+    # The engine has its own working directory's view of a relative path, and so has everybody else.
+    options.run_dir = options.run_dir.absolute()
+    try:
+        shim = Shim(
+            Options(config, options.run_dir, options.probe, command(options)), Log("shim", json=options.log_json)
+        )
+    except AlreadyLocked as error:
+        print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)
+        return 1
+    except (CannotStart, CannotListen) as error:
+        print(f"engine-shim: {error}", file=sys.stderr)
+        return 1
+    return shim.serve()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

@@ -1,0 +1,73 @@
+"""Which engines there are. Each is loaded when it is asked for, and not before: the shim has no torch and no numpy.
+
+reference           a small language model in numpy (`reference/`)
+vllm                comes later
+MODULE:FACTORY      one of your own: FACTORY(setting) gives an `engine.Engine`
+"""
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine_shim.engine import Engine, Listen
+from sidecar.settings import BadValue, host_port
+
+ROLES = ("primary", "shadow")
+KNOWN = {"reference": "engine_shim.reference:make"}
+NO_VLLM = "the vLLM engine isn't part of this version yet; there is --engine reference"
+
+
+class CantRun(Exception):
+    """What a person has to put right before this engine can be started; starting it again changes nothing."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an engine gets to know when it is made. Making one touches no device."""
+
+    run_dir: Path
+    engine_id: str
+    role: str
+    """`primary`: loads the weights if nobody has. `shadow`: only ever reads them."""
+    arguments: tuple[str, ...]
+    """What stood behind `--`."""
+    phase: Callable[[str, float], None] = lambda name, seconds: None
+    """For parts of its steps: `setting.phase("remap", 0.003)`, `setting.phase("kv", 0.02)`."""
+
+
+def make(kind: str, setting: Setting) -> Engine:
+    """Raises CantRun. SystemExit, too, where the engine's own parser of arguments says so."""
+    module, _, factory = KNOWN.get(kind, kind).partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), factory)
+    except (ImportError, AttributeError) as error:
+        raise CantRun(f"the engine {kind} can't be loaded: {error}") from error
+    engine: Engine = found(setting)
+    return engine
+
+
+def kind(text: str) -> str:
+    """A value of --engine."""
+    if text == "vllm":
+        raise BadValue(NO_VLLM)
+    if text not in KNOWN and not all(text.partition(":")):
+        raise BadValue(f"{text!r} is no engine; allowed: reference, or MODULE:FACTORY for one of your own")
+    return text
+
+
+def listen(text: str) -> Listen:
+    """A value of --listen."""
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path.startswith("/"):
+            raise BadValue(
+                f"{text!r} is no address; a Unix socket needs an absolute path such as unix:/run/engine.sock"
+            )
+        return Listen(path=path)
+    try:
+        host, port = host_port(text)
+    except BadValue:
+        raise BadValue(f"{text!r} is no address; allowed: unix:PATH, or HOST:PORT such as 127.0.0.1:8000") from None
+    return Listen(host=host, port=port)

@@ -1,0 +1,201 @@
+"""What the shim's machine is told and what it has done: the events and effects of `lifecycle.py`. Data only."""
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+
+class State(Enum):
+    INIT = "Init"
+    STANDBY = "Standby"
+    WAKING = "Waking"
+    ACTIVE = "Active"
+    DRAINING = "Draining"
+    DEAD = "Dead"
+
+
+class Restart(Enum):
+    IN_PLACE = "in-place"
+    EXIT = "exit"
+
+
+class Config(msgspec.Struct, frozen=True):
+    engine_id: str
+    role: str = "primary"
+    restart: Restart = Restart.IN_PLACE
+    init_timeout_s: float = 7200.0
+    waking_timeout_s: float = 60.0
+    stall_s: float = 60.0
+    drain_s: float = 20.0
+
+    @property
+    def beat_s(self) -> float:
+        """How often the engine's main process says how it is."""
+        return min(1.0, self.stall_s / 4)
+
+
+class Time(NamedTuple):
+    now: float
+    """Never jumps; what is measured is measured by it."""
+    wall: float
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Started(msgspec.Struct, frozen=True):
+    """The shim itself."""
+
+
+class Registered(msgspec.Struct, frozen=True):
+    """A process says that it belongs to this start of the engine. `process` is the shell's number for its pidfd."""
+
+    conn: int
+    process: int
+    start: int
+    main: bool
+
+
+class Named(msgspec.Struct, frozen=True):
+    tree: str
+
+
+class Reported(msgspec.Struct, frozen=True):
+    to: State
+    token: int = 0
+    url: str = ""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    well: bool
+    why: str = ""
+    queued: int = 0
+    steps: int = 0
+
+
+class Phase(msgspec.Struct, frozen=True):
+    name: str
+    seconds: float
+
+
+class Failing(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Died(msgspec.Struct, frozen=True):
+    """A registered process has ended."""
+
+    process: int
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """The main process has ended and was collected. The code is negative for a signal."""
+
+    code: int
+
+
+class NotStarted(msgspec.Struct, frozen=True):
+    """The engine could not be started at all."""
+
+    why: str
+
+
+class Looked(msgspec.Struct, frozen=True):
+    """What is left: processes of the tree, and holders of any life lock of this engine."""
+
+    left: int
+    held: bool
+
+
+class Terminate(msgspec.Struct, frozen=True):
+    """SIGTERM or Ctrl-C."""
+
+    signal: str = "SIGTERM"
+
+
+class LockSeen(msgspec.Struct, frozen=True):
+    """The lock's public state has changed."""
+
+    holder: str
+    """The tree that holds it; empty: nobody."""
+    fencing: bool = False
+    redundant: bool = False
+    """Somebody serves, and somebody else is ready to."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Time has passed."""
+
+
+Event = (
+    Started
+    | Registered
+    | Named
+    | Reported
+    | Beat
+    | Phase
+    | Failing
+    | Died
+    | Ended
+    | NotStarted
+    | Looked
+    | Terminate
+    | LockSeen
+    | Tick
+)
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Start(msgspec.Struct, frozen=True):
+    """Start the engine's main process. Answered by `NotStarted` when that can't be done."""
+
+    number: int
+
+
+class KillTree(msgspec.Struct, frozen=True):
+    """SIGKILL to every process of the tree that can be found, now."""
+
+
+class Look(msgspec.Struct, frozen=True):
+    """Collect the dead, and see what is left. Answered by `Looked`."""
+
+
+class CleanUp(msgspec.Struct, frozen=True):
+    """Remove what the tree has left behind."""
+
+
+class Forward(msgspec.Struct, frozen=True):
+    """SIGTERM to the main process."""
+
+
+class Admit(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class TurnAway(msgspec.Struct, frozen=True):
+    conn: int
+    why: str
+
+
+class Forget(msgspec.Struct, frozen=True):
+    """These processes are of no interest any more."""
+
+    processes: list[int]
+
+
+class Exit(msgspec.Struct, frozen=True):
+    code: int
+    why: str
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    event: str
+    detail: dict[str, str | int | float | bool]
+    alarm: bool = False
+
+
+Effect = Start | KillTree | Look | CleanUp | Forward | Admit | TurnAway | Forget | Exit | Note

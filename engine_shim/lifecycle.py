@@ -1,0 +1,400 @@
+"""The rules of the shim: one engine's life, from start to start.
+
+Pure: an event and the time go in, effects come out (`events.py`); `shim.py` has the processes and sockets. What the
+probes answer follows from this and the time (`probes.py`).
+
+    Init       the engine loads, builds, captures. Before the very first start: nothing runs yet.
+    Standby    asleep, and waiting for the lock. Could take over.
+    Waking     has the lock; weights mapped again, KV cache allocated, endpoint bound.
+    Active     serves.
+    Draining   serves what it has, and takes nothing new: a switchover, or it was told to end.
+    Dead       its tree is being killed, or proven gone, or waits for its next start.
+
+The main process says each step when it has *taken* it; so Active means that the endpoint is bound and announced.
+
+The rules:
+
+ 1. One tree at a time. The next is started only when nothing is left of the last: none of its processes, and nobody
+    who holds a life lock of this engine (so neither a tree that an earlier shim of the same name has left).
+ 2. A tree lives and dies as a whole: when any registered process of it ends, the rest is killed at once.
+ 3. Who registers late, for a start that is over, is turned away, and ends.
+ 4. Steps come in the order of the table, from the main process. Any other is a broken engine, and its end.
+ 5. Nothing takes for ever. Init and Waking have their bounds. From Standby on the main process beats; silence for
+    `stall_s`, or work queued and no step for that long, is the end of the tree. So is an engine that says itself that
+    it isn't well, for `UNWELL_S`: a sleeper whose weights are gone, say.
+ 6. In place: it is started again, at once after the first failure, then after longer and longer pauses. Having served,
+    or having been ready for a while, makes a next failure the first again. With `exit`: the shim ends instead.
+ 7. Told to end: an engine that serves drains, within `drain_s`; any other has nothing to lose, and is killed. Told
+    again, it is killed. Nobody waits then for anything but our own processes: the next start has rule 1.
+ 8. An engine that says that it was called wrongly (exit code 64) isn't started again: that takes a person.
+"""
+
+import math
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from engine_shim import events as e
+from engine_shim.events import Restart, State
+from engine_shim.figures import Figures
+
+UNWELL_S = 5.0
+DRAIN_MARGIN_S = 2.0
+"""The main process keeps the bound of its drain itself; this is for one that doesn't."""
+STEADY_S = 30.0
+BACK_OFF_FIRST_S = 0.5
+BACK_OFF_MOST_S = 60.0
+LOOK_FIRST_S = 0.002
+LOOK_MOST_S = 0.1
+STUCK_S = 10.0
+"""So long nothing of a killed tree should be left."""
+LATE_BEATS = 5
+EX_USAGE = 64
+
+STEPS = {
+    # what the main process may say next
+    (State.INIT, State.STANDBY),
+    (State.STANDBY, State.WAKING),
+    (State.WAKING, State.ACTIVE),
+    (State.ACTIVE, State.DRAINING),
+    (State.DRAINING, State.ACTIVE),
+}
+BEATING = (State.STANDBY, State.ACTIVE, State.DRAINING)
+SERVING = (State.ACTIVE, State.DRAINING)
+
+
+class Tree(Enum):
+    """What there is of processes."""
+
+    NONE = "none"
+    ALIVE = "alive"
+    ENDING = "ending"
+    """Killed, or never seen: nobody may be left before the next."""
+
+
+class Lifecycle:
+    def __init__(self, config: e.Config) -> None:
+        self.config = config
+        self.figures = Figures()
+        self.state = State.INIT
+        self.since = self.since_wall = 0.0
+        self.tree = Tree.NONE
+        self.number = 0
+        """Of the start; 0 before the first."""
+        self.name = ""
+        """Of this start, with the lock server."""
+        self.token = 0
+        self.url = ""
+        self.processes: set[int] = set()
+        self.main: int | None = None
+        self.well, self.unwell_why = True, ""
+        self.queued = 0
+        self.why = ""
+        """Why the last tree ended."""
+        self.left_init = False
+        self.restart_at = math.inf
+        self.failures = 0
+        self.redundant = False
+        self.terminating = False
+        self.exiting = False
+        self._exit_code: int | None = None
+        self._failing = ""
+        self._beat_at = self._progress_at = 0.0
+        self._steps = -1
+        self._unwell_since = math.inf
+        self._terminate_by = math.inf
+        self._look_at = math.inf
+        self._look_wait_s = LOOK_FIRST_S
+        self._ending_since = 0.0
+        self._said_stuck = False
+        self._lost_at: float | None = None
+        """When there last was an engine here that served or could; None while there is one."""
+        self._behind = False
+        """Somebody else held the lock while this one waited."""
+        self._fencing_at: float | None = None
+        self._out: list[e.Effect] = []
+        self._now = self._wall = 0.0
+
+    # -- the one door ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
+        self._out = []
+        self._now, self._wall = time
+        if not self.exiting:
+            _HANDLERS[type(event)](self, event)
+            self._mind_time()
+        return self._out
+
+    @property
+    def deadline(self) -> float:
+        if self.exiting:
+            return math.inf
+        if self.tree is Tree.ENDING:
+            return self._look_at
+        if self.tree is Tree.NONE:
+            return self.restart_at
+        return self.end_by
+
+    @property
+    def end_by(self) -> float:
+        """When the living tree has to be ended, unless something comes before (rules 5 and 7)."""
+        return min(self.bound, self._unwell_since + UNWELL_S, self._terminate_by)
+
+    @property
+    def bound(self) -> float:
+        """Of the state: the main process has to move on, or beat, or get on with its work before."""
+        if self.state is State.INIT:
+            return self.since + self.config.init_timeout_s if self.number else math.inf
+        if self.state is State.WAKING:
+            return self.since + self.config.waking_timeout_s
+        if self.state in BEATING:
+            return min(self._beat_at, self._progress_at) + self.config.stall_s
+        return math.inf
+
+    def beats(self, now: float) -> bool:
+        """The main process has said something of late."""
+        return now < self._beat_at + LATE_BEATS * self.config.beat_s
+
+    def _mind_time(self) -> None:
+        now = self._now
+        if self.tree is Tree.ALIVE and now >= self.end_by:
+            self._end(self._why_now())
+        if self.tree is Tree.ENDING and now >= self._look_at:
+            self._look_at = now + self._look_wait_s
+            self._look_wait_s = min(self._look_wait_s * 2, LOOK_MOST_S)
+            self._out += [e.KillTree(), e.Look()]
+        elif self.tree is Tree.NONE and now >= self.restart_at:
+            self._start()
+
+    def _why_now(self) -> str:
+        now, config = self._now, self.config
+        if now >= self._terminate_by:
+            return f"it was told to end and had not drained within {config.drain_s:g} s"
+        if now < self.bound:
+            return f"it was not well for {UNWELL_S:g} s: {self.unwell_why}"
+        if self.state is State.INIT:
+            return f"Init took longer than {config.init_timeout_s:g} s"
+        if self.state is State.WAKING:
+            return f"the wake took longer than {config.waking_timeout_s:g} s"
+        if self._beat_at <= self._progress_at:
+            return f"its main process was silent for {config.stall_s:g} s: is it stopped?"
+        return f"work was queued and no step finished for {config.stall_s:g} s"
+
+    # -- a start, and an end ---------------------------------------------------------------------------------------
+
+    def _on_started(self, event: e.Started) -> None:
+        self.since, self.since_wall = self._now, self._wall
+        self.figures.entered_at[State.INIT] = self._wall
+        self._await_end()
+
+    def _await_end(self) -> None:
+        self.tree = Tree.ENDING
+        self._look_at, self._look_wait_s = self._now, LOOK_FIRST_S
+        self._ending_since, self._said_stuck = self._now, False
+
+    def _start(self) -> None:
+        self.number += 1
+        self.figures.starts += 1
+        self.tree, self.restart_at = Tree.ALIVE, math.inf
+        self.name, self.token, self.url = "", 0, ""
+        self.processes, self.main = set(), None
+        self.well, self.unwell_why, self.queued = True, "", 0
+        self._unwell_since = math.inf
+        self._steps, self._failing = -1, ""
+        self._behind, self._fencing_at = False, None
+        if self.state is State.INIT:
+            self.since, self.since_wall = self._now, self._wall
+        else:
+            self._move(State.INIT)
+        self._out.append(e.Start(self.number))
+        self._note("start", number=self.number)
+
+    def _end(self, why: str) -> None:
+        """The rest of the tree goes, too (rule 2)."""
+        why = self._failing or why
+        steady = self.state in SERVING or (self.state is State.STANDBY and self._now >= self.since + STEADY_S)
+        self.failures = 1 if steady else self.failures + 1
+        self.figures.deaths += 1
+        self.why, self.url = why, ""
+        if self._lost_at is None and self.state is not State.INIT:
+            self._lost_at = self._now
+        expected = self.terminating or self.state is State.DRAINING
+        self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
+        self._terminate_by = math.inf
+        self._move(State.DEAD)
+        self._await_end()
+
+    def _on_looked(self, event: e.Looked) -> None:
+        if self.tree is not Tree.ENDING:
+            return
+        if event.left or (event.held and not self._ends_for_good):
+            self._say_if_stuck(event)
+            return
+        self.tree, self._look_at = Tree.NONE, math.inf
+        if self.number:
+            self._out += [e.Forget(sorted(self.processes)), e.CleanUp()]
+            self.processes, self.main = set(), None
+        if self._ends_for_good:
+            self._exit()
+            return
+        self.restart_at = self._now + self.back_off_s
+        if self.back_off_s:
+            self._note("back_off", seconds=self.back_off_s, failures=self.failures)
+
+    @property
+    def _ends_for_good(self) -> bool:
+        in_exit_mode = self.config.restart is Restart.EXIT and self.number > 0
+        return self.terminating or in_exit_mode or self._exit_code is not None
+
+    @property
+    def back_off_s(self) -> float:
+        if self.failures <= 1:
+            return 0.0
+        doubled = BACK_OFF_FIRST_S * 2.0 ** min(self.failures - 2, 16)
+        return min(doubled, BACK_OFF_MOST_S)
+
+    def _exit(self) -> None:
+        code = self._exit_code or (0 if self.terminating else 1)
+        self.exiting = True
+        self._out.append(e.Exit(code, self.why or "told to end"))
+
+    def _say_if_stuck(self, event: e.Looked) -> None:
+        if self._now < self._ending_since + STUCK_S or self._said_stuck:
+            return
+        self._said_stuck = True
+        left = f"{event.left} of its processes can't be killed" if event.left else "somebody holds its life lock"
+        hint = "" if event.left else f"; is another engine-shim called {self.config.engine_id}, or an old one's engine?"
+        self._note("not_gone", alarm=True, why=f"the last tree isn't gone: {left}{hint}")
+
+    def _on_died(self, event: e.Died) -> None:
+        if self.tree is Tree.ALIVE and event.process in self.processes:
+            main = event.process == self.main
+            self._end("its main process died" if main else "one of its processes died")
+
+    def _on_ended(self, event: e.Ended) -> None:
+        if self.tree is Tree.ALIVE:
+            if event.code == EX_USAGE and self.state is State.INIT:
+                self._exit_code = EX_USAGE
+            how = f"with exit code {event.code}" if event.code >= 0 else f"by signal {-event.code}"
+            self._end(f"its main process ended {how}")
+
+    def _on_not_started(self, event: e.NotStarted) -> None:
+        if self.tree is Tree.ALIVE:
+            self._end(event.why)
+
+    def _on_failing(self, event: e.Failing) -> None:
+        self._failing = event.why
+
+    # -- what the tree says ----------------------------------------------------------------------------------------
+
+    def _on_registered(self, event: e.Registered) -> None:
+        if self.tree is not Tree.ALIVE or event.start != self.number:
+            self._out.append(e.TurnAway(event.conn, f"start {event.start} of {self.config.engine_id} is over"))
+            self._out.append(e.Forget([event.process]))
+            return
+        if event.main and self.main is not None:
+            self._out.append(e.TurnAway(event.conn, "there is a main process already"))
+            self._out.append(e.Forget([event.process]))
+            return
+        self.processes.add(event.process)
+        if event.main:
+            self.main = event.process
+        self._out.append(e.Admit(event.conn))
+
+    def _on_named(self, event: e.Named) -> None:
+        self.name = event.tree
+
+    def _on_reported(self, event: e.Reported) -> None:
+        if self.tree is not Tree.ALIVE:
+            return
+        if (self.state, event.to) not in STEPS:
+            self._end(f"its main process says {event.to.value} in {self.state.value}")
+            return
+        if event.to is State.STANDBY:
+            self.left_init = True
+        elif event.to is State.WAKING:
+            self.token = event.token
+            if self._fencing_at is not None:
+                self.figures.phase("fence_wait", self._now - self._fencing_at)
+        elif event.to is State.ACTIVE and self.state is State.WAKING:
+            self.failures = 0
+            self.figures.failovers += self._behind
+        self.url = event.url if event.to is State.ACTIVE else ""
+        self._beat_at = self._progress_at = self._now
+        self._steps = -1
+        self._move(event.to)
+        if event.to is State.STANDBY and self._lost_at is not None:
+            self.figures.restored.add(self._now - self._lost_at)
+        if event.to in (State.STANDBY, State.ACTIVE):
+            self._lost_at = None
+
+    def _on_beat(self, event: e.Beat) -> None:
+        if self.tree is not Tree.ALIVE or self.state not in BEATING:
+            return
+        if not event.queued or event.steps != self._steps:
+            self._progress_at = self._now
+        self._beat_at, self._steps, self.queued = self._now, event.steps, event.queued
+        if event.well is not self.well:
+            self._note("well" if event.well else "unwell", alarm=not event.well, why=event.why)
+        self.well, self.unwell_why = event.well, event.why
+        self._unwell_since = math.inf if event.well else min(self._unwell_since, self._now)
+
+    def _on_phase(self, event: e.Phase) -> None:
+        self.figures.phase(event.name, event.seconds)
+
+    def _move(self, to: State) -> None:
+        self.figures.moved(self.state, to, self._wall)
+        self._note("state", state=to.value, before=self.state.value, token=self.token)
+        self.state, self.since, self.since_wall = to, self._now, self._wall
+
+    # -- from outside ----------------------------------------------------------------------------------------------
+
+    def _on_terminate(self, event: e.Terminate) -> None:
+        again, self.terminating = self.terminating, True
+        self.why = f"told to end ({event.signal})"
+        if self.tree is Tree.NONE:
+            self._exit()
+        elif self.tree is Tree.ENDING:
+            if again:
+                self._exit()
+            self._look_at = self._now
+        elif self.state in SERVING and not again:
+            self._terminate_by = self._now + self.config.drain_s + DRAIN_MARGIN_S
+            self._out.append(e.Forward())
+        else:
+            self._end(self.why)
+
+    def _on_lock_seen(self, event: e.LockSeen) -> None:
+        self.redundant = event.redundant
+        if self.state is not State.STANDBY:
+            return
+        if event.holder and event.holder != self.name:
+            self._behind = True
+        if not event.fencing:
+            self._fencing_at = None
+        elif self._fencing_at is None:
+            self._fencing_at = self._now
+
+    def _on_tick(self, event: e.Tick) -> None:
+        """Time has passed; `_mind_time` looks what follows."""
+
+    def _note(self, event: str, *, alarm: bool = False, **detail: str | int | float | bool) -> None:
+        self._out.append(e.Note(event, {"engine": self.config.engine_id, **detail}, alarm))
+
+
+_HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
+    e.Started: Lifecycle._on_started,
+    e.Registered: Lifecycle._on_registered,
+    e.Named: Lifecycle._on_named,
+    e.Reported: Lifecycle._on_reported,
+    e.Beat: Lifecycle._on_beat,
+    e.Phase: Lifecycle._on_phase,
+    e.Failing: Lifecycle._on_failing,
+    e.Died: Lifecycle._on_died,
+    e.Ended: Lifecycle._on_ended,
+    e.NotStarted: Lifecycle._on_not_started,
+    e.Looked: Lifecycle._on_looked,
+    e.Terminate: Lifecycle._on_terminate,
+    e.LockSeen: Lifecycle._on_lock_seen,
+    e.Tick: Lifecycle._on_tick,
+}

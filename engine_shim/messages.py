@@ -1,0 +1,90 @@
+"""What the processes of an engine's tree and their shim say to each other, over `DIR/engine/<engine_id>.shim.sock`.
+
+A process says `Hello` first and touches no device before the `Welcome`. The main process then says each step as it has
+taken it, and beats. Somebody who only looks says `AskState`. Frames and descriptors: `sidecar/frames.py`; what follows
+from a message: `lifecycle.py`.
+"""
+
+from typing import Annotated, Any
+
+import msgspec
+
+from sidecar.frames import Message
+
+PROTOCOL = 1
+
+Text = Annotated[str, msgspec.Meta(max_length=2000)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Hello(Message, frozen=True):
+    """A process of the tree. Brings a pidfd of itself, for kernels that don't name their peers."""
+
+    protocol: int
+    start: Count
+    """Which start of the engine it belongs to, as its environment says."""
+    pid: Count
+    main: bool = False
+
+
+class Tree(Message, frozen=True):
+    """The main process: the name under which the lock server knows this start."""
+
+    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+
+
+class Step(Message, frozen=True):
+    """The main process: it has got this far."""
+
+    to: Annotated[str, msgspec.Meta(pattern="^(standby|waking|active|draining)$")]
+    token: Count = 0
+    url: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+
+
+class Beat(Message, frozen=True):
+    """The main process, a few times a second at most: how the engine is."""
+
+    well: bool
+    why: Text = ""
+    queued: Count = 0
+    steps: Count = 0
+
+
+class Phase(Message, frozen=True):
+    """How long a part of the way took."""
+
+    name: Annotated[str, msgspec.Meta(pattern="^[a-z_]{1,32}$")]
+    seconds: Seconds
+
+
+class Failing(Message, frozen=True):
+    """The main process, in its last moment: why it ends."""
+
+    why: Text
+
+
+class AskState(Message, frozen=True):
+    """Anybody: what `/state` says."""
+
+
+class Welcome(Message, frozen=True):
+    beat_s: float
+    """How often the main process is to beat."""
+
+
+class StateIs(Message, frozen=True):
+    state: dict[str, Any]
+
+
+class Problem(Message, frozen=True):
+    """What was wrong. The connection ends with it."""
+
+    why: str
+
+
+ToShim = Hello | Tree | Step | Beat | Phase | Failing | AskState
+FromShim = Welcome | StateIs | Problem
+
+to_shim: msgspec.msgpack.Decoder[ToShim] = msgspec.msgpack.Decoder(ToShim)
+from_shim: msgspec.msgpack.Decoder[FromShim] = msgspec.msgpack.Decoder(FromShim)

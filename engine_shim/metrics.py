@@ -1,0 +1,99 @@
+"""The shim's figures as Prometheus metrics. Made of `figures.py` and the machine when somebody asks, and not before: so
+the client library, which is an extra, costs a start nothing.
+
+What this file may not do: keep any figure of its own.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from engine_shim import probes
+from engine_shim.events import State
+from engine_shim.figures import BUCKETS_S, Durations
+from engine_shim.lifecycle import Lifecycle, Tree
+from sidecar import metrics
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry, Metric
+    from prometheus_client.core import HistogramMetricFamily
+
+Clock = Callable[[], float]
+
+
+def registry_of(machine: Lifecycle, clock: Clock = time.monotonic) -> "CollectorRegistry":
+    """Raises MetricsUnavailable where the library isn't there."""
+    registry = metrics.new_registry()
+    registry.register(_Collector(machine, clock))
+    return registry
+
+
+class _Collector:
+    def __init__(self, machine: Lifecycle, clock: Clock) -> None:
+        self._machine = machine
+        self._clock = clock
+
+    def collect(self) -> "Iterator[Metric]":
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        machine, figures, now = self._machine, self._machine.figures, self._clock()
+
+        def gauge(name: str, what: str, value: float) -> "Metric":
+            return GaugeMetricFamily(f"failover_engine_{name}", what, value=value)
+
+        def counter(name: str, what: str, value: float) -> "Metric":
+            return CounterMetricFamily(f"failover_engine_{name}", what, value=value)
+
+        states = GaugeMetricFamily(
+            "failover_engine_state", "1 for the state that the engine is in, 0 for the others", labels=["state"]
+        )
+        entered = GaugeMetricFamily(
+            "failover_engine_state_entered_timestamp_seconds",
+            "When each state was last entered, in seconds since 1970; 0: never",
+            labels=["state"],
+        )
+        for state in State:
+            states.add_metric([state.value], state is machine.state)
+            entered.add_metric([state.value], figures.entered_at.get(state, 0.0))
+        yield states
+        yield entered
+        moves = CounterMetricFamily("failover_engine_transitions", "Changes of state", labels=["before", "after"])
+        for (before, after), count in figures.transitions.items():
+            moves.add_metric([before.value, after.value], count)
+        yield moves
+        ready = probes.ready(machine, now).ok
+        yield gauge("live", "1 if /live says 200", probes.live(machine, now).ok)
+        yield gauge("ready", "1 if it serves or could take over now", ready)
+        yield gauge(
+            "standby_ready", "1 if it is a standby that could take over now", ready and machine.state is State.STANDBY
+        )
+        yield gauge("redundant", "1 if some engine serves and another could take over", machine.redundant)
+        yield gauge("token", "Fencing token of its last grant in this start; 0: none", machine.token)
+        yield gauge("queued", "Requests that wait or are being worked on", machine.queued)
+        yield gauge("processes", "Registered processes", len(machine.processes) * (machine.tree is Tree.ALIVE))
+        yield counter("starts", "Starts of the engine by this shim", figures.starts)
+        yield counter("deaths", "Ends of a started engine", figures.deaths)
+        yield counter("failovers", "Times that it took over from another holder", figures.failovers)
+        phases = _histogram("phase_duration_seconds", "How long each part of the way took", ["phase"])
+        for name, spent in figures.phases.items():
+            _add(phases, [name], spent)
+        yield phases
+        restored = _histogram(
+            "redundancy_restore_seconds", "From an engine's end to its next start's being ready to take over", []
+        )
+        _add(restored, [], figures.restored)
+        yield restored
+
+
+def _histogram(name: str, what: str, labels: list[str]) -> "HistogramMetricFamily":
+    from prometheus_client.core import HistogramMetricFamily
+
+    return HistogramMetricFamily(f"failover_engine_{name}", what, labels=labels)
+
+
+def _add(family: "HistogramMetricFamily", labels: list[str], spent: Durations) -> None:
+    buckets, so_far = [], 0
+    for most, count in zip((*map(str, BUCKETS_S), "+Inf"), spent.counts, strict=True):
+        so_far += count
+        buckets.append((most, so_far))
+    family.add_metric(labels, buckets, sum_value=spent.sum_s)

@@ -1,0 +1,236 @@
+"""An engine's main process: `live` is the way of Decision 2, from top to bottom.
+
+It holds the lock connection, says each step to the shim when it is taken, and ends when anything on the way fails:
+the shim sees to the rest of its tree, and to the next start. What this file may not do: know which engine it is, or
+outlive a failure.
+"""
+
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn, Protocol, runtime_checkable
+
+from engine_shim import engines, places, presence
+from engine_shim import messages as m
+from engine_shim.engine import Engine, Listen
+from engine_shim.engines import CantRun, Setting
+from lockserver import client
+from lockserver.client import LockClient
+from sidecar.settings import EX_USAGE, Parser, name, seconds
+
+TEXT_MOST = 1500
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """An engine that needs something from others before it can start: a shadow its weights. Who waits for the other
+    engine while it has the `init` permit, which the other needs for loading, would wait for ever.
+    """
+
+    def await_others(self) -> None:
+        """Blocks until `start` won't. Touches no device."""
+        ...
+
+
+@dataclass
+class Order:
+    """What an engine that serves is told. From other threads, and carried out in the main one."""
+
+    what: str
+    timeout_s: float = 0.0
+    done: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+
+class Main:
+    def __init__(self, engine: Engine, run_dir: Path, engine_id: str, shim: presence.Shim, drain_s: float) -> None:
+        self.engine = engine
+        self.run_dir = run_dir
+        self.engine_id = engine_id
+        self.shim = shim
+        self.drain_s = drain_s
+        self.state = "init"
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self.lock = LockClient(
+            run_dir,
+            engine_id,
+            check=engine.well,
+            on_lost=self._on_lost,
+            on_drain=self._on_drain,
+            on_resume=lambda why: self.orders.put(Order("resume")),
+            on_exit=lambda: os._exit(0),
+        )
+
+    # -- the way ---------------------------------------------------------------------------------------------------
+
+    def live(self, listen: Listen | None) -> None:
+        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained."""
+        engine, lock = self.engine, self.lock
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        lock.start()
+        os.environ.update(lock.environment())
+        self.shim.say(m.Tree(name=lock.name))
+        if isinstance(engine, Patient):
+            engine.await_others()
+        asked = time.monotonic()
+        with lock.permit():
+            self.shim.phase("permit", time.monotonic() - asked)
+            with self._timed("init"):
+                engine.start()
+            with self._timed("sleep"):
+                engine.sleep()
+        self._step("standby")
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        grant = lock.acquire(engine.needs())
+        self._step("waking", token=grant.token)
+        with self._timed("wake"):
+            engine.wake()
+        at = listen or Listen(path=str(places.endpoint(self.run_dir, self.engine_id, grant.token)))
+        with self._timed("serve"):
+            engine.serve(at)
+        lock.serving(at.url)
+        self._step("active", token=grant.token, url=at.url)
+        self._serve(grant.token, at.url)
+        engine.stop()
+
+    def _serve(self, token: int, url: str) -> None:
+        """Until it is told to end. The endpoint is withdrawn before anything else."""
+        while True:
+            order = self.orders.get()
+            if order.what in ("drain", "end"):
+                self.lock.serving("")
+                if self.state == "active":
+                    self._step("draining", token=token)
+                try:
+                    self.engine.drain(order.timeout_s)
+                except Exception as error:  # said to whoever asked for the switchover, who calls it off
+                    order.error = error
+                order.done.set()
+                if order.what == "end":
+                    return
+            elif self.state == "draining":
+                self.engine.resume()
+                self.lock.serving(url)
+                self._step("active", token=token, url=url)
+
+    def _step(self, to: str, token: int = 0, url: str = "") -> None:
+        self.state = to
+        self.shim.say(m.Step(to=to, token=token, url=url))
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.shim.phase(name, time.monotonic() - began)
+
+    # -- from other threads, and signals ---------------------------------------------------------------------------
+
+    def _on_sigterm(self, *_: object) -> None:
+        """An engine that serves drains; any other has nothing to lose."""
+        if self.state in ("active", "draining"):
+            self.orders.put(Order("end", self.drain_s))
+        else:
+            os._exit(0)
+
+    def _on_drain(self, timeout_s: float) -> None:
+        order = Order("drain", timeout_s)
+        self.orders.put(order)
+        order.done.wait()
+        if order.error is not None:
+            raise order.error
+
+    def _on_lost(self, why: str) -> NoReturn:
+        self.shim.say(m.Failing(why=f"lock lost: {why}"[:TEXT_MOST]))
+        client.end_process(why)
+
+    def _beat(self) -> None:
+        """How the engine is: to the shim, and while it waits to the lock server, too."""
+        was_well = True
+        while True:
+            if self.state == "standby":
+                beat = self._look_asleep()
+                if beat.well is not was_well:
+                    self.lock.ready(beat.well)
+                    was_well = beat.well
+                self.shim.say(beat)
+            elif self.state in ("active", "draining"):
+                self.shim.say(self._look_awake())
+            time.sleep(self.shim.beat_s)
+
+    def _look_asleep(self) -> m.Beat:
+        try:
+            well = self.engine.well()
+        except Exception as error:  # whatever it is: an engine whose check fails isn't well
+            return m.Beat(well=False, why=_said(error))
+        return m.Beat(well=well, why="" if well else "its own check says no")
+
+    def _look_awake(self) -> m.Beat:
+        try:
+            health = self.engine.health()
+        except Exception as error:
+            return m.Beat(well=False, why=_said(error))
+        well = not health.detail
+        return m.Beat(well=well, why=health.detail[:TEXT_MOST], queued=health.queued, steps=health.steps)
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:TEXT_MOST]
+
+
+def parser() -> Parser:
+    p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
+    p.setting("--engine", required=True, parse=engines.kind, help="which engine")
+    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
+    p.setting("--role", default="primary", choices=engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
+    p.setting("--run-dir", required=True, parse=Path, metavar="DIR", help="the run directory")
+    p.setting("--listen", parse=engines.listen, metavar="ADDRESS", help="where to serve")
+    p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+    return p
+
+
+def run(argv: list[str] | None = None) -> NoReturn:
+    options = parser().parse_args(argv)
+    shim: presence.Shim | None = None
+    main: Main | None = None
+    try:
+        presence.arm_main()
+        shim = presence.enter_main()
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase)
+        engine = engines.make(options.engine, setting)
+        main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
+        main.live(options.listen)
+    except SystemExit:
+        os._exit(EX_USAGE)  # the engine's parser has said what was wrong with its arguments
+    except (CantRun, presence.PresenceError) as error:
+        _last_words(str(error))
+        os._exit(EX_USAGE if isinstance(error, CantRun) else 1)
+    except BaseException as error:
+        state = main.state if main is not None else "init"
+        why = f"failed in {state}: {_said(error)}"
+        if shim is not None:
+            shim.say(m.Failing(why=why))
+        if not isinstance(error, client.LockError | KeyboardInterrupt):
+            traceback.print_exc()
+        _last_words(why)
+        os._exit(1)
+    os._exit(0)
+
+
+def _last_words(why: str) -> None:
+    try:
+        print(f"engine: {why}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    run()

@@ -1,0 +1,303 @@
+"""The shim: a small process above an engine. It decides nothing; `lifecycle.py` does.
+
+Here are the processes (`tree.py`), the sockets where a tree registers, the probes' port, the signals, and a thread that
+watches the lock's public state. Everything but that thread runs in one loop, which nothing of the engine's can hold up:
+it never waits for the engine, and reads what that says when it comes.
+
+What this file may not do: load anything heavy (no torch, no numpy), or start a process that isn't the engine's.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from engine_shim import events as e
+from engine_shim import messages as m
+from engine_shim import places, presence, probes, tree
+from engine_shim.leftovers import Leftovers
+from engine_shim.lifecycle import Lifecycle
+from engine_shim.probe_port import ProbePort
+from lockserver.onlooker import OnlookerError, watch_forever
+from sidecar import peers, process
+from sidecar.callers import Callers, Protocol
+from sidecar.durable import DirectoryLock
+from sidecar.frames import close_all
+from sidecar.logs import Log
+from sidecar.processes import Processes, Unidentified
+from sidecar.rendezvous import Doorway
+from sidecar.shell import Shell
+
+_SPOKEN = Protocol(m.to_shim, lambda why: m.Problem(why=why))
+_END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+_PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+
+
+class CannotStart(Exception):
+    """Something that a person can put right."""
+
+
+@dataclass(frozen=True)
+class Options:
+    config: e.Config
+    run_dir: Path
+    probe: tuple[str, int]
+    command: tuple[str, ...]
+    """The engine's main process."""
+
+
+class Shim(Shell):
+    machine: Lifecycle
+
+    def __init__(self, options: Options, log: Log) -> None:
+        super().__init__(log, clock=e.Time, tick=e.Tick())
+        self.options = options
+        self.code = 1
+        engine_id = options.config.engine_id
+        self.machine = Lifecycle(options.config)
+        self.probes = ProbePort(options.probe, self.loop, self.machine, time.monotonic)
+        self.processes = Processes(self.loop)
+        self.callers = Callers(self.loop, log, _SPOKEN, frozenset(), heard=self._on_message, closed=self._on_closed)
+        directory = options.run_dir / places.ENGINES
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = DirectoryLock(directory, places.shim_lock(engine_id)).acquire()
+            self._doorway = Doorway(directory, places.shim_socket(engine_id))
+            self.callers.listen(self._doorway.open())
+        except OSError as error:
+            raise CannotStart(
+                f"{directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
+            ) from None
+        self._members: dict[int, tuple[int, bool]] = {}
+        """Connection -> the process that it is, and whether it is the main one."""
+        self._main = 0
+        """Pid of the main process; 0 when there is none."""
+        self._group = 0
+        self._seen: deque[e.LockSeen] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.loop.add(self._bell, self._on_bell)
+        self._leftovers = Leftovers(lambda: tree.descendants(os.getpid()))
+        if not self._leftovers.watch(self.loop):
+            log.warning("no_inotify", why="files that a killed engine leaves in /dev/shm won't be removed")
+
+    def serve(self) -> int:
+        """Until it is told to end, or must. Returns the exit code."""
+        process.adopt_orphans()
+        self._mind_signals()
+        threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
+        host, port = self.probes.address
+        self.log.info("probes", engine=self.options.config.engine_id, host=host, port=port)
+        self.feed(e.Started())
+        why = self.run()
+        self.log.info("stopped", engine=self.options.config.engine_id, why=why)
+        return self.code
+
+    def close(self) -> None:
+        self.probes.close()
+        self.callers.close()
+        self._doorway.close()
+        self._lock.close()
+
+    # -- signals ---------------------------------------------------------------------------------------------------
+
+    def _mind_signals(self) -> None:
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (*_END, *_PASSED_ON, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+
+        def came(_: int) -> None:
+            numbers = os.read(reading, 512)
+            for number in dict.fromkeys(numbers):
+                self._on_signal(signal.Signals(number), numbers.count(number))
+
+        self.loop.add(reading, came)
+
+    def _on_signal(self, number: signal.Signals, times: int) -> None:
+        if number == signal.SIGCHLD:
+            self._collect()
+        elif number in _PASSED_ON:
+            self._tell_main(number)
+        else:
+            for _ in range(times):
+                self.feed(e.Terminate(number.name))
+
+    def _tell_main(self, number: int) -> None:
+        if self._main:  # not collected yet, so the pid is its own
+            os.kill(self._main, number)
+
+    def _collect(self) -> bool:
+        """Takes the dead away; True while children are left."""
+        ended, left = tree.collect()
+        if self._main in ended:
+            code, self._main = ended[self._main], 0
+            self.feed(e.Ended(code))
+        return left
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _start(self, effect: e.Start) -> None:
+        options = self.options
+        environment = {
+            **os.environ,
+            "ENGINE_ID": options.config.engine_id,
+            "ENGINE_ROLE": options.config.role,
+            **presence.environment(self._doorway.path, effect.number, os.getpid()),
+        }
+        if self._doorway.replaced():
+            self.code = 1
+            self.stop(f"{self._doorway.path} was removed or replaced: no process of an engine could register")
+            return
+        try:
+            self._main = self._group = tree.start(options.command, environment)
+        except OSError as error:
+            self.answer(e.NotStarted(f"{options.command[0]} can't be started: {error.strerror}"))
+
+    def _kill_tree(self, effect: e.KillTree) -> None:
+        for known in self.machine.processes:
+            self.processes.kill(known)
+        tree.kill((), self._group if self._main or self.machine.processes else 0)
+        tree.kill(tree.descendants(os.getpid()), 0)
+
+    def _look(self, effect: e.Look) -> None:
+        left = len(tree.descendants(os.getpid())) or 1 if self._collect() else 0
+        known = self.processes.pidfds(list(self.machine.processes))
+        left = max(left, sum(not peers.is_dead(fd) for fd in known))
+        options = self.options
+        self.answer(e.Looked(left, not left and tree.life_held(options.run_dir, options.config.engine_id)))
+
+    def _clean_up(self, effect: e.CleanUp) -> None:
+        self._group = 0
+        tree.remove_endpoints(self.options.run_dir, self.options.config.engine_id)
+        removed = self._leftovers.remove()
+        if removed:
+            self.log.info("cleaned_up", engine=self.options.config.engine_id, files=removed)
+
+    def _forward(self, effect: e.Forward) -> None:
+        self._tell_main(signal.SIGTERM)
+
+    def _admit(self, effect: e.Admit) -> None:
+        self.callers.send(effect.conn, m.Welcome(beat_s=self.options.config.beat_s))
+
+    def _turn_away(self, effect: e.TurnAway) -> None:
+        self._members.pop(effect.conn, None)
+        self.callers.complain(effect.conn, effect.why)
+
+    def _forget(self, effect: e.Forget) -> None:
+        for known in effect.processes:
+            self.processes.forget(known)
+        for conn in [conn for conn, (known, _) in self._members.items() if known in effect.processes]:
+            del self._members[conn]
+            self.callers.drop(conn)
+
+    def _exit(self, effect: e.Exit) -> None:
+        self.code = effect.code
+        self.loop.stopping = effect.why
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        e.Start: _start,
+        e.KillTree: _kill_tree,
+        e.Look: _look,
+        e.CleanUp: _clean_up,
+        e.Forward: _forward,
+        e.Admit: _admit,
+        e.TurnAway: _turn_away,
+        e.Forget: _forget,
+        e.Exit: _exit,
+        e.Note: Shell.note,
+    }
+
+    # -- what the tree says ----------------------------------------------------------------------------------------
+
+    def _on_message(self, conn: int, sock: socket.socket, message: m.ToShim, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, m.Hello):
+            self._on_hello(conn, sock, message, descriptors)
+            return
+        close_all(descriptors)
+        if isinstance(message, m.AskState):
+            self.callers.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
+        elif self._members.get(conn, (0, False))[1]:
+            self.feed(_event(message))
+            self._leftovers.look()
+        else:
+            self.callers.complain(conn, f"{type(message).__name__} is for the main process of an engine")
+
+    def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
+        if hello.protocol != m.PROTOCOL or conn in self._members:
+            close_all(descriptors)
+            self.callers.complain(conn, f"one Hello, of protocol {m.PROTOCOL}, is expected here")
+            return
+        try:
+            named = self.processes.identify(sock, descriptors, hello.pid)
+        except (Unidentified, peers.PeerGone) as error:
+            self.callers.complain(conn, str(error))
+            return
+        if named.process is None:
+            self.callers.complain(conn, "this kernel has no pidfds, without which no end can be seen (Linux >= 5.3)")
+            return
+        number = named.process
+        self._members[conn] = (number, hello.main)
+        self.processes.on_death(number, lambda: self._on_death(number))
+        self.feed(e.Registered(conn, number, hello.start, hello.main))
+
+    def _on_death(self, number: int) -> None:
+        self._collect()  # the main process's exit code, which says more
+        self.feed(e.Died(number))
+
+    def _on_closed(self, conn: int) -> None:
+        """Says nothing: only a pidfd tells of an end."""
+        self._members.pop(conn, None)
+
+    # -- the lock, as everybody sees it ----------------------------------------------------------------------------
+
+    def _watch_lock(self) -> None:
+        try:
+            for status in watch_forever(self.options.run_dir):
+                if status is None:
+                    continue
+                holder = status.holder
+                self._seen.append(
+                    e.LockSeen(
+                        f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
+                        status.state == "FENCING",
+                        status.state == "HELD" and any(waiter.ready for waiter in status.waiters),
+                    )
+                )
+                os.eventfd_write(self._bell, 1)
+        except OnlookerError as error:
+            self.log.warning("lock_unseen", why=error)
+
+    def _on_bell(self, _: int) -> None:
+        os.eventfd_read(self._bell)
+        while self._seen:
+            self.feed(self._seen.popleft())
+
+
+def _event(message: m.ToShim) -> e.Event:
+    if isinstance(message, m.Tree):
+        return e.Named(message.name)
+    if isinstance(message, m.Step):
+        return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
+    if isinstance(message, m.Beat):
+        return e.Beat(message.well, message.why, message.queued, message.steps)
+    if isinstance(message, m.Phase):
+        return e.Phase(message.name, message.seconds)
+    assert isinstance(message, m.Failing)
+    return e.Failing(message.why)
+
+
+def command(options: Any) -> tuple[str, ...]:
+    """The main process's command line, from the shim's own settings."""
+    words = [sys.executable, "-m", "engine_shim.run", "--engine", options.engine, "--engine-id", options.engine_id]
+    words += ["--role", options.role, "--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
+    if options.listen is not None:
+        at = options.listen
+        words += ["--listen", at.url if at.path else f"{at.host}:{at.port}"]
+    return (*words, "--", *options.arguments)

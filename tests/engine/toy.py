@@ -1,0 +1,125 @@
+"""An engine that does nothing, as a real process tree: a main process, workers that are registered as an engine's are,
+a shared memory by name, and an HTTP endpoint that answers with the engine's name.
+
+Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `unwell`, `stall`, `hang_drain`; they
+may come and go while it runs. What this file may not do: know the shim's insides.
+"""
+
+import argparse
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from multiprocessing.shared_memory import SharedMemory
+from pathlib import Path
+
+from engine_shim import presence
+from engine_shim.engine import Health, Listen
+from engine_shim.engines import CantRun, Setting
+from sidecar.rendezvous import address_of
+
+
+class Toy:
+    def __init__(self, setting: Setting) -> None:
+        parser = argparse.ArgumentParser(prog="toy")
+        parser.add_argument("--workers", type=int, default=0)
+        parser.add_argument("--faults", type=Path, default=Path("/nonexistent"))
+        parser.add_argument("--refuse", action="store_true")
+        parser.add_argument("--shared-memory", action="store_true")
+        self.options = parser.parse_args(setting.arguments)
+        if self.options.refuse:
+            raise CantRun("the toy engine was told to refuse")
+        self.setting = setting
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self.shared: SharedMemory | None = None
+        self.listener: socket.socket | None = None
+        self.path = ""
+        self.steps = 0
+
+    def fault(self, name: str) -> bool:
+        return (self.options.faults / name).exists()
+
+    def start(self) -> None:
+        if self.fault("fail_init"):
+            raise RuntimeError("a fault in init")
+        for _ in range(self.options.workers):
+            command = [sys.executable, "-m", "tests.engine.toy", "worker"]
+            self.workers.append(subprocess.Popen(command, stdout=subprocess.PIPE))
+        for worker in self.workers:
+            assert worker.stdout is not None
+            if worker.stdout.readline() != b"here\n":
+                raise RuntimeError("a worker did not come up")
+        if self.options.shared_memory:
+            self.shared = SharedMemory(create=True, size=4096)
+
+    def sleep(self) -> None: ...
+
+    def needs(self) -> dict[str, int]:
+        return {}
+
+    def well(self) -> bool:
+        return not self.fault("unwell")
+
+    def wake(self) -> None:
+        if self.fault("fail_wake"):
+            raise MemoryError("a fault in wake")
+        if self.fault("hang_wake"):
+            threading.Event().wait()
+        self.setting.phase("remap", 0.001)
+
+    def serve(self, listen: Listen) -> None:
+        if listen.path:
+            self.path = listen.path
+            self.listener = socket.socket(socket.AF_UNIX)
+            with address_of(Path(listen.path)) as address:
+                self.listener.bind(address)
+        else:
+            self.listener = socket.create_server((listen.host, listen.port))
+        self.listener.listen()
+        threading.Thread(target=self._answer, args=(self.listener,), daemon=True).start()
+
+    def _answer(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            with client, contextlib.suppress(OSError):
+                client.recv(65536)
+                body = self.setting.engine_id.encode()
+                client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+                self.steps += 1
+
+    def health(self) -> Health:
+        return Health(queued=int(self.fault("stall")), steps=self.steps)
+
+    def drain(self, timeout_s: float) -> None:
+        if self.fault("hang_drain"):
+            threading.Event().wait()
+
+    def resume(self) -> None: ...
+
+    def stop(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+            if self.path:
+                os.unlink(self.path)
+        for worker in self.workers:
+            worker.kill()
+        if self.shared is not None:
+            self.shared.close()
+            self.shared.unlink()
+
+
+def worker() -> None:
+    kept = presence.enter()
+    sys.stdout.write("here\n")
+    sys.stdout.flush()
+    threading.Event().wait()
+    del kept
+
+
+if __name__ == "__main__":
+    worker()
