@@ -9,6 +9,7 @@ libraries are compiled when they are first asked for, and again when their sourc
 
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -52,7 +53,7 @@ def libraries() -> Path:
         try:
             for name, sources in LIBRARIES.items():
                 output = ["-o", str(fresh / name), f"-Wl,-soname,{name}"]
-                subprocess.run([compiler, *FLAGS, *output, *sources, "-ldl"], cwd=HERE, check=True)
+                subprocess.run([*shlex.split(compiler), *FLAGS, *output, *sources, "-ldl"], cwd=HERE, check=True)
             fresh.rename(made)
         except OSError:
             if not made.exists():  # else somebody was faster, with the same content

@@ -27,9 +27,16 @@ CHECK_TIMEOUT_S = 180
 
 def main() -> int:
     parser = Parser(prog="python -m tests.gpu", description=__doc__)
-    parser.setting("--out", required=True, parse=Path, metavar="DIR", help="where the figures go")
-    parser.setting("--device", metavar="GPU-...", help="which GPU, by UUID; default: the first that CUDA shows")
-    parser.setting("--size", default="512MiB", metavar="SIZE", help="of the memory in vmm_refcount")
+    parser.setting("--out", env="GPU_TESTS_OUT", required=True, parse=Path, metavar="DIR", help="where the figures go")
+    parser.setting(
+        "--device",
+        env="GPU_TESTS_DEVICE",
+        metavar="GPU-...",
+        help="which GPU, by UUID; default: the first that CUDA shows",
+    )
+    parser.setting(
+        "--size", env="GPU_TESTS_SIZE", default="512MiB", metavar="SIZE", help="of the memory in vmm_refcount"
+    )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     try:

@@ -53,10 +53,28 @@ class CantRun(Exception):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = Parser(prog="python -m tools.vmm_refcount", description=DESCRIPTION, epilog=EPILOG)
-    parser.setting("--memory", choices=("host", "cuda"), required=True, help="which maker of device memory")
-    parser.setting("--size", parse=size_bytes, default="512MiB", metavar="SIZE", help="of the memory that is shared")
-    parser.setting("--device", metavar="GPU-...", help="which GPU, by UUID; default: the first that CUDA shows")
-    parser.switch("--json", help="the figures as JSON, and nothing else, on standard output")
+    parser.setting(
+        "--memory",
+        env="VMM_REFCOUNT_MEMORY",
+        choices=("host", "cuda"),
+        required=True,
+        help="which maker of device memory",
+    )
+    parser.setting(
+        "--size",
+        env="VMM_REFCOUNT_SIZE",
+        parse=size_bytes,
+        default="512MiB",
+        metavar="SIZE",
+        help="of the memory that is shared",
+    )
+    parser.setting(
+        "--device",
+        env="VMM_REFCOUNT_DEVICE",
+        metavar="GPU-...",
+        help="which GPU, by UUID; default: the first that CUDA shows",
+    )
+    parser.switch("--json", env="VMM_REFCOUNT_JSON", help="the figures as JSON, and nothing else, on standard output")
     options = parser.parse_args(arguments)
     if options.size < 2 * GRANULARITY or options.size % GRANULARITY:
         parser.error(f"--size {options.size} isn't allowed; allowed: multiples of 2 MiB, at least 4 MiB")
