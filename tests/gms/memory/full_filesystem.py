@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gms.memory import DeviceError, OutOfMemory
+from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
 
@@ -18,6 +18,7 @@ def main(directory: Path) -> None:
     mount = ["mount", "-t", "tmpfs", "-o", f"size={8 * GRANULARITY}", "none", str(directory)]
     if subprocess.run(mount).returncode:
         sys.exit(77)
+    libc._PIECE_BYTES = GRANULARITY  # so that it fills up between two pieces: the kernel takes back only the last
     device = create_device("0", 8 * GRANULARITY, directory / "devices")
     memory = HostMemory("0", directory / "devices")
     other = directory / "other"

@@ -34,7 +34,7 @@ def range_lock(fd: int, kind: int, start: int, length: int) -> None:
 
 def range_locks(fd: int, *starts: int) -> None:
     for start in starts:
-        range_lock(fd, fcntl.F_WRLCK, start, GRANULARITY)
+        range_lock(fd, fcntl.F_WRLCK, start, 2 * GRANULARITY)
 
 
 def smaps(pid: int, address: int) -> dict[str, int]:
@@ -150,7 +150,7 @@ def test_descriptors_of_the_device_that_are_no_allocation_are_refused(devices: P
     cases: dict[str, Callable[[int], None]] = {
         "no lock": lambda fd: None,
         "another range": lambda fd: range_lock(fd, fcntl.F_WRLCK, 4 * unit, unit),
-        "two ranges": lambda fd: range_locks(fd, 4 * unit, 6 * unit),
+        "two ranges": lambda fd: range_locks(fd, 4 * unit, 8 * unit),
         "a read lock": lambda fd: range_lock(fd, fcntl.F_RDLCK, 4 * unit, 2 * unit),
         "to the end": lambda fd: range_lock(fd, fcntl.F_WRLCK, 4 * unit, 0),
         "beyond the end": lambda fd: range_lock(fd, fcntl.F_WRLCK, CAPACITY - unit, 2 * unit),
@@ -235,6 +235,21 @@ def test_two_readers_of_one_allocation_share_its_pages(devices: Path, host: Host
             assert figures["Shared_Clean"] + figures["Shared_Dirty"] == size
             assert figures["Private_Clean"] + figures["Private_Dirty"] == 0
     os.close(fd)
+
+
+def test_addresses_begin_at_huge_pages_whatever_the_kernel_offers(
+    host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = libc._mmap
+
+    def odd(address: int | None, size: int, *rest: int) -> int:
+        return real(address, size + 4096, *rest) + 4096
+
+    monkeypatch.setattr(libc, "_mmap", odd)
+    address = host.reserve(GRANULARITY)
+    monkeypatch.undo()
+    assert address % GRANULARITY == 0
+    host.map(address, host.create(GRANULARITY), size=GRANULARITY, writable=False)
 
 
 def test_a_write_through_a_read_only_mapping_is_a_segmentation_fault(devices: Path) -> None:

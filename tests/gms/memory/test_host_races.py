@@ -7,9 +7,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from gms.memory import DeviceError, OutOfMemory
+from gms.memory import host as host_module
 from gms.memory.host import HostMemory
-from gms.memory.host_device import GRANULARITY, create_device
+from gms.memory.host_device import GRANULARITY, create_device, remove_device, try_lock
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd
 from tests.gms.memory.remote import until
 from tests.sidecar.processes import stay
@@ -54,6 +57,70 @@ def _race(devices: Path, host: HostMemory, *, processes: int, allocations: int) 
     finally:
         os.close(go)
         os.close(start)
+
+
+def _just_before_the_lock(monkeypatch: pytest.MonkeyPatch, what: Callable[[], object]) -> None:
+    """Does it between the look for a free range and the lock on it, once."""
+
+    def lock(fd: int, start: int, length: int) -> bool:
+        monkeypatch.undo()
+        what()
+        return try_lock(fd, start, length)
+
+    monkeypatch.setattr(host_module, "try_lock", lock)
+
+
+def test_a_range_that_was_taken_just_before_is_left_to_who_has_it(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faster = HostMemory("0", devices)
+    _just_before_the_lock(monkeypatch, lambda: faster.create(GRANULARITY))
+    host.create(CAPACITY - GRANULARITY)
+    assert host.free() == 0
+    faster.close()
+
+
+def test_a_device_that_was_removed_just_before_gives_nothing(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _just_before_the_lock(monkeypatch, lambda: remove_device("0", devices))
+    with pytest.raises(DeviceError, match="removed or made anew"):
+        host.create(GRANULARITY)
+
+
+def test_a_device_that_was_made_smaller_just_before_gives_what_it_has(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _just_before_the_lock(monkeypatch, lambda: create_device("0", GRANULARITY, devices))
+    with pytest.raises(OutOfMemory) as error:
+        host.create(CAPACITY)
+    assert (error.value.needed, error.value.free) == (CAPACITY, GRANULARITY)
+    host.create(GRANULARITY)
+
+
+def test_who_takes_the_last_place_just_before_has_it_alone(
+    devices: Path, host: HostMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faster = HostMemory("0", devices)
+    for _ in range(2):
+        host.create(GRANULARITY)
+
+    def take_the_third() -> None:
+        monkeypatch.setattr(host_module, "MAX_ALLOCATIONS", 3)
+        _take_elsewhere(faster)
+
+    _just_before_the_lock(monkeypatch, take_the_third)
+    with pytest.raises(DeviceError, match="3 is all that it may have"):
+        host.create(GRANULARITY)
+    assert host.free() == CAPACITY - 3 * GRANULARITY
+    faster.close()
+
+
+def _take_elsewhere(memory: HostMemory) -> None:
+    """At the end of the device, where the other doesn't look first."""
+    fd = memory._open()
+    assert try_lock(fd, CAPACITY - GRANULARITY, GRANULARITY)
+    memory._add(fd, CAPACITY - GRANULARITY, GRANULARITY)
 
 
 def test_nobody_dies_of_a_device_that_others_make_smaller_and_larger(devices: Path) -> None:
