@@ -10,7 +10,7 @@ python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
 typed := $(wildcard sidecar lockserver gms tools/vmm_refcount tests/sidecar tests/sim tests/gms tests/gpu \
-	tests/emulated_driver tests/test_imports.py demo bench)
+	tests/emulated_driver tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
 
