@@ -1,0 +1,102 @@
+"""One process's part of the engine: its weights, its share of the KV cache, its share of the arithmetic.
+
+The main process is rank 0 and has no other way to any of this than a worker has. What this file may not do: know that
+there are other processes (`crew.py`).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_shim.reference.kv import BLOCK, DevicePages, KvCache, OwnPages, Pages, block_bytes
+from engine_shim.reference.model import Floats, Part, share
+from engine_shim.reference.options import Options
+from engine_shim.reference.store import GmsStore, OwnStore, Store
+from gms.memory import Memory
+from gms.memory.host import HostMemory
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an engine that is one of a pair has its weights from."""
+
+    run_dir: Path
+    engine_id: str
+    writes: bool
+    """If nobody has written them."""
+
+
+class Rank:
+    def __init__(self, options: Options, home: Home | None, rank: int) -> None:
+        """Blocks until the weights are there. Without a home they are its own."""
+        shape = options.shape
+        self._timeout_s = options.wake_timeout_s
+        heads = len(share(shape.heads, rank, options.ranks))
+        blocks = options.kv_bytes // block_bytes(shape, shape.heads)
+        size = blocks * block_bytes(shape, heads)
+        self.device = device_of(options, rank)
+        self._memory: Memory | None = None
+        self.needs = 0
+        """Bytes of the device that must be free for `wake`."""
+        if home is None:
+            self._store: Store = OwnStore(shape)
+            pages: Pages = OwnPages(size)
+        else:
+            memory = self._memory = HostMemory(self.device.removeprefix("host:"))
+            self._store = GmsStore(
+                home.run_dir,
+                self.device,
+                home.engine_id,
+                shape,
+                memory=memory,
+                writes=home.writes,
+                timeout_s=options.weights_timeout_s,
+            )
+            device_pages = DevicePages(memory, size)
+            pages, self.needs = device_pages, device_pages.size
+        self.weights = self._store.arrays
+        self._cache = KvCache(shape, heads, blocks, pages)
+        self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
+        self._warm_up(options, heads, rank)
+
+    @property
+    def well(self) -> bool:
+        return self._store.well
+
+    def sleep(self) -> None:
+        self._cache.free()
+        self._store.sleep()
+
+    def wake(self) -> dict[str, float]:
+        """How long its parts took. Raises OutOfMemory, StaleLayout, NotInTime."""
+        began = time.monotonic()
+        self._store.wake(self._timeout_s)
+        mapped = time.monotonic()
+        self._cache.allocate()
+        return {"remap": mapped - began, "kv": time.monotonic() - mapped}
+
+    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
+        return self._part.attend(layer, x, start, blocks)
+
+    def feed(self, layer: int, x: Floats) -> Floats:
+        return self._part.feed(layer, x)
+
+    def close(self) -> None:
+        self._cache.free()
+        self._store.close()
+        if self._memory is not None:
+            self._memory.close()
+
+    def _warm_up(self, options: Options, heads: int, rank: int) -> None:
+        """What happens once in a process's life happens now, and not to the first request after a failover."""
+        cache = KvCache(options.shape, heads, 1, OwnPages(block_bytes(options.shape, heads)))
+        cache.allocate()
+        part = Part(options.shape, self.weights, cache, rank, options.ranks)
+        x = self.weights["embedding"][: min(2, BLOCK)]
+        part.attend(0, x, 0, (0,))
+        part.feed(0, x)
+
+
+def device_of(options: Options, rank: int) -> str:
+    return options.devices[rank % len(options.devices)]
