@@ -28,7 +28,7 @@ def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
         pins if status.pins else [],
-        [*_clients(status, now, paint), *_rest(status, now)],
+        [*_clients(status, now, paint), *_rest(status)],
         _advice(status),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
@@ -36,7 +36,7 @@ def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[
 
 def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
     state = paint(status.state, _TONES.get(status.state, Tone.BAD))
-    return f"{state}  {paint(status.device, Tone.STRONG)}: {_what(status)}, since {ago(status.since, now)}"
+    return f"{state}  {paint(status.device, Tone.STRONG)}: {_what(status)}, {_lasting(status.since, now)}"
 
 
 def _what(status: m.Status) -> str:
@@ -59,7 +59,7 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
             paint(_WORDS[client.doing], Tone.STRONG),
             client.engine_id,
             f"process {client.pid}",
-            f"for {ago(client.since, now).removesuffix(' ago')}",
+            _lasting(client.since, now),
             f"wants {client.wants}" if client.wants else "",
             f"has layout {', '.join(map(str, client.holds))}" if client.holds else "",
         )
@@ -72,11 +72,15 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
 
 
+def _lasting(since: str, now: datetime) -> str:
+    return f"for {ago(since, now).removesuffix(' ago')}"
+
+
 def _plain(text: str) -> str:
     return text.split("m", 1)[1].split("\x1b")[0] if text.startswith("\x1b") else text
 
 
-def _rest(status: m.Status, now: datetime) -> list[str]:
+def _rest(status: m.Status) -> list[str]:
     lines = []
     if status.bytes or status.slabs:
         tensors = f", {_count(status.tensors, 'tensor')}" if status.tensors else ""

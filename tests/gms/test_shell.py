@@ -1,0 +1,385 @@
+"""One device's server as a process: what callers may do to it, and what a restart finds. Real sockets, real SIGKILL."""
+
+import os
+import random
+import signal
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gms import messages as m
+from gms.layout import structure_hash
+from gms.rundir import connect, directory
+from sidecar.frames import close_all
+from tests.gms.container import SLAB, Caller, Container, containers, dead, descriptors, document, hello, kill
+from tests.lockctl.house import until
+from tests.sidecar.processes import Child
+
+OBSERVE = m.Observe(protocol=m.PROTOCOL)
+
+
+@pytest.fixture
+def container() -> Iterator[Container]:
+    yield from containers()
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def encoded(message: object) -> bytes:
+    return framed(msgspec.msgpack.encode(message))
+
+
+# -- what it is for ----------------------------------------------------------------------------------------------------
+
+
+def test_what_one_commits_another_gets_with_all_its_slabs(container: Container) -> None:
+    container.serves()
+    writer = container.caller(hello("a"), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    inodes = []
+    for size in (SLAB, 2 * SLAB):
+        writer.say(m.Create(size=size))
+        created, fds = writer.hear(m.Created)
+        assert created.size == size and len(fds) == 1
+        inodes.append(os.fstat(fds[0]).st_ino)
+        close_all(fds)
+    data = document((SLAB, 2 * SLAB))
+    committed = writer.ask(m.Commit(layout=data), m.Committed)
+    reader = container.caller(hello("b"), m.Open(mode="ro"))
+    opened, _ = reader.hear(m.Opened)
+    assert (opened.layout, opened.hash, opened.sizes) == (data, structure_hash(data), [SLAB, 2 * SLAB])
+    assert opened.generation == committed.generation
+    slabs, fds = reader.hear(m.Slabs)
+    assert (slabs.first, len(fds)) == (0, 2)
+    assert [os.fstat(fd).st_ino for fd in fds] == inodes
+    close_all(fds)
+    status = container.status()
+    assert (status.state, status.bytes, status.slabs, status.tensors) == ("RO", 3 * SLAB, 2, 1)
+    assert {client.engine_id: client.doing for client in status.clients} == {"a": "reading", "b": "reading"}
+
+
+def test_a_layout_that_is_larger_than_an_ordinary_frame_goes_in_and_out(container: Container) -> None:
+    container.serves()
+    data = document((SLAB,), [f"model.layers.{n}.{'x' * 500}" for n in range(8000)])
+    assert len(data) > 4 << 20
+    writer = container.caller(hello(), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    writer.ask(m.Create(size=SLAB), m.Created)
+    writer.ask(m.Commit(layout=data), m.Committed)
+    reader = container.caller(hello("b"), m.Open(mode="ro"))
+    assert reader.hear(m.Opened)[0].layout == data
+    assert container.caller(OBSERVE).ask(m.AskLayout(), m.LayoutIs).layout == data
+
+
+def test_a_writer_that_is_killed_leaves_no_memory_behind(container: Container) -> None:
+    container.serves()
+    free = container.status().free
+
+    def write(say: Callable[[str], None]) -> None:
+        caller = container.caller(hello("doomed"), m.Open(mode="rw"))
+        caller.hear(m.Opened)
+        caller.ask(m.Create(size=SLAB), m.Created)
+        say("made")
+        signal.pause()
+
+    with Child(write) as child:
+        assert child.line() == "made"
+        assert container.status().free == free - SLAB
+        child.kill()
+    container.shows(state="EMPTY", free=free)
+
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+RUDE = {
+    "random bytes": random.Random(1).randbytes(3000),
+    "a giant length": struct.pack(">I", 0xFFFFFFFF) + b"x" * 100,
+    "a length just over the limit": struct.pack(">I", m.MAX_FRAME_BYTES + 1),
+    "an empty frame": framed(b""),
+    "no msgpack": framed(b"\xc1" * 50),
+    "an unknown message": framed(msgspec.msgpack.encode({"type": "Surprise"})),
+    "no introduction": encoded(m.Open(mode="rw")),
+    "two introductions": encoded(OBSERVE) + encoded(OBSERVE),
+    "another protocol": encoded(m.Observe(protocol=99)),
+    "a path for a name": encoded(m.Hello(protocol=m.PROTOCOL, engine_id="../x", pid=1)),
+    "a negative size": encoded(OBSERVE) + framed(msgspec.msgpack.encode({"type": "Create", "size": -1})),
+    "a commit by nobody": encoded(OBSERVE) + encoded(m.Commit(layout=b"")),
+}
+
+
+@pytest.mark.parametrize("how", RUDE)
+def test_a_rude_caller_is_told_why_and_loses_its_connection_and_nobody_else_anything(
+    container: Container, how: str
+) -> None:
+    container.serves()
+    writer = container.writer()
+    before = len(descriptors(container.server_pid()))
+    rude = container.caller()
+    rude.sock.sendall(RUDE[how])
+    problem, _ = rude.hear(m.Problem)
+    assert problem.why
+    rude.ends()
+    assert writer.ask(m.Ping(), m.Pong)
+    assert container.status().state == "RO"
+    until(lambda: len(descriptors(container.server_pid())) <= before, "nothing of it is left")
+
+
+def test_half_a_frame_costs_its_sender_the_connection_in_time(container: Container) -> None:
+    container.serves()
+    slow = container.caller()
+    slow.sock.sendall(encoded(OBSERVE)[:3])
+    assert "not finished within" in slow.hear(m.Problem)[0].why
+    slow.ends()
+
+
+@pytest.mark.parametrize("count", [1, 100])
+def test_descriptors_where_none_belong_cost_the_connection_and_are_closed(container: Container, count: int) -> None:
+    container.serves()
+    before = len(descriptors(container.server_pid()))
+    null = os.open("/dev/null", os.O_RDONLY)
+    for message in (OBSERVE, m.Ping(), m.Create(size=SLAB), m.Dropped(generation=1)):
+        rude = container.caller()
+        rude.say(message, [null] * count)
+        assert "takes no descriptors" in rude.hear(m.Problem)[0].why
+        rude.ends()
+    os.close(null)
+    until(lambda: len(descriptors(container.server_pid())) <= before, "all of them are closed")
+
+
+def test_what_is_handed_back_and_is_no_memory_of_the_device_costs_the_connection(container: Container) -> None:
+    container.serves()
+    writer = container.writer((SLAB, SLAB))
+    generation = container.status().generation
+    before = len(descriptors(container.server_pid()))
+    own = os.memfd_create("no memory of a device")
+    os.truncate(own, SLAB)
+    bare = os.open(container.host_devices / "0", os.O_RDWR)
+    reading, writing = os.pipe()
+    for fd in (own, bare, reading, container.caller().sock.fileno()):
+        rude = container.caller(hello("rude"))
+        rude.say(m.HandBack(generation=generation, hash="0" * 64, sizes=[SLAB]), [fd])
+        assert rude.hear(m.Problem)[0].why.startswith("HandBack: slab 0: ")
+        rude.ends()
+    reader = container.caller(hello("b"), m.Open(mode="ro"))
+    _, fds = reader.hear(m.Slabs)
+    rude = container.caller(hello("rude"))
+    rude.say(m.HandBack(generation=generation, hash="0" * 64, sizes=[2 * SLAB]), fds[:1])
+    assert f"{2 * SLAB} were announced" in rude.hear(m.Problem)[0].why
+    rude = container.caller(hello("rude"))
+    rude.say(m.HandBack(generation=generation, hash="0" * 64, sizes=[SLAB]), fds)
+    assert "more slabs than sizes" in rude.hear(m.Problem)[0].why
+    close_all([own, bare, reading, writing, *fds])
+    assert writer.ask(m.Ping(), m.Pong)
+    reader.close()
+    until(lambda: len(descriptors(container.server_pid())) <= before + 1, "nothing of it is kept")
+
+
+def test_a_kernel_that_names_nobody_needs_the_pidfd_of_the_caller_itself(container: Container) -> None:
+    container.serves("--pidfds", "sent")
+    without = container.caller(hello())
+    assert "send a pidfd" in without.hear(m.Problem)[0].why
+    null = os.open("/dev/null", os.O_RDONLY)
+    other = os.pidfd_open(os.getppid())
+    own = os.pidfd_open(os.getpid())
+    for fd, words in ((null, "names no process"), (other, "and you are")):
+        caller = container.caller()
+        caller.say(hello(), [fd])
+        assert words in caller.hear(m.Problem)[0].why
+    caller = container.caller()
+    caller.say(hello(), [own])
+    assert caller.hear(m.Welcome)[0].device == "host:0"
+    close_all([null, other, own])
+
+
+def test_a_client_whose_socket_stays_open_in_a_child_is_gone_when_it_dies(container: Container) -> None:
+    container.serves()
+
+    def read(say: Callable[[str], None]) -> None:
+        caller = container.caller(hello("parent"), m.Open(mode="rw"))
+        caller.hear(m.Opened)
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        say(str(child))
+
+    with Child(read) as child:
+        heir = int(child.line())
+        assert container.status().state == "RW"
+    try:
+        container.shows(state="EMPTY", clients=[])
+        assert not dead(heir)
+    finally:
+        kill(heir)
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root: another user")
+@pytest.mark.parametrize(("settings", "served"), [((), False), (("--allow-uid", "65534"), True)])
+def test_another_user_is_refused_with_a_sentence_unless_it_is_allowed(
+    container: Container, settings: tuple[str, ...], served: bool
+) -> None:
+    container.serves("--socket-mode", "666", *settings)
+    for path in (container.run_dir.parent, container.run_dir, directory(container.run_dir)):
+        path.chmod(0o755)
+
+    def call(say: Callable[[str], None]) -> None:
+        os.setuid(65534)
+        caller = Caller(container.run_dir, "host:0", OBSERVE, m.Ping())
+        if served:
+            say(type(caller.hear(m.Pong)[0]).__name__)
+        else:
+            say(caller.hear(m.Problem)[0].why)
+
+    with Child(call) as child:
+        said = child.line()
+    assert said == "Pong" if served else "user 65534 is not allowed here" in said and "--allow-uid" in said
+
+
+# -- the end and the next one ----------------------------------------------------------------------------------------
+
+
+def test_a_killed_servers_layout_is_handed_back_and_stands_again(container: Container) -> None:
+    first = container.serves()
+    writer = container.caller(hello("a"), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    writer.say(m.Create(size=SLAB))
+    _, fds = writer.hear(m.Created)
+    data = document((SLAB,))
+    committed = writer.ask(m.Commit(layout=data), m.Committed)
+    kill(container.server_pid())
+    assert first.ends() == 1
+    container.serves()
+    assert container.status().state == "RECOVERING"
+    back = container.caller(hello("a"))
+    welcome, _ = back.hear(m.Welcome)
+    assert (welcome.recovering, welcome.generation, welcome.hash) == (True, committed.generation, committed.hash)
+    back.say(m.HandBack(generation=welcome.generation, hash=welcome.hash, sizes=[SLAB], layout=data, reading=True), fds)
+    close_all(fds)
+    assert back.hear(m.HandedBack)[0].reading
+    status = container.status()
+    assert (status.state, status.generation, status.hash) == ("RO", committed.generation, committed.hash)
+    reader = container.caller(hello("b"), m.Open(mode="ro"))
+    assert reader.hear(m.Opened)[0].layout == data
+    close_all(reader.hear(m.Slabs)[1])
+
+
+def test_other_memory_of_the_same_size_is_not_taken_for_the_layout(container: Container) -> None:
+    container.serves()
+    writer = container.caller(hello("a"), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    kept: list[int] = []
+    for _ in range(2):
+        writer.say(m.Create(size=SLAB))
+        kept += writer.hear(m.Created)[1]
+    data = document((SLAB, SLAB))
+    committed = writer.ask(m.Commit(layout=data), m.Committed)
+    kill(container.server_pid())
+    container.serves()
+    back = container.caller(hello("a"))
+    back.say(
+        m.HandBack(generation=committed.generation, hash=committed.hash, sizes=[SLAB, SLAB], layout=data),
+        [kept[1], kept[0]],
+    )
+    refused, _ = back.hear(m.Refused)
+    assert refused.reason == "stale" and "its memory is not that of the layout" in refused.why
+    assert container.status().state == "RECOVERING"
+    close_all(kept)
+
+
+def test_a_killed_servers_layout_that_nobody_has_any_more_is_gone(container: Container) -> None:
+    container.serves()
+    writer = container.writer()
+    pid = container.server_pid()
+    writer.close()
+    container.shows(state="COMMITTED")
+    kill(pid)
+    container.serves()
+    container.shows(state="EMPTY")
+
+
+def test_a_state_file_that_cant_be_read_is_kept_aside_and_reported(container: Container) -> None:
+    container.serves().kill()
+    file = directory(container.run_dir) / "host:0.json"
+    file.write_text("{")
+    gms = container.serves()
+    assert any(" alarm " in line and "state_file_unreadable" in line for line in gms.err.said)
+    status = container.status()
+    assert any("can't be read" in alarm for alarm in status.alarms)
+    aside = list(file.parent.glob("host:0.json.unreadable-*"))
+    assert [path.read_text() for path in aside] == ["{"]
+
+
+def test_a_replaced_directory_ends_the_server(container: Container) -> None:
+    gms = container.serves()
+    here = directory(container.run_dir)
+    here.rename(here.with_name("moved"))
+    assert gms.ends() == 1
+    assert "was replaced" in gms.err.rest()
+
+
+def test_a_run_directory_that_was_moved_away_ends_the_server(container: Container) -> None:
+    gms = container.serves()
+    container.run_dir.rename(container.run_dir.with_name("moved"))
+    assert gms.ends() == 1
+    assert "was replaced" in gms.err.rest()
+
+
+def test_while_the_disk_refuses_nobody_commits_and_afterwards_somebody_does(container: Container) -> None:
+    container.serves()
+    writer = container.caller(hello("a"), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    writer.ask(m.Create(size=SLAB), m.Created)
+    in_the_way = directory(container.run_dir) / "host:0.json.tmp"
+    in_the_way.mkdir()
+    refused = writer.ask(m.Commit(layout=document((SLAB,))), m.Refused)
+    assert refused.reason == "disk" and "can be tried again" in refused.why
+    assert any("can't be written" in alarm for alarm in container.status().alarms)
+    in_the_way.rmdir()
+    writer.ask(m.Commit(layout=document((SLAB,))), m.Committed)
+    assert container.shows(alarms=[]).state == "RO"
+
+
+def test_a_long_path_is_no_hindrance(container: Container) -> None:
+    container.run_dir = container.run_dir / ("d" * 120)
+    container.serves()
+    assert container.status().state == "EMPTY"
+
+
+def test_it_loads_no_torch_and_maps_no_memory_of_the_device(container: Container) -> None:
+    container.serves()
+    container.writer()
+    maps = Path(f"/proc/{container.server_pid()}/maps").read_text()
+    assert "torch" not in maps
+    assert str(container.host_devices) not in maps
+
+
+def test_no_descriptor_of_it_is_inherited_by_a_program_that_it_starts(container: Container) -> None:
+    container.serves()
+    container.writer((SLAB, SLAB))
+    pid = container.server_pid()
+    for fd, what in descriptors(pid).items():
+        flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
+        assert fd <= 2 or int(flags, 8) & os.O_CLOEXEC, f"{fd}: {what}"
+
+
+def test_a_hundred_sessions_leave_no_descriptor(container: Container) -> None:
+    container.serves()
+    writer = container.writer((SLAB, SLAB))
+    pid = container.server_pid()
+    before = len(descriptors(pid))
+    for _ in range(100):
+        with Caller(container.run_dir, "host:0", hello("b"), m.Open(mode="ro")) as reader:
+            close_all(reader.hear(m.Slabs)[1])
+    until(lambda: len(descriptors(pid)) <= before, "all are closed")
+    assert writer.ask(m.Ping(), m.Pong)
+
+
+def test_its_socket_has_the_mode_that_it_was_given(container: Container) -> None:
+    container.serves("--socket-mode", "660")
+    assert (directory(container.run_dir) / "host:0.sock").stat().st_mode & 0o777 == 0o660
+    connect(container.run_dir, "host:0").close()

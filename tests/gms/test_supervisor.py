@@ -1,0 +1,250 @@
+"""`gms`, the command: its children live and die together, and what a person can put right is one line."""
+
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gms import messages as m
+from gms.rundir import directory, socket_path
+from tests.gms.container import CAPACITY, MIB, SLAB, Container, containers, dead, descriptors, hello, kill
+from tests.lockctl.house import until
+
+TWO = "host:0,host:1"
+
+
+@pytest.fixture
+def container() -> Iterator[Container]:
+    yield from containers()
+
+
+def test_each_device_has_a_server_of_its_own(container: Container) -> None:
+    gms = container.serves(devices=TWO)
+    pids = {container.server_pid(device) for device in ("host:0", "host:1")}
+    assert len(pids) == 2 and gms.pid not in pids
+    container.writer(device="host:1")
+    assert (container.status("host:0").state, container.status("host:1").state) == ("EMPTY", "RO")
+
+
+def test_every_server_says_that_it_is_ready(container: Container) -> None:
+    gms = container.serves(devices=TWO)
+    ready = [line for line in gms.err.said if " ready " in line]
+    assert {word for line in ready for word in line.split() if word.startswith("device=")} == {
+        "device=host:0",
+        "device=host:1",
+    }
+
+
+def test_the_death_of_one_server_ends_all_and_says_which_died_and_how(container: Container) -> None:
+    gms = container.serves(devices=TWO)
+    killed, other = container.server_pid("host:0"), container.server_pid("host:1")
+    kill(killed)
+    assert gms.ends() == 1
+    said = gms.err.with_words("child_died")
+    assert "device=host:0" in said and f"pid={killed}" in said and "SIGKILL" in said
+    assert dead(other)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_and_its_servers_in_order(container: Container, number: signal.Signals) -> None:
+    gms = container.serves(devices=TWO)
+    pids = [container.server_pid(device) for device in ("host:0", "host:1")]
+    gms.send(number)
+    assert gms.ends() == 0
+    assert all(map(dead, pids))
+    assert not socket_path(container.run_dir, "host:0").exists()
+    assert "child_died" not in gms.err.rest()
+
+
+def test_a_killed_supervisor_leaves_no_server(container: Container) -> None:
+    gms = container.serves(devices=TWO)
+    pids = [container.server_pid(device) for device in ("host:0", "host:1")]
+    gms.process.kill()
+    for pid in pids:
+        until(lambda pid=pid: dead(pid), "the kernel kills it")  # type: ignore[misc]
+
+
+def test_a_server_that_does_not_end_is_killed(container: Container) -> None:
+    gms = container.serves()
+    pid = container.server_pid()
+    os.kill(pid, signal.SIGSTOP)
+    gms.send(signal.SIGTERM)
+    assert gms.ends() == 0
+    assert dead(pid)
+    assert "child_killed" in gms.err.rest()
+
+
+def test_a_stopped_supervisors_successor_finds_the_weights(container: Container) -> None:
+    """The weights are held by their readers and not by any of these processes."""
+    gms = container.serves()
+    container.writer((SLAB,))
+    gms.send(signal.SIGTERM)
+    assert gms.ends() == 0
+    container.serves()
+    assert container.status().state in ("RECOVERING", "EMPTY")
+    assert (container.host_devices / "0").exists()
+
+
+def test_a_restart_at_once_after_a_kill_waits_for_the_old_servers_end(container: Container) -> None:
+    for _ in range(3):
+        container.serves(devices=TWO).process.kill()
+    container.serves(devices=TWO)
+
+
+def test_a_second_one_on_the_same_directory_is_refused(container: Container) -> None:
+    first = container.serves()
+    second = container.gms()
+    assert second.ends() == 1
+    said = second.err.rest()
+    assert f"process {first.pid}" in said and "stop it first" in said and "Traceback" not in said
+    assert container.status().state == "EMPTY"
+
+
+def test_neither_the_command_nor_its_servers_inherit_descriptors(container: Container) -> None:
+    gms = container.serves(devices=TWO)
+    pids = [container.server_pid(device) for device in ("host:0", "host:1")]
+    sockets = [what for fd, what in descriptors(gms.pid).items() if fd > 2 and "devices" in what]
+    assert sockets == []
+    for pid in pids:
+        locks = [what for what in descriptors(pid).values() if what.endswith(".lock")]
+        assert len(locks) == 1, "its own, and not the supervisor's or another server's"
+
+
+def test_a_device_outlives_it_and_needs_no_capacity_the_next_time(container: Container) -> None:
+    gms = container.serves()
+    gms.send(signal.SIGTERM)
+    gms.ends()
+    container.serves(capacity=0)
+    assert container.status().capacity == CAPACITY
+
+
+REFUSED = {
+    "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "give a --run-dir that this user may write"),
+    "a new device without a capacity": (("--devices", "host:new"), "--capacity 4GiB"),
+    "more than the filesystem has": (("--devices", "host:0", "--capacity", "1000TiB"), "mount -o remount"),
+    "a capacity that is no multiple": (("--devices", "host:0", "--capacity", "1000"), "multiple of"),
+    "a GPU where there is none": (("--devices", "cuda"), "--devices cuda: "),
+    "metrics where they can't be": (
+        ("--devices", "host:0", "--capacity", "2MiB", "--metrics", "192.0.2.1:1"),
+        "can't listen on 192.0.2.1:1",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_person_can_put_right_is_one_line_with_the_way_out(container: Container, what: str) -> None:
+    settings, words = REFUSED[what]
+    gms = container.gms(*settings, capacity=0)
+    assert gms.ends() == 1
+    said = gms.err.rest()
+    assert said.startswith("gms: ") and words in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("--devices", "foo"), "'foo' is no device"),
+        (("--devices", "host:../x"), "is no device"),
+        (("--devices", ","), "no device is named"),
+        (("--devices", "host:0,host:0"), "host:0 is named twice"),
+        (("--capacity", "much"), "is no size"),
+        (("--window-s", "-1"), "is no time"),
+        (("--memory-wait-s", "soon"), "is no time"),
+        (("--socket-mode", "999"), "is no mode"),
+        (("--allow-uid", "root"), "is no list of users"),
+        (("--metrics", "here"), "is no address"),
+        (("--log-format", "xml"), "allowed: text, json"),
+        (("--bogus",), "--bogus"),
+    ],
+)
+def test_a_bad_value_is_one_line_and_64(container: Container, settings: tuple[str, ...], words: str) -> None:
+    gms = container.gms(*settings)
+    assert gms.ends() == 64
+    said = gms.err.rest()
+    assert words in said and len(said.splitlines()) == 2 and "see: gms --help" in said
+
+
+def test_help_has_examples_and_every_setting(container: Container) -> None:
+    gms = container.gms("--help")
+    text = gms.out.rest()
+    assert gms.ends() == 0
+    for flag in ("--devices", "--capacity", "--window-s", "--memory-wait-s", "--socket-mode", "--metrics"):
+        assert flag in text and f"FAILOVER_{flag[2:].replace('-', '_').upper()}" in text
+    assert "examples:" in text
+
+
+def test_lines_as_json(container: Container) -> None:
+    gms = container.gms("--log-format", "json")
+    assert '"event": "ready"' in gms.err.with_words("ready")
+
+
+def test_a_name_that_is_taken_by_a_foreign_file_is_one_line(container: Container) -> None:
+    here = directory(container.run_dir)
+    here.parent.mkdir()
+    here.write_text("")
+    gms = container.gms()
+    assert gms.ends() == 1
+    assert "can't be used" in gms.err.rest()
+
+
+def test_a_full_device_makes_a_writer_wait_and_then_refuses_it_with_the_figures(container: Container) -> None:
+    container.serves("--memory-wait-s", "0.2", capacity=4 * MIB)
+    writer = container.caller(hello("a"), m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    taken = socket.socketpair()  # keeps a descriptor of the first slab alive, beside the server's
+    writer.say(m.Create(size=2 * MIB))
+    _, fds = writer.hear(m.Created)
+    socket.send_fds(taken[0], [b"x"], list(fds))
+    for fd in fds:
+        os.close(fd)
+    writer.ask(m.Withdraw(), m.Withdrawn)
+    writer.say(m.Open(mode="rw"))
+    writer.hear(m.Opened)
+    writer.ask(m.Create(size=2 * MIB), m.Created)
+    refused = writer.ask(m.Create(size=2 * MIB), m.Refused)
+    assert refused.reason == "no_memory" and f"{2 * MIB} bytes" in refused.why
+    for end in taken:
+        end.close()
+
+
+def test_metrics_have_every_device_behind_one_port(container: Container) -> None:
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    container.serves("--metrics", f"127.0.0.1:{port}", devices=TWO)
+    container.writer(device="host:1")
+    seen = scrape(port)
+    assert seen['failover_gms_up{device="host:0"}'] == seen['failover_gms_up{device="host:1"}'] == 1
+    assert seen['failover_gms_state{device="host:0",state="EMPTY"}'] == 1
+    assert seen['failover_gms_state{device="host:1",state="RO"}'] == 1
+    assert seen['failover_gms_state{device="host:1",state="EMPTY"}'] == 0
+    assert seen['failover_gms_weights_bytes{device="host:1"}'] == SLAB
+    assert seen['failover_gms_free_bytes{device="host:1"}'] == CAPACITY - SLAB
+    assert seen['failover_gms_clients{device="host:1",doing="reading"}'] == 1
+    assert seen['failover_gms_commits_total{device="host:1"}'] == 1
+    assert seen['failover_gms_hand_backs_total{device="host:1"}'] == 0
+    assert seen['failover_gms_generation{device="host:1"}'] == container.status("host:1").generation
+    os.kill(container.server_pid("host:0"), signal.SIGSTOP)
+    seen = scrape(port)
+    assert (seen['failover_gms_up{device="host:0"}'], seen['failover_gms_up{device="host:1"}']) == (0, 1)
+    assert 'failover_gms_state{device="host:0",state="EMPTY"}' not in seen
+
+
+def scrape(port: int) -> dict[str, float]:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        text = b""
+        while more := sock.recv(65536):
+            text += more
+    lines = text.decode().partition("\r\n\r\n")[2].splitlines()
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
+
+
+def test_the_directory_of_devices_can_be_chosen(container: Container, tmp_path: Path) -> None:
+    other = container.run_dir.parent / "elsewhere"
+    container.serves("--host-devices", str(other))
+    assert (other / "0").stat().st_size == CAPACITY
