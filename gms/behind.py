@@ -17,18 +17,23 @@ from gms.held import Held, Shelf
 from gms.mapped import buffer
 from gms.memory import DeviceError, Memory
 
+CHECKSUM = "crc32:"
 PIECE_BYTES = 16 << 20
 _LOWEST_PRIORITY = 19
 
 
-def checksum(data: memoryview, stop: Callable[[], bool] = lambda: False) -> str:
-    """Of a slab's contents. Empty if it was stopped."""
-    value = 0
-    for at in range(0, len(data), PIECE_BYTES):
-        if stop():
-            return ""
-        value = zlib.crc32(data[at : at + PIECE_BYTES], value)
-    return f"crc32:{value:08x}"
+class Checksum:
+    """Of a slab's contents, as they come."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def add(self, data: memoryview) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    @property
+    def text(self) -> str:
+        return f"{CHECKSUM}{self._value:08x}"
 
 
 class Behind:
@@ -90,11 +95,19 @@ class Behind:
                         if self._stopped(held):
                             return ""
                         collapse(address + at, min(PIECE_BYTES, size - at))
-                return checksum(buffer(address, size), lambda: self._stopped(held)) if self._checksums else ""
+                return self._sum(held, buffer(address, size)) if self._checksums else ""
             finally:
                 memory.unmap(address, size)
         finally:
             memory.free_address(address, size)
+
+    def _sum(self, held: Held, data: memoryview) -> str:
+        total = Checksum()
+        for at in range(0, len(data), PIECE_BYTES):
+            if self._stopped(held):
+                return ""
+            total.add(data[at : at + PIECE_BYTES])
+        return total.text
 
     def _stopped(self, held: Held) -> bool:
         return self._closed or held.unwanted

@@ -31,16 +31,37 @@ from typing import NamedTuple
 from gms import client_machine as c
 from gms import messages as m
 from gms.behind import Behind
-from gms.errors import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
+from gms.errors import Asleep, GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
 from gms.held import Held, Shelf
+from gms.layout import Layout, Tensor
 from gms.mapped import Addresses, Reader, Writer
-from gms.memory import Memory
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.pack import pack
 from gms.rundir import connect, socket_path
 from sidecar import peers
 from sidecar.frames import BadFrame, Channel, PeerTooSlow, close_all
 from sidecar.wheel import Wheel
 
-__all__ = ["GmsClient", "GmsError", "Lost", "NoRoom", "NotInTime", "Reader", "Refused", "StaleLayout", "Writer"]
+__all__ = [  # all that other packages need of GMS
+    "Asleep",
+    "DeviceError",
+    "GmsClient",
+    "GmsError",
+    "Handle",
+    "Layout",
+    "Lost",
+    "Memory",
+    "NoRoom",
+    "NotInTime",
+    "OutOfMemory",
+    "Reader",
+    "Refused",
+    "StaleLayout",
+    "Tensor",
+    "Writer",
+    "open_memory",
+    "pack",
+]
 
 _ERRORS: dict[str, type[GmsError]] = {
     "time_out": NotInTime,
@@ -85,6 +106,8 @@ class GmsClient:
         self.device = device
         self.incarnation = ""
         """Of the server that it spoke to last."""
+        self.granularity = 0
+        """Sizes are multiples of it; known once it has spoken to a server."""
         self.generation, self.hash = 0, ""
         """Of the layout that there was last."""
         self._on_change = on_change
@@ -306,7 +329,7 @@ class GmsClient:
                 self.generation, self.hash = effect.generation, effect.hash
                 self._on_change(effect.generation, effect.hash)
         else:
-            self.incarnation = effect.incarnation
+            self.incarnation, self.granularity = effect.incarnation, effect.granularity
         self._wheel.announce()
         return None
 

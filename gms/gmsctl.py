@@ -1,7 +1,7 @@
 """`gmsctl`: the weights in the hands of a person or a script. It looks; and it puts, gets and verifies.
 
 The commands that look are here; how the picture reads is `table.py`. Those that take part (put, get, verify) are
-clients like any other and stand in files of their own: they hook in at `more`. Exit codes are relied on by scripts and
+clients like any other, and stand in `transfer_commands.py`. Exit codes are relied on by scripts and
 stand in each command's --help (`gmsctl_help.py`).
 """
 
@@ -23,6 +23,7 @@ from gms import layout as lay
 from gms import messages as m
 from gms import rundir, table
 from gms.onlooker import Onlooker, watch_forever
+from gms.transfer_commands import add_commands
 from sidecar.onlooker import TIMEOUT_S, NoServer, OnlookerError, Refused, ServerSilent
 from sidecar.settings import BadValue, Parser, count, seconds, valued
 from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, say, terminal_paint
@@ -209,15 +210,8 @@ def parser() -> Parser:
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
     command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     add("watch", watch, "A line for every change.", words.WATCH)
-    more(add)
+    add_commands(add)
     return p
-
-
-def more(add: Callable[[str, Command, str, str], Parser]) -> None:
-    """Here put, get and verify hook in: each calls `add` with its name, its function, a sentence and its help, and
-    gets a parser to declare its own settings on. Their functions find `run_dir`, `device` (None if none was named) and
-    `devices` (all, or that one) in the options, and return the exit code.
-    """
 
 
 def _device(text: str) -> str:

@@ -10,6 +10,9 @@ commands:
   ping          are the servers there? For probes
   history       what has happened
   watch         a line for every change
+  put           publishes a checkpoint: safetensors files become the weights
+  get           writes the weights to a safetensors file
+  verify        are the weights still what was committed?
 
 The run directory may stand before or after the command, or in FAILOVER_RUN_DIR. Without --device: all devices that
 `gms` was started for.

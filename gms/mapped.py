@@ -180,6 +180,11 @@ class Reader:
         return self._held is not None
 
     @property
+    def fits(self) -> bool:
+        """Is what the server has now, as far as is known, laid out in the same way? Then it can wake."""
+        return self._client.hash == self.hash
+
+    @property
     def layout(self) -> lay.Layout:
         """What lies where. Read from its document when it is first asked for."""
         if self._layout is None:

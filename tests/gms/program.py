@@ -7,7 +7,7 @@ import zlib
 from typing import Any
 
 from gms.client import GmsClient, Reader, Writer
-from tests.gms.house import plain_layout
+from tests.gms.live import plain_layout
 
 
 class Engine:
