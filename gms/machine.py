@@ -73,6 +73,7 @@ class Machine:
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
         turn = self.turn
         turn.begin(time)
+        self.recovery.notice()
         _HANDLERS[type(event)](self, event)
         if self._started:
             self._conclude()

@@ -28,6 +28,8 @@ class Recovery:
         """The layout that is to be handed back."""
         self._window_until = -math.inf
         """Until then other readers than those who are here may be on their way back."""
+        self._awake_at = math.inf
+        """When this server last did anything."""
         self._look_at = math.inf
         self._looking = False
         self._nobody_has_it_at = math.inf
@@ -86,8 +88,17 @@ class Recovery:
             return f"this server is new, and layout {self.awaited.generation} may still be handed back"
         return "this server is new, and others who read may still be on their way back"
 
+    def notice(self) -> None:
+        """The window is time in which somebody could come back: not that in which this server itself was stopped."""
+        asleep_s = self.turn.now - self._awake_at - LOOK_EVERY_S
+        if asleep_s > LOOK_EVERY_S and self._awake_at < self._window_until:
+            self._window_until += asleep_s
+        self._awake_at = self.turn.now
+
     def step(self) -> None:
         awaited = self.awaited
+        if not self.turn.reached(self._window_until):
+            self.turn.reached(self._awake_at + LOOK_EVERY_S)
         if awaited is None:
             return
         if self.turn.reached(self._nobody_has_it_at):

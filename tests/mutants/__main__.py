@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType
 
+from tests.mutants.gms_rules import GMS
 from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
 
@@ -67,11 +68,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 def _hunt(mutant: Mutant, first: int) -> int:
     """In a process of its own: prints what was found, as JSON."""
     sys.meta_path.insert(0, _Finder(mutated(mutant)))
-    from tests.sim.world import Violation, World
+    from tests.sim.__main__ import WORLDS
+    from tests.sim.world import Violation
 
+    world = WORLDS[mutant.world]
     for seed in range(first, first + mutant.seeds):
         try:
-            World(seed).run()
+            world(seed).run()
         except Violation as violation:
             print(json.dumps({"after": seed - first + 1, "what": str(violation)}))
             return 0
@@ -93,7 +96,7 @@ def _simulate(mutant: Mutant, first: int) -> tuple[str, str]:
 
 def _test(mutant: Mutant) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
-        for package in ("lockserver", "sidecar", "tests"):
+        for package in ("lockserver", "gms", "sidecar", "tests"):
             shutil.copytree(
                 ROOT / package, Path(scratch) / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis")
             )
@@ -126,7 +129,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    everyone = {mutant.name: mutant for mutant in (*MUTANTS, *SHELLS)}
+    everyone = {mutant.name: mutant for mutant in (*MUTANTS, *GMS, *SHELLS)}
     if options.hunt:
         return _hunt(everyone[options.hunt], options.first)
     unknown = [name for name in options.only.split(",") if name and name not in everyone]

@@ -26,6 +26,8 @@ class Mutant:
     edits: tuple[tuple[str, str, str], ...]
     """(file, text, what it becomes)"""
     seeds: int = 20_000
+    world: str = "lock"
+    """Which simulator has to find it."""
     tests: tuple[str, ...] = ()
 
 

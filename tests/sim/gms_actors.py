@@ -28,6 +28,7 @@ SOCKET = "/run/gpu.sock"
 FILE = "/run/gpu.json"
 DEVICE = "gpu"
 INF = float("inf")
+MOST_TURNS = 200
 
 
 def memory(process: Process, fd: int) -> Allocation | None:
@@ -76,8 +77,12 @@ class SimGms:
             return
         world, machine = self.world, self.machine
         self.answers.append(event)
+        turns = 0
         while self.answers and not self.stopped:
             event = self.answers.popleft()
+            turns += 1
+            if turns > MOST_TURNS:
+                world.fail("the server asks the same for ever")
             if world.trace is not None:
                 world.say(f"gms < {event}")
             for effect in machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s)):

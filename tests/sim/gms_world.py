@@ -40,6 +40,7 @@ WINDOW_S = 1.0
 MEMORY_WAIT_S = 0.5
 WAKE_S = 3.0
 CALM_S = 10.0
+MOST_EVENTS = 30_000
 SHAPES = ((20,), (10, 15), (8, 8, 8, 8), (30, 25))
 """Slabs of the models that are loaded here: some layouts are of the same structure, and other memory."""
 
@@ -125,18 +126,21 @@ class Engine:
                 self.made = 0
                 process.after(rng.random() * 0.05, self._make)
             else:
-                self.bound = self.bound or effect.opened.hash
+                if self.bound not in ("", effect.opened.hash):
+                    world.fail(f"{process} wakes on a layout of another structure")
+                self.bound = effect.opened.hash
                 self._read(effect.opened.generation)
         elif isinstance(effect, c.Made):
-            self.made += 1
+            self.made, self.asked_at = self.made + 1, -1.0
             process.after(rng.random() * 0.05, self._make)
         elif isinstance(effect, c.Done):
-            world.told_committed(self, effect)
+            world.grants, self.asked_at = world.grants + 1, -1.0
             self.bound = effect.hash
             self._read(effect.generation)
         elif isinstance(effect, c.No):
             self._refused(effect)
         elif isinstance(effect, c.Lost):
+            self.asked_at = -1.0
             self.again()
         elif isinstance(effect, c.Stale):
             world.told_stale(self, effect)
@@ -146,13 +150,13 @@ class Engine:
 
     def _refused(self, no: c.No) -> None:
         rng, process, machine = self.world.rng, self.process, self.client.machine
+        self.asked_at = -1.0
         if machine.doing is c.Doing.WRITING:
             if no.reason == "disk" and rng.random() < 0.7:
                 process.after(0.05 + rng.random() * 0.1, self._publish)
             else:
                 process.after(0.001, self._give_up)
             return
-        self.asked_at = -1.0
         if self.wakes or no.reason == "stale":
             process.after(0.001, process.exit)  # a wake that fails is fatal
         else:
@@ -166,6 +170,7 @@ class Engine:
             if rng.random() < 0.03:
                 self._give_up()
             else:
+                self.asked_at = self.world.kernel.now
                 self.client.feed(c.Make(self.writes[self.made]))
         else:
             self._publish()
@@ -178,6 +183,7 @@ class Engine:
             self.client.feed(c.Publish(document((*sizes, 1)), sizes))  # refused: those aren't its slabs
             return
         slabs = self.client.kept[generation]
+        self.asked_at = self.world.kernel.now
         self.world.layouts[generation] = [memory(self.process, slabs[number]) for number in range(len(sizes))]
         self.client.feed(c.Publish(document(sizes), sizes))
 
@@ -206,8 +212,7 @@ class Engine:
         if self.world.calm and self.client.machine.doing is c.Doing.READING:
             return
         self._unmap()
-        self.stale = False
-        self.bound = ""
+        self.stale, self.bound, self.asked_at = False, "", -1.0
         self.client.feed(c.Release())
         self.again(0.5)
 
@@ -269,10 +274,11 @@ class GmsWorld:
         """What was said to be committed under a number: its memory."""
         self.over_since: dict[int, str] = {}
         """Layouts that were rightly lost, and to whom."""
-        self.acknowledged = 0
         self.last_given = 0
         self.spoiled = False
         """The file was destroyed: whatever stood in it may be lost, until a new layout is committed."""
+        self.blind = False
+        """And nothing shows that: it was deleted, or says something else."""
         self.calm = self.over = False
         self.faults: Counter[str] = Counter()
         self.grants = 0
@@ -326,11 +332,13 @@ class GmsWorld:
         if len(writers) > 1:
             self.fail(f"{writers[0].process} and {writers[1].process} both write")
         for engine in self.engines:
-            if engine.is_reader and not engine.was_stopped and engine is not writers[0] and not self.spoiled:
+            if engine.is_reader and not engine.was_stopped and engine is not writers[0] and not self.blind:
                 self.fail(f"{writers[0].process} writes while {engine.process} reads")
 
     def client_moved(self, client: SimReader) -> None:
         self.together()
+        if self.kernel.events > MOST_EVENTS:
+            self.fail(f"{MOST_EVENTS} events: something goes round in a circle")
 
     def turn_ended(self, server: SimGms) -> None:
         machine = server.machine
@@ -380,7 +388,7 @@ class GmsWorld:
             disk = self.on_disk()
             if disk is None or disk.generation != message.generation:
                 self.fail(f"layout {message.generation} is acknowledged, and the file says {disk}")
-            self.acknowledged, self.spoiled = message.generation, False
+            self.spoiled = self.blind = False
         elif isinstance(message, m.Opened) and message.mode == "rw":
             if server._ended(fd):
                 self.fail("somebody is let in to write whose connection has ended")
@@ -392,9 +400,6 @@ class GmsWorld:
             self.last_given = max(self.last_given, message.generation)
         elif isinstance(message, m.Opened):
             self.grants += 1
-
-    def told_committed(self, engine: Engine, done: c.Done) -> None:
-        self.grants += 1
 
     def told_stale(self, engine: Engine, stale: c.Stale) -> None:
         lost = stale.generation in self.over_since
@@ -514,6 +519,7 @@ class GmsWorld:
             return
         if self.on_disk() != before:
             self.spoiled, self.last_given = True, 0
+            self.blind = self.blind or how == "unlink" or self.on_disk() is not None
             if before is not None:
                 self.over_since[before.generation] = "a spoiled file"
         self.note_fault(f"{how} the file")
