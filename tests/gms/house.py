@@ -1,228 +1,193 @@
-"""A bench for GMS's machine: answers its questions as a disk, a device and a kernel would, and remembers what it said.
+"""Real servers in a run directory and on devices of their own, and programs that use them: each its own process."""
 
-`House` does what a shell does, without any I/O: time stands still unless `later` is called. After each event it checks
-what must always hold: no writer beside a reader, every handle known to the machine or forgotten once, no deadline that
-has passed already.
-"""
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from gms import events as e
-from gms import layout as lay
-from gms import messages as m
-from gms import record
-from gms.machine import Machine
-from gms.picture import picture
-from gms.sessions import Doing
+from gms.child import Settings
+from gms.client import GmsClient
+from gms.layout import ITEM_BITS, Layout, Tensor
+from gms.memory.host import HostMemory
+from gms.memory.host_device import create_device
+from gms.rundir import connect
 
-BOOT = "this boot"
-CAPACITY = 1000
-WINDOW_S = 10.0
-MEMORY_WAIT_S = 3.0
-FLOOR = 100
+MIB = 1 << 20
+DEADLINE_S = 30.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def document(*sizes: int, name: str = "w") -> bytes:
-    tensors = tuple(lay.Tensor(f"{name}{slab}", slab, 0, (size,), (1,), "uint8") for slab, size in enumerate(sizes))
-    return lay.encode(lay.Layout(sizes, tensors))
+def until(what: Callable[[], Any], about: str, deadline_s: float = DEADLINE_S) -> Any:
+    """Waits for it to become so, and returns it."""
+    end = time.monotonic() + deadline_s
+    while not (so := what()):
+        if time.monotonic() > end:
+            raise AssertionError(f"not within {deadline_s:g} s: {about}")
+        time.sleep(0.002)
+    return so
 
 
 class House:
-    def __init__(
-        self,
-        file: bytes | None = None,
-        *,
-        tells: bool = True,
-        boot: str = BOOT,
-        batch: int = 253,
-        held: frozenset[str] = frozenset(),
-    ) -> None:
-        self.file = file
-        self.disk_fails = False
-        self.tells = tells
-        self.held = set(held)
-        """Identities of memory that some process has."""
-        self.foreign = 0
-        """Bytes that somebody else has."""
-        self.slabs: dict[int, tuple[str, int]] = {}
-        """Handle -> identity and size: the descriptors of this server."""
-        self.dead: set[int] = set()
-        """Connections whose process is gone, noticed or not."""
-        self.processes: set[int] = set()
-        self.closed: set[int] = set()
-        self.sent: dict[int, list[tuple[m.ServerMessage, tuple[str, ...]]]] = {}
-        self.notes: list[e.Note] = []
-        self.log: list[e.Effect] = []
-        self.now = 0.0
-        self.number = 0
-        config = e.Config("gpu", "s1", boot_id=boot, capacity=CAPACITY, granularity=1, window_s=WINDOW_S)
-        self.machine = Machine(
-            msgspec.structs.replace(config, memory_wait_s=MEMORY_WAIT_S, history_size=50, batch=batch)
-        )
-        self.feed(self._started())
+    def __init__(self, directory: Path, capacity: int = 512 * MIB, devices: tuple[str, ...] = ("host:0",)) -> None:
+        self.run_dir = directory / "run"
+        self.devices = directory / "devices"
+        for device in devices:
+            create_device(device.removeprefix("host:"), capacity, self.devices)
+        self.servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.programs: list[Program] = []
+        self.clients: list[GmsClient] = []
+        self.window_s = 5.0
 
-    def _started(self) -> e.Started:
-        if self.file is None:
-            return e.Started(None, generation_floor=FLOOR)
+    def start(self, device: str = "host:0") -> subprocess.Popen[bytes]:
+        """A server that listens."""
+        settings = Settings(
+            run_dir=str(self.run_dir),
+            parent_pid=os.getpid(),
+            host_devices=str(self.devices),
+            window_s=self.window_s,
+            memory_wait_s=2.0,
+        )
+        command = [sys.executable, "-m", "gms.child", device, msgspec.json.encode(settings).decode()]
+        server = self.servers[device] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        until(lambda: self._listens(device) or server.poll() is not None, f"{device} listens")
+        assert server.poll() is None, "the server ended"
+        return server
+
+    def _listens(self, device: str) -> bool:
         try:
-            return e.Started(record.decode(self.file), generation_floor=FLOOR)
-        except record.UnreadableRecord as error:
-            return e.Started(None, unreadable=str(error), generation_floor=FLOOR)
+            connect(self.run_dir, device).close()
+        except OSError:
+            return False
+        return True
 
-    # -- the shell -------------------------------------------------------------------------------------------------
+    def kill(self, device: str = "host:0") -> None:
+        server = self.servers.pop(device)
+        server.kill()
+        server.wait()
 
-    @property
-    def free(self) -> int:
-        return CAPACITY - self.foreign - sum(size for _, size in self.slabs.values())
+    def memory(self, device: str = "host:0") -> HostMemory:
+        return HostMemory(device.removeprefix("host:"), self.devices)
 
-    def feed(self, event: e.Event) -> list[e.Effect]:
-        answers: list[e.Event] = [event]
-        effects: list[e.Effect] = []
-        for _ in range(200):
-            if not answers:
-                break
-            for effect in self.machine.handle(answers.pop(0), e.Time(self.now, 1e9 + self.now)):
-                effects.append(effect)
-                self.log.append(effect)
-                answer = self._carry_out(effect)
-                if answer is not None:
-                    answers.append(answer)
-        else:
-            raise AssertionError("the machine asks the same for ever")
-        self._check()
-        return effects
+    def used(self, device: str = "host:0") -> int:
+        """Bytes that somebody has, as the kernel knows it."""
+        memory = self.memory(device)
+        try:
+            return memory.capacity() - memory.free()
+        finally:
+            memory.close()
 
-    def _carry_out(self, effect: e.Effect) -> e.Event | None:
-        if isinstance(effect, e.Persist):
-            if self.disk_fails:
-                return e.PersistFailed(effect.seq, "no space left")
-            self.file = record.encode(effect.record)
-            return e.Persisted(effect.seq)
-        if isinstance(effect, e.Allocate):
-            if effect.size > self.free:
-                return e.NotAllocated(effect.conn, effect.size, self.free)
-            return e.Allocated(effect.conn, self._slab(f"m{self.number + 1}", effect.size))
-        if isinstance(effect, e.LookAtMemory):
-            held = bool(self.held & set(effect.identities)) if self.tells else None
-            return e.MemorySeen(self.free, held)
-        if isinstance(effect, e.LookAtPeer):
-            return e.PeerSeen(effect.conn, effect.conn not in self.dead | self.closed)
-        if isinstance(effect, e.Forget):
-            for handle in effect.slabs:
-                del self.slabs[handle]
-        elif isinstance(effect, e.ForgetProcess):
-            self.processes.remove(effect.process)
-        elif isinstance(effect, e.Close):
-            self.closed.add(effect.conn)
-        elif isinstance(effect, e.Send):
-            identities = tuple(self.slabs[handle][0] for handle in effect.slabs)
-            self.sent.setdefault(effect.conn, []).append((effect.message, identities))
-        elif isinstance(effect, e.Note):
-            self.notes.append(effect)
-        return None
+    def client(self, engine: str = "engine-a", device: str = "host:0", **settings: Any) -> GmsClient:
+        """In this process."""
+        settings.setdefault("checksums", False)
+        settings.setdefault("huge_pages", False)
+        client = GmsClient(self.run_dir, device, engine, memory=self.memory(device), **settings)
+        self.clients.append(client)
+        return client
 
-    def _slab(self, identity: str, size: int) -> e.Slab:
-        self.number += 1
-        self.slabs[self.number] = (identity, size)
-        return e.Slab(self.number, identity)
+    def program(self, engine: str = "engine-a", device: str = "host:0") -> "Program":
+        """In a process of its own."""
+        program = Program(self, engine, device)
+        self.programs.append(program)
+        return program
 
-    def _check(self) -> None:
-        machine = self.machine
-        doing = [client.doing for client in machine.clients.values()]
-        assert not (Doing.WRITING in doing and Doing.READING in doing), "a writer beside a reader"
-        assert doing.count(Doing.WRITING) == (machine.draft is not None)
-        known = [slab.handle for each in (machine.committed, machine.draft) if each is not None for slab in each.slabs]
-        for client in machine.clients.values():
-            known += [slab.handle for slab in client.returning.slabs] if client.returning is not None else []
-        assert sorted(known) == sorted(self.slabs), "descriptors are leaked, or known twice"
-        assert {client.process for client in machine.clients.values() if client.process} == self.processes
-        assert machine.deadline > self.now, "its deadline has passed already"
-        status = picture(machine)
-        assert status.bytes == sum(size for _, size in self.slabs.values()) - sum(
-            slab.size
-            for client in machine.clients.values()
-            if client.returning is not None
-            for slab in client.returning.slabs
+    def status(self, device: str = "host:0") -> Any:
+        from gms import messages as m
+
+        return ask(self.run_dir, device, m.AskStatus())
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.kill()
+        for client in self.clients:
+            client.close()
+        for device in list(self.servers):
+            self.kill(device)
+
+
+def ask(run_dir: Path, device: str, question: Any) -> Any:
+    """As an onlooker."""
+    from gms import messages as m
+    from sidecar.frames import Channel
+
+    channel = Channel(connect(run_dir, device), m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES)
+    try:
+        channel.send(m.Observe(protocol=m.PROTOCOL))
+        channel.send(question)
+        received = until(channel.receive, "an answer")
+        return received[0].message
+    finally:
+        channel.close()
+
+
+class Program:
+    """`tests/gms/program.py`: it does what it is told, a line at a time."""
+
+    def __init__(self, house: House, engine: str, device: str) -> None:
+        command = [sys.executable, "-m", "tests.gms.program", str(house.run_dir), device, engine]
+        environment = {**os.environ, "FAILOVER_HOST_DEVICES": str(house.devices)}
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self.pid = self.process.pid
 
-    # -- what tests do ---------------------------------------------------------------------------------------------
+    def tell(self, verb: str, *arguments: Any) -> None:
+        """Doesn't wait until it is done."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
+        self.process.stdin.flush()
 
-    def later(self, seconds: float) -> None:
-        """Time passes, and the machine is called whenever it wanted to be."""
-        until = self.now + seconds
-        while self.machine.deadline <= until:
-            self.now = self.machine.deadline
-            self.feed(e.Tick())
-        self.now = until
+    def answer(self) -> Any:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise Ended(self.process.wait())
+        said = json.loads(line)
+        if "error" in said:
+            raise Failed(said["error"], said["text"])
+        return said["said"]
 
-    def hello(self, conn: int, engine_id: str = "") -> m.Welcome:
-        self.number += 1
-        self.processes.add(self.number)
-        engine_id = engine_id or f"engine-{conn}"
-        self.feed(e.Received(conn, m.Hello(protocol=m.PROTOCOL, engine_id=engine_id, pid=conn), process=self.number))
-        welcome = self.last(conn)
-        assert isinstance(welcome, m.Welcome)
-        return welcome
+    def do(self, verb: str, *arguments: Any) -> Any:
+        self.tell(verb, *arguments)
+        return self.answer()
 
-    def says(
-        self, conn: int, message: m.ClientMessage, slabs: tuple[tuple[str, int], ...] = ()
-    ) -> m.ServerMessage | None:
-        """Its newest answer, if it got one now."""
-        before = len(self.sent.get(conn, ()))
-        handles = tuple(self._slab(identity, size) for identity, size in slabs)
-        self.feed(e.Received(conn, message, handles))
-        return self.last(conn) if len(self.sent.get(conn, ())) > before else None
+    def stop(self) -> None:
+        """Frozen, as by a debugger."""
+        self.process.send_signal(signal.SIGSTOP)
 
-    def last(self, conn: int) -> m.ServerMessage:
-        return self.sent[conn][-1][0]
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
-    def heard(self, conn: int, kind: type) -> list[m.ServerMessage]:
-        return [message for message, _ in self.sent.get(conn, ()) if type(message) is kind]
-
-    def leaves(self, conn: int) -> None:
-        self.closed.add(conn)
-        self.feed(e.Closed(conn))
-
-    @property
-    def record(self) -> record.Record:
-        assert self.file is not None
-        return record.decode(self.file)
-
-    @property
-    def status(self) -> m.Status:
-        return picture(self.machine, self.free)
-
-    @property
-    def state(self) -> str:
-        return self.status.state
-
-    def writer(self, conn: int, *sizes: int, **wish: object) -> m.Opened:
-        """Comes in to write, and makes slabs."""
-        self.hello(conn)
-        opened = self.says(conn, m.Open(mode="rw", **wish))  # type: ignore[arg-type]
-        assert isinstance(opened, m.Opened) and opened.mode == "rw", opened
-        for size in sizes:
-            assert isinstance(self.says(conn, m.Create(size=size)), m.Created)
-        return opened
-
-    def commits(self, conn: int, *sizes: int) -> m.Committed:
-        committed = self.says(conn, m.Commit(layout=document(*sizes)))
-        assert isinstance(committed, m.Committed), committed
-        return committed
-
-    def loaded(self, *sizes: int, by: int = 1) -> m.Committed:
-        """A layout is there, and its writer is gone again."""
-        self.writer(by, *sizes)
-        committed = self.commits(by, *sizes)
-        self.leaves(by)
-        return committed
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
-def restarted(house: House, *, batch: int = 253, tells: bool = True, boot: str = BOOT, held: bool = True) -> House:
-    """The next server, after a crash of this one. Somebody has the memory of its layout unless `held` is False."""
-    identities = frozenset(slab.identity for slab in house.record.slabs) if held else frozenset()
-    return House(house.file, batch=batch, tells=tells, boot=boot, held=identities)
+class Ended(Exception):
+    """With which code."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(f"it ended with {code}")
+        self.code = code
 
 
-def memory_of(house: House) -> tuple[tuple[str, int], ...]:
-    return tuple((slab.identity, slab.size) for slab in house.record.slabs)
+class Failed(Exception):
+    def __init__(self, error: str, text: str) -> None:
+        super().__init__(f"{error}: {text}")
+        self.error = error
+
+
+def plain_layout(sizes: tuple[int, ...], name: str = "w") -> Layout:
+    """A tensor of bytes for each slab."""
+    tensors = tuple(Tensor(f"{name}{slab}", slab, 0, (size,), (1,), "uint8") for slab, size in enumerate(sizes))
+    assert "uint8" in ITEM_BITS
+    return Layout(sizes, tensors, {"made": name})

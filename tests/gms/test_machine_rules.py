@@ -7,7 +7,7 @@ from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.sessions import Doing
-from tests.gms.house import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
+from tests.gms.machine_bench import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
 
 
 def refused(answer: m.ServerMessage | None) -> m.Refused:
