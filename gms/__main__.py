@@ -5,8 +5,7 @@ import sys
 from pathlib import Path
 
 from gms import rundir
-from gms.child import Settings
-from gms.server import CannotStart
+from gms.settings import CannotStart, Settings
 from gms.supervisor import Supervisor, gpus, make_host_device
 from sidecar import ledger, process
 from sidecar.durable import AlreadyLocked

@@ -11,17 +11,14 @@ from pathlib import Path
 import msgspec
 
 from gms.memory import DeviceError, Memory
-from gms.server import CannotStart, Options, Server
+from gms.server import Server
+from gms.settings import CannotStart, Settings
 from sidecar import process
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.shell import STOPPED_BY_SIGNAL
 
-
-class Settings(Options, frozen=True, kw_only=True):
-    parent_pid: int
-    host_devices: str
-    log_json: bool = False
+__all__ = ["Settings", "main", "memory"]
 
 
 def memory(device: str, host_devices: Path) -> Memory:

@@ -16,14 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
 from gms import events as e
 from gms import messages as m
 from gms import record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.picture import picture
+from gms.settings import CannotStart, Options
 from sidecar import peers
 from sidecar.callers import Callers, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
@@ -39,19 +38,6 @@ _SPOKEN = Protocol(
     max_frame_bytes=m.MAX_FRAME_BYTES,
     max_backlog_bytes=2 * m.MAX_FRAME_BYTES,  # the largest layout, and whatever else is said until it is read
 )
-
-
-class CannotStart(Exception):
-    """Something that a person can put right."""
-
-
-class Options(msgspec.Struct, frozen=True, kw_only=True):
-    run_dir: str
-    window_s: float = 10.0
-    memory_wait_s: float = 30.0
-    socket_mode: int = 0o600
-    allow_uids: tuple[int, ...] = ()
-    pidfds: str = "auto"
 
 
 class Server(Shell):

@@ -18,10 +18,9 @@ from pathlib import Path
 import msgspec
 
 from gms import rundir
-from gms.child import Settings
 from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
-from gms.server import CannotStart
+from gms.settings import CannotStart, Settings
 from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop

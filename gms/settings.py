@@ -1,0 +1,27 @@
+"""What one device's server is told at its start, and how it says that it can't. Only data; `__main__.py` asks people.
+
+Of its own, so that the supervisor, which only passes it on, needn't load a server.
+"""
+
+import msgspec
+
+
+class CannotStart(Exception):
+    """Something that a person can put right."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    run_dir: str
+    window_s: float = 10.0
+    memory_wait_s: float = 30.0
+    socket_mode: int = 0o600
+    allow_uids: tuple[int, ...] = ()
+    pidfds: str = "auto"
+
+
+class Settings(Options, frozen=True, kw_only=True):
+    """Of the server as a process of a supervisor."""
+
+    parent_pid: int
+    host_devices: str
+    log_json: bool = False
