@@ -178,7 +178,7 @@ class Shim(Shell):
         tree.remove_endpoints(self.options.run_dir, self.options.config.engine_id)
         removed = self._leftovers.remove()
         if removed:
-            self.log.info("cleaned_up", engine=self.options.config.engine_id, files=removed)
+            self.note(e.Note("cleaned_up", {"engine": self.options.config.engine_id, "files": ",".join(removed)}))
 
     def _forward(self, effect: e.Forward) -> None:
         self._tell_main(signal.SIGTERM)

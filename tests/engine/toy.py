@@ -1,8 +1,8 @@
 """An engine that does nothing, as a real process tree: a main process, workers that are registered as an engine's are,
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
-Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `unwell`, `stall`, `hang_drain`; they
-may come and go while it runs. What this file may not do: know the shim's insides.
+Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `hang_init`, `unwell`, `stall`,
+`hang_drain`; they may come and go while it runs. What this file may not do: know the shim's insides.
 """
 
 import argparse
@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
@@ -44,6 +45,8 @@ class Toy:
     def start(self) -> None:
         if self.fault("fail_init"):
             raise RuntimeError("a fault in init")
+        while self.fault("hang_init"):
+            time.sleep(0.005)
         for _ in range(self.options.workers):
             command = [sys.executable, "-m", "tests.engine.toy", "worker"]
             self.workers.append(subprocess.Popen(command, stdout=subprocess.PIPE))

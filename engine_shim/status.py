@@ -1,0 +1,46 @@
+"""Asks a shim how its engine is, over its socket: for `failover`, tests, and whoever has no port to ask at."""
+
+import select
+import time
+from pathlib import Path
+from typing import Any
+
+from engine_shim import messages as m
+from engine_shim import places
+from sidecar import rendezvous
+from sidecar.frames import BadFrame, Channel, close_all
+
+
+class NoAnswer(Exception):
+    """No shim is there, or it says nothing."""
+
+
+def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]:
+    """What its `/state` says. Raises NoAnswer."""
+    path = run_dir / places.ENGINES / places.shim_socket(engine_id)
+    try:
+        channel = Channel(rendezvous.connect(path), m.from_shim)
+    except OSError as error:
+        raise NoAnswer(f"no engine-shim at {path}: {error.strerror or error}") from None
+    try:
+        channel.send(m.AskState())
+        poll = select.poll()
+        poll.register(channel.fileno(), select.POLLIN)
+        end = time.monotonic() + timeout_s
+        while not channel.eof and poll.poll(max(0.0, end - time.monotonic()) * 1000):
+            for message, descriptors in channel.receive():
+                close_all(descriptors)
+                if isinstance(message, m.StateIs):
+                    return message.state
+                raise NoAnswer(f"the engine-shim at {path} refuses: {message}")
+    except BadFrame as error:
+        raise NoAnswer(f"what answers at {path} is no engine-shim of this version: {error}") from None
+    finally:
+        channel.close()
+    raise NoAnswer(f"the engine-shim at {path} does not answer within {timeout_s:g} s")
+
+
+def engines(run_dir: Path) -> list[str]:
+    """Whose shims are, or were, in this run directory."""
+    suffix = places.shim_lock("")
+    return sorted(path.name.removesuffix(suffix) for path in (run_dir / places.ENGINES).glob(f"*{suffix}"))

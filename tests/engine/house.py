@@ -1,0 +1,267 @@
+"""Real lock servers, real shims and real engines, and what can be seen of them from outside. Every wait is for a
+condition and has a deadline.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine_shim import places, status, tree
+from lockserver.messages import Status
+from lockserver.onlooker import Onlooker, OnlookerError
+from sidecar import peers
+from sidecar.rendezvous import address_of
+from tests.engine.kinds import Kind
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
+T = TypeVar("T")
+NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "tree": "", "url": ""}
+
+
+def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """For what nothing announces. Returns what was true."""
+    end = time.monotonic() + deadline_s
+    while not (value := look()):
+        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+        select.select([], [], [], 0.01)
+    return value
+
+
+class Process:
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+
+    @property
+    def dead(self) -> bool:
+        return peers.is_dead(self.pidfd)
+
+    def signal(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def wait(self) -> None:
+        assert select.select([self.pidfd], [], [], DEADLINE_S)[0], f"process {self.pid} does not end"
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+        self.wait()
+
+    def __del__(self) -> None:
+        os.close(self.pidfd)
+
+
+class Program(Process):
+    """A child of the test, with its words on stderr in a file."""
+
+    def __init__(self, house: "House", name: str, *command: str) -> None:
+        self.log = house.directory / f"{name}.log"
+        with open(self.log, "ab") as log:
+            self.child = subprocess.Popen(
+                [sys.executable, "-m", *command],
+                cwd=ROOT,
+                env=house.environment,
+                stderr=log,
+                stdout=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        super().__init__(self.child.pid)
+
+    def code(self) -> int:
+        """Its exit code, when it has ended."""
+        self.wait()
+        return self.child.wait()
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+
+class Shim(Program):
+    def __init__(self, house: "House", kind: Kind, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> None:
+        self.house = house
+        self.kind = kind
+        self.engine_id = engine_id
+        role = "primary" if engine_id == "a" else "shadow"
+        command = ("engine_shim", "--engine", kind.engine, "--engine-id", engine_id, "--role", role)
+        place = ("--run-dir", str(house.run_dir), "--probe", "127.0.0.1:0")
+        faults = ("--faults", str(house.faults(engine_id))) if kind.name == "toy" else ()
+        super().__init__(house, engine_id, *command, *place, *more, "--", *kind.arguments, *faults, *arguments)
+
+    def state(self) -> dict[str, Any]:
+        try:
+            return status.ask(self.house.run_dir, self.engine_id)
+        except status.NoAnswer:
+            return dict(NO_ANSWER)
+
+    def until(self, state: str, **fields: Any) -> dict[str, Any]:
+        """Waits for a state, with these fields."""
+        wanted = {"state": state, **fields}
+        last: dict[str, Any] = {}
+
+        def there() -> dict[str, Any] | None:
+            last.clear()
+            last.update(self.state())
+            return last if all(last.get(key) == value for key, value in wanted.items()) else None
+
+        try:
+            return dict(until(there, f"{self.engine_id} is {wanted}") or {})
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it is {last}; it said:\n{self.said()[-4000:]}") from None
+
+    def main(self) -> Process:
+        for pid in tree.descendants(self.pid):
+            if b"engine_shim.run" in _file(pid, "cmdline"):
+                return Process(pid)
+        raise AssertionError(f"{self.engine_id} has no main process")
+
+    def workers(self) -> list[Process]:
+        """Registered processes, other than the main one: they know their tree."""
+        found = []
+        for pid in tree.descendants(self.pid):
+            line = _file(pid, "cmdline")
+            registered = b"FAILOVER_TREE=" in _file(pid, "environ") and b"resource_tracker" not in line
+            if registered and b"engine_shim.run" not in line:
+                found.append(Process(pid))
+        return found
+
+    def tree(self) -> list[Process]:
+        found = []
+        for pid in tree.descendants(self.pid):
+            with contextlib.suppress(ProcessLookupError):
+                found.append(Process(pid))
+        return found
+
+    def port(self) -> int:
+        line = until(lambda: [x for x in self.said().splitlines() if " probes " in x], "it says its port")[-1]
+        return int(line.rpartition("port=")[2])
+
+    def get(self, path: str) -> tuple[int, str]:
+        with socket.create_connection(("127.0.0.1", self.port()), DEADLINE_S) as sock:
+            return _exchange(sock, path)
+
+
+class House:
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.run_dir = directory / "run"
+        self.devices = directory / "devices"
+        self.environment = {
+            **os.environ,
+            "FAILOVER_HOST_DEVICES": str(self.devices),
+            "OMP_NUM_THREADS": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+        }
+        self.programs: list[Program] = []
+        self.lock: Program | None = None
+
+    def add(self, program: Program) -> None:
+        self.programs.append(program)
+
+    def start_lock(self) -> Program:
+        self.lock = Program(self, "lock", "lockserver", "--run-dir", str(self.run_dir), "--settle-s", "0.3")
+        self.add(self.lock)
+        until(lambda: self.status() is not None, "the lock server answers")
+        return self.lock
+
+    def start_gms(self, kind: Kind) -> None:
+        if kind.gms:
+            self.add(Program(self, "gms", "gms", "--run-dir", str(self.run_dir), *kind.gms))
+
+    def shim(self, kind: Kind, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> Shim:
+        shim = Shim(self, kind, engine_id, *more, arguments=arguments)
+        self.add(shim)
+        return shim
+
+    def pair(self, kind: Kind, *more: str) -> tuple[Shim, Shim]:
+        """`a` serves, `b` is ready to."""
+        if self.lock is None:
+            self.start_lock()
+        self.start_gms(kind)
+        a = self.shim(kind, "a", *more)
+        a.until("Active", ready=True)
+        b = self.shim(kind, "b", *more)
+        b.until("Standby", ready=True)
+        return a, b
+
+    def status(self) -> Status | None:
+        try:
+            with Onlooker(self.run_dir) as onlooker:
+                return next(onlooker.watch())
+        except OnlookerError:
+            return None
+
+    def holder(self) -> str:
+        status = self.status()
+        return status.holder.engine_id if status is not None and status.holder is not None else ""
+
+    def endpoint(self) -> str:
+        status = self.status()
+        return (status.holder.endpoint or "") if status is not None and status.holder is not None else ""
+
+    def endpoints(self, engine_id: str) -> list[str]:
+        names = os.listdir(self.run_dir / places.ENGINES)
+        return [name for name in names if places.is_endpoint_of(engine_id, name)]
+
+    def served(self, kind: Kind) -> str:
+        """What the announced endpoint answers."""
+        url = self.endpoint()
+        assert url.startswith("unix:"), f"no endpoint is announced: {url!r}"
+        with socket.socket(socket.AF_UNIX) as sock, address_of(Path(url.removeprefix("unix:"))) as address:
+            sock.settimeout(DEADLINE_S)
+            sock.connect(address)
+            code, body = _exchange(sock, kind.path)
+            assert code == 200, body
+            return body
+
+    def faults(self, engine_id: str) -> Path:
+        directory = self.directory / f"faults-{engine_id}"
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    def processes(self) -> list[int]:
+        """Everything that lives and has this house's directory in its command line or environment."""
+        words = os.fsencode(self.directory)
+        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+        return [pid for pid in pids if words in _file(pid, "cmdline") or words in _file(pid, "environ")]
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.signal(signal.SIGCONT)
+            program.signal(signal.SIGKILL)
+            program.child.wait()
+        left = self.processes
+        try:
+            until(lambda: not left(), "everything ends with its shim")
+        finally:
+            for pid in left():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+
+def _exchange(sock: socket.socket, path: str) -> tuple[int, str]:
+    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    data = b""
+    while more := sock.recv(65536):
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), body.decode()
+
+
+def _file(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,30 @@
+"""The engines that the scenarios run with. A scenario knows an engine by its command line and by its endpoint alone."""
+
+import importlib.util
+from dataclasses import dataclass
+
+from engine_shim.engines import KNOWN
+
+
+@dataclass(frozen=True)
+class Kind:
+    name: str
+    engine: str
+    """Value of --engine."""
+    arguments: tuple[str, ...]
+    path: str
+    """Of the endpoint: what is asked for to see that it serves."""
+    gms: tuple[str, ...] = ()
+    """Arguments of the GMS that it needs; none where it needs none."""
+
+
+TOY = Kind("toy", "tests.engine.toy:Toy", ("--workers", "2", "--shared-memory"), "/")
+REFERENCE = Kind(
+    "reference", "reference", ("--workers", "1"), "/v1/models", ("--devices", "host:0", "--capacity", "64MiB")
+)
+
+
+def there() -> list[Kind]:
+    module = KNOWN["reference"].partition(":")[0]
+    found = importlib.util.find_spec(module)
+    return [TOY, REFERENCE] if found is not None and found.origin is not None else [TOY]

@@ -1,0 +1,90 @@
+"""What the probes answer in each state, in both modes: Decision 2's table, and the design's."""
+
+import pytest
+
+from engine_shim import events as e
+from engine_shim import probes
+from engine_shim.events import Restart, State
+from tests.engine.bench import Bench
+
+IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT
+
+
+@pytest.mark.parametrize(
+    ("state", "restart", "live", "startup", "ready"),
+    [
+        (State.INIT, IN_PLACE, True, True, False),
+        (State.INIT, EXIT, False, False, False),
+        (State.STANDBY, IN_PLACE, True, True, True),
+        (State.STANDBY, EXIT, True, True, True),
+        (State.WAKING, IN_PLACE, True, True, False),
+        (State.WAKING, EXIT, True, True, False),
+        (State.ACTIVE, IN_PLACE, True, True, True),
+        (State.ACTIVE, EXIT, True, True, True),
+        (State.DRAINING, IN_PLACE, True, True, False),
+        (State.DRAINING, EXIT, True, True, False),
+        (State.DEAD, IN_PLACE, True, True, False),
+        (State.DEAD, EXIT, False, False, False),
+    ],
+)
+def test_the_table(state: State, restart: Restart, live: bool, startup: bool, ready: bool) -> None:
+    bench = Bench(restart).begin().to(state)
+    machine, now = bench.machine, bench.now
+    found = [probes.PROBES[path](machine, now).ok for path in ("/live", "/startup", "/ready")]
+    assert found == [live, startup, ready]
+
+
+def test_the_port_answers_before_anything_is_started() -> None:
+    bench = Bench()
+    assert probes.live(bench.machine, 0.0).ok and not probes.ready(bench.machine, 0.0).ok
+    bench = Bench(EXIT)
+    assert not probes.live(bench.machine, 0.0).ok
+
+
+@pytest.mark.parametrize(
+    ("state", "bound_s"), [(State.INIT, 7.0), (State.WAKING, 5.0), (State.STANDBY, 3.0), (State.ACTIVE, 3.0)]
+)
+def test_a_state_that_lasts_longer_than_it_may_is_not_live(state: State, bound_s: float) -> None:
+    bench = Bench(init_timeout_s=7.0, waking_timeout_s=5.0, stall_s=3.0).begin().to(state)
+    assert probes.live(bench.machine, bench.now + bound_s - 0.01).ok
+    assert not probes.live(bench.machine, bench.now + bound_s).ok
+
+
+def test_a_silent_standby_is_not_ready_long_before_it_is_ended() -> None:
+    bench = Bench(stall_s=60.0).begin().to(State.STANDBY)
+    assert probes.ready(bench.machine, bench.now + 4.0).ok
+    assert not probes.ready(bench.machine, bench.now + 6.0).ok
+    assert probes.live(bench.machine, bench.now + 6.0).ok
+
+
+@pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
+def test_who_is_not_well_is_not_ready_and_says_why(state: State) -> None:
+    bench = Bench().begin().to(state)
+    bench.feed(e.Beat(False, "the weights are gone"))
+    answer = probes.ready(bench.machine, bench.now)
+    assert not answer.ok and "the weights are gone" in answer.why
+    assert probes.live(bench.machine, bench.now).ok is (state is State.STANDBY)
+
+
+def test_an_engine_that_works_on_a_long_queue_is_live_and_one_that_is_stuck_is_not() -> None:
+    bench = Bench(stall_s=3.0).begin().to(State.ACTIVE)
+    for step in range(20):
+        bench.feed(e.Beat(True, queued=99, steps=step), after_s=1.0)
+        assert probes.live(bench.machine, bench.now).ok
+    for _ in range(2):
+        bench.feed(e.Beat(True, queued=99, steps=19), after_s=1.0)
+    assert not probes.live(bench.machine, bench.now + 1.0).ok
+
+
+def test_the_exit_mode_remembers_that_init_was_left() -> None:
+    bench = Bench(EXIT).begin().to(State.STANDBY)
+    bench.feed(e.Ended(1))
+    assert probes.startup(bench.machine, bench.now).ok
+
+
+def test_state_has_the_same_fields_in_every_state() -> None:
+    fields = [
+        set(probes.state(bench.machine, bench.now))
+        for bench in (Bench(), *(Bench().begin().to(state) for state in State))
+    ]
+    assert all(found == fields[0] for found in fields)

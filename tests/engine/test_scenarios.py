@@ -1,0 +1,194 @@
+"""What becomes of a pair when something of it is killed or stopped: real processes, real signals, with every engine
+that there is (`kinds.py`). After each: exactly one Active, the other ready, and the endpoint answers.
+"""
+
+import os
+import signal
+
+import pytest
+
+from tests.engine import kinds
+from tests.engine.house import House, Process, Shim, until
+from tests.engine.kinds import Kind
+
+pytestmark = pytest.mark.chaos
+KINDS = [pytest.param(kind, id=kind.name) for kind in kinds.there()]
+
+
+def settled(house: House, kind: Kind, active: Shim, standby: Shim) -> None:
+    active.until("Active", ready=True)
+    standby.until("Standby", ready=True)
+    assert house.holder() == active.engine_id
+    assert house.endpoint() == active.state()["url"] and house.endpoints(standby.engine_id) == []
+    assert house.served(kind)
+
+
+def all_dead(processes: list[Process]) -> None:
+    for process in processes:
+        process.wait()
+
+
+@pytest.mark.parametrize("victim", ["main", "worker", "group"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_part_of_the_active_is_killed_all_of_it_goes_the_other_serves_and_it_comes_back(
+    house: House, kind: Kind, victim: str
+) -> None:
+    a, b = house.pair(kind)
+    before = a.tree()
+    if victim == "worker":
+        a.workers()[0].kill()
+    elif victim == "main":
+        a.main().kill()
+    else:
+        os.killpg(a.main().pid, signal.SIGKILL)
+    all_dead(before)
+    settled(house, kind, b, a)
+    assert (a.state()["deaths"], b.state()["deaths"], b.state()["failovers"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_shim_of_the_active_is_killed_its_whole_tree_goes_with_it(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind)
+    before = a.tree()
+    assert len(before) >= 2
+    a.kill()
+    all_dead(before)
+    b.until("Active", ready=True)
+    a.child.wait()
+    settled(house, kind, b, house.shim(kind, "a"))
+
+
+@pytest.mark.parametrize("victim", ["main", "worker"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_standby_that_is_killed_while_it_waits_does_not_win(house: House, kind: Kind, victim: str) -> None:
+    a, b = house.pair(kind)
+    old = b.state()["tree"]
+    (b.main() if victim == "main" else b.workers()[0]).signal(signal.SIGKILL)
+    a.main().signal(signal.SIGKILL)
+    one, other = (a, b) if until(lambda: house.endpoint() and house.holder(), "one of them serves") == "a" else (b, a)
+    settled(house, kind, one, other)
+    status = house.status()
+    assert status is not None and status.holder is not None
+    assert f"{status.holder.engine_id}.{status.holder.incarnation}" != old
+    assert b.state()["tree"] != old
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_both_are_killed_at_once_and_one_serves(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind)
+    for shim in (a, b):
+        os.killpg(shim.main().pid, signal.SIGKILL)
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, the other is ready")
+    assert house.served(kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_active_that_is_stopped_is_noticed_within_its_bound(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind, "--stall-s", "3")
+    a.main().signal(signal.SIGSTOP)
+    settled(house, kind, b, a)
+    assert "silent for 3 s" in a.said()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_standby_that_is_stopped_is_not_ready_and_is_started_again(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind, "--stall-s", "4")
+    b.main().signal(signal.SIGSTOP)
+    b.until("Standby", ready=False)
+    b.until("Standby", ready=True, starts=2)
+    settled(house, kind, a, b)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lock_server_is_killed_and_nobody_notices(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind)
+    token = a.state()["token"]
+    assert house.lock is not None
+    for _ in range(2):
+        house.lock.kill()
+        house.lock.child.wait()
+        assert a.get("/live")[0] == b.get("/live")[0] == 200
+        house.start_lock()
+        until(lambda: (s := house.status()) is not None and s.state == "HELD" and s.waiters, "both are back")
+    settled(house, kind, a, b)
+    assert a.state()["token"] == token and a.state()["deaths"] == b.state()["deaths"] == 0
+    a.main().kill()
+    settled(house, kind, b, a)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_switchover_loses_nobody(house: House, kind: Kind) -> None:
+    from tests.engine.house import Program
+
+    a, b = house.pair(kind)
+    asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+    house.add(asked)
+    assert asked.code() == 0, asked.said()
+    settled(house, kind, b, a)
+    assert b.state()["deaths"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_sigterm_drains_the_active_and_the_other_takes_over(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind)
+    before = a.tree()
+    a.signal(signal.SIGTERM)
+    assert a.code() == 0
+    all_dead(before)
+    b.until("Active", ready=True)
+    assert "state=Draining" in a.said()
+    settled(house, kind, b, house.shim(kind, "a"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sleeping_engine_is_never_discoverable(house: House, kind: Kind) -> None:
+    """Decision 2's sequencing bug: the sleeper was announced, and got requests that it could not serve."""
+    house.start_lock()
+    house.start_gms(kind)
+    urls: set[str] = set()
+    a = house.shim(kind, "a")
+    a.until("Active")
+    b = house.shim(kind, "b")
+    while b.state()["state"] != "Standby":
+        urls.add(house.endpoint())
+        assert house.endpoints("b") == [] and not b.state()["url"]
+    for _ in range(50):
+        urls.add(house.endpoint())
+        assert house.endpoints("b") == [] and not b.state()["url"]
+    assert urls == {a.state()["url"]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ten_times_round_nothing_grows(house: House, kind: Kind) -> None:
+    pair = house.pair(kind)
+    assert house.lock is not None
+
+    def seen() -> dict[str, int]:
+        shm = [name for name in os.listdir("/dev/shm") if name in named]
+        return {
+            "processes": len(house.processes()),
+            "descriptors": sum(program.descriptors() for program in (*pair, house.lock) if program is not None),
+            "main": sum(len(os.listdir(f"/proc/{shim.main().pid}/fd")) for shim in pair),
+            "shm": len(shm),
+            "files": len([x for _, _, files in os.walk(house.run_dir) for x in files]),
+        }
+
+    def ours() -> set[str]:
+        """Names in /dev/shm that processes of this house have mapped."""
+        found = set()
+        for shim in pair:
+            for process in shim.tree():
+                with open(f"/proc/{process.pid}/maps") as maps:
+                    found |= {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
+        return found
+
+    named: set[str] = ours()
+    first: dict[str, int] = {}
+    for turn in range(10):
+        active, standby = pair if turn % 2 == 0 else pair[::-1]
+        active.main().kill()
+        settled(house, kind, standby, active)
+        named |= ours()
+        if turn == 1:
+            first = seen()
+    until(lambda: seen() == first, f"as after the second turn: {first}; now {seen()}")

@@ -1,0 +1,210 @@
+"""What the shim promises, with an engine whose faults the test chooses (`toy.py`)."""
+
+import os
+import signal
+import socket
+
+import pytest
+
+from engine_shim import places
+from sidecar.rendezvous import connect
+from tests.engine.house import House, Program, until
+from tests.engine.kinds import TOY
+
+pytestmark = pytest.mark.chaos
+
+
+def test_a_wake_that_hangs_is_ended_at_its_bound_and_the_other_serves(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_wake").touch()
+    a = house.shim(TOY, "a", "--waking-timeout-s", "2")
+    a.until("Waking")
+    assert a.get("/live")[0] == 200 and a.get("/ready")[0] == 503
+    b = house.shim(TOY, "b")
+    b.until("Active", ready=True)
+    assert "the wake took longer than 2 s" in a.said()
+    (house.faults("a") / "hang_wake").unlink()
+    a.until("Standby", ready=True)
+
+
+def test_a_wake_that_fails_is_the_end_of_that_engine(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "fail_wake").touch()
+    a = house.shim(TOY, "a")
+    until(lambda: a.state()["deaths"] >= 2, "it fails and is tried again")
+    assert "failed in waking: MemoryError: a fault in wake" in a.state()["last_end"]
+    house.shim(TOY, "b").until("Active", ready=True)
+
+
+def test_init_has_its_bound(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_init").touch()
+    a = house.shim(TOY, "a", "--init-timeout-s", "2")
+    until(lambda: "Init took longer than 2 s" in a.said(), "it is ended at the bound")
+    (house.faults("a") / "hang_init").unlink()
+    a.until("Active", ready=True)
+
+
+def test_a_standby_that_is_not_well_is_not_ready_and_starts_again(house: House) -> None:
+    _, b = house.pair(TOY)
+    (house.faults("b") / "unwell").touch()
+    b.until("Standby", ready=False)
+    until(lambda: (s := house.status()) is not None and not any(w.ready for w in s.waiters), "the lock knows it, too")
+    until(lambda: b.state()["starts"] == 2, "it starts again")
+    (house.faults("b") / "unwell").unlink()
+    b.until("Standby", ready=True)
+
+
+def test_an_engine_that_makes_no_progress_is_ended(house: House) -> None:
+    a, b = house.pair(TOY, "--stall-s", "3")
+    (house.faults("a") / "stall").touch()
+    b.until("Active", ready=True)
+    assert "no step finished for 3 s" in a.said()
+    (house.faults("a") / "stall").unlink()
+    a.until("Standby", ready=True)
+
+
+@pytest.mark.parametrize("fault", ["hang_init", "hang_wake"])
+def test_the_lock_server_is_killed_in_init_or_waking_and_the_engine_goes_on(house: House, fault: str) -> None:
+    lock = house.start_lock()
+    (house.faults("a") / fault).touch()
+    a = house.shim(TOY, "a")
+    a.until("Init" if fault == "hang_init" else "Waking", processes=1 if fault == "hang_init" else 3)
+    if fault == "hang_init":
+        until(lambda: (s := house.status()) is not None and s.permits["init"].holder, "it has the permit")
+    lock.kill()
+    lock.child.wait()
+    if fault == "hang_init":
+        (house.faults("a") / fault).unlink()
+        house.start_lock()
+        a.until("Active", starts=1)
+    else:
+        house.start_lock()
+        until(lambda: house.holder() == "a", "it still holds the lock")
+        a.until("Waking", starts=1)
+
+
+def test_without_a_lock_server_an_engine_waits_and_the_probes_answer(house: House) -> None:
+    a = house.shim(TOY, "a")
+    until(lambda: a.state()["processes"] == 1, "its main process is there")
+    assert a.get("/live")[0] == 200 and a.get("/startup")[0] == 200 and a.get("/ready")[0] == 503
+    house.start_lock()
+    a.until("Active", starts=1)
+
+
+def test_the_exit_mode_is_decision_2_to_the_letter(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_init").touch()
+    a = house.shim(TOY, "a", "--restart", "exit")
+    assert a.get("/live")[0] == 503 and a.get("/startup")[0] == 503
+    (house.faults("a") / "hang_init").unlink()
+    a.until("Active")
+    assert a.get("/live")[0] == a.get("/startup")[0] == a.get("/ready")[0] == 200
+    before = a.tree()
+    a.main().kill()
+    assert a.code() == 1
+    for process in before:
+        process.wait()
+
+
+def test_a_drain_that_hangs_is_ended_at_its_bound(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_drain").touch()
+    a = house.shim(TOY, "a", "--drain-s", "1")
+    a.until("Active")
+    a.signal(signal.SIGTERM)
+    a.until("Draining")
+    until(lambda: house.endpoint() == "", "the endpoint is withdrawn first")
+    assert a.code() == 0
+
+
+def test_told_twice_it_ends_at_once(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_drain").touch()
+    a = house.shim(TOY, "a", "--drain-s", "3600")
+    a.until("Active")
+    a.signal(signal.SIGINT)
+    a.until("Draining")
+    a.signal(signal.SIGINT)
+    assert a.code() == 0
+
+
+def test_an_engine_that_refuses_its_arguments_is_not_tried_again(house: House) -> None:
+    for arguments in (("--refuse",), ("--no-such-flag",)):
+        a = house.shim(TOY, "a", arguments=arguments)
+        assert a.code() == 64
+        assert "Traceback" not in a.said()
+
+
+def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:
+    house.start_lock()
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    second = house.shim(TOY, "a")
+    assert second.code() == 1
+    last = second.said().splitlines()[-1]
+    assert "another engine-shim runs engine a here" in last and str(a.pid) in last
+    assert a.state()["deaths"] == 0
+
+
+def test_vllm_is_refused_with_a_sentence_until_it_is_there(house: House) -> None:
+    program = Program(house, "x", "engine_shim", "--engine", "vllm", "--engine-id", "a", "--run-dir", "/x")
+    house.add(program)
+    assert program.code() == 64 and "isn't part of this version yet" in program.said()
+
+
+def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:
+    house.start_lock()
+    a = house.shim(TOY, "a", "--stall-s", "3600")
+    a.until("Active")
+    a.main().signal(signal.SIGSTOP)
+    slow = [socket.create_connection(("127.0.0.1", a.port())) for _ in range(100)]
+    slow[0].sendall(b"GET /live HTTP/1.1\r\n")
+    assert a.get("/live")[0] == 200
+    assert a.get("/nothing")[0] == 404
+    for sock in slow:
+        sock.close()
+    page = a.get("/metrics")
+    assert page[0] == 200 and 'failover_engine_state{state="Active"} 1.0' in page[1]
+    assert a.descriptors() < 60
+
+
+def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_nobody_else_anything(house: House) -> None:
+    house.start_lock()
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    path = house.run_dir / places.ENGINES / places.shim_socket("a")
+    for rubbish in (b"\xff\xff\xff\xff", b"\0\0\0\4\xc1\xc1\xc1\xc1", b"\0\0\0\1\x80"):
+        with connect(path) as sock:
+            sock.sendall(rubbish)
+            sock.settimeout(20)
+            while sock.recv(4096):
+                pass
+    assert a.state()["deaths"] == 0 and a.state()["state"] == "Active"
+
+
+def test_what_a_killed_engine_leaves_in_dev_shm_goes_and_the_other_ones_stays(house: House) -> None:
+    a, b = house.pair(TOY)
+
+    def files(pid: int) -> set[str]:
+        with open(f"/proc/{pid}/maps") as maps:
+            return {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
+
+    of_a, of_b = files(a.main().pid), files(b.main().pid)
+    assert of_a and of_b
+    os.killpg(a.main().pid, signal.SIGKILL)  # with the resource tracker, which would have removed it
+    b.until("Active")
+    a.until("Standby")
+    left = set(os.listdir("/dev/shm"))
+    assert not of_a & left and of_b <= left
+
+
+def test_an_engine_can_listen_on_a_port(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    house.start_lock()
+    house.shim(TOY, "a", "--listen", f"127.0.0.1:{port}").until("Active")
+    assert house.endpoint() == f"http://127.0.0.1:{port}"
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert sock.recv(4096).endswith(b"a")
