@@ -1,0 +1,397 @@
+"""What every server has around its machine: a small server of a small machine, with real sockets and pidfds."""
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+import pytest
+
+from sidecar import callers as calling
+from sidecar import peers
+from sidecar.callers import Callers, Protocol
+from sidecar.frames import Channel, Message, close_all
+from sidecar.logs import Log
+from sidecar.processes import Processes, Unidentified
+from sidecar.rendezvous import Doorway, OpenDirectory, connect
+from sidecar.shell import Shell
+from tests.sidecar.processes import Child, no_descriptor_leaks, open_descriptors
+
+DEADLINE_S = 30.0
+
+
+class Say(Message, frozen=True):
+    text: str = ""
+    number: int = 0
+
+
+class Problem(Message, frozen=True):
+    why: str
+
+
+WIRE = msgspec.msgpack.Decoder(Say | Problem)
+
+
+class Time(NamedTuple):
+    mono: float
+    wall: float
+
+
+class Heard(NamedTuple):
+    conn: int
+    text: str
+
+
+class Answered(NamedTuple):
+    text: str
+
+
+class Reply(NamedTuple):
+    conn: int
+    text: str
+
+
+class Question(NamedTuple):
+    text: str
+
+
+class Remark(NamedTuple):
+    event: str
+    detail: dict[str, str | int | float | bool]
+    alarm: bool = False
+
+
+class Machine:
+    """Answers each word; to `ask` it asks the shell first, and to `wait` after a moment."""
+
+    def __init__(self) -> None:
+        self.deadline = float("inf")
+        self.events: list[object] = []
+
+    def handle(self, event: Any, time: Any) -> list[object]:
+        self.events.append(event)
+        if isinstance(event, Heard) and event.text == "ask":
+            return [Question("one"), Question("two"), Reply(event.conn, "asked")]
+        if isinstance(event, Heard) and event.text == "wait":
+            self.deadline = time.mono + 0.05
+            return []
+        if isinstance(event, Heard) and event.text == "note":
+            return [Remark("noted", {"by": event.conn}), Reply(event.conn, "noted")]
+        if isinstance(event, Heard):
+            return [Reply(event.conn, event.text)]
+        self.deadline = float("inf")
+        return []
+
+
+class Server(Shell):
+    machine: Machine
+
+    def __init__(self, directory: Path, name: str = "x.sock") -> None:
+        self.words = StringIO()
+        super().__init__(Log("test", stream=self.words), clock=Time, tick="tick")
+        self.machine = Machine()
+        self.shown = 0
+        self.lost = threading.Event()
+        self.callers = Callers(
+            self.loop,
+            self.log,
+            Protocol(WIRE, lambda why: Problem(why=why)),
+            frozenset(),
+            heard=self._on_message,
+            closed=lambda conn: self.feed(("closed", conn)),
+        )
+        self.doorway = Doorway(directory, name)
+        self.callers.listen(self.doorway.open())
+        self.doorway.watch(self.loop, self._lost)
+        waking, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self.loop.add(waking, self._woken)
+
+    def _lost(self) -> None:
+        self.lost.set()
+
+    def _woken(self, _: int) -> None:
+        self.loop.stopping = "the test is over"
+
+    def end(self) -> None:
+        os.write(self._waker, b"x")
+
+    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
+        close_all(descriptors)
+        if message.text == "flood":
+            for number in range(message.number):
+                self.callers.send(conn, Say(text="x" * 100_000, number=number))
+            return
+        if message.text == "connected?":
+            self.callers.send(conn, Say(text=str(self.callers.connected(message.number))))
+            return
+        self.feed(Heard(conn, message.text))
+
+    def _do_reply(self, effect: Reply) -> None:
+        self.callers.send(effect.conn, Say(text=effect.text))
+
+    def _do_question(self, effect: Question) -> None:
+        self.answer(Answered(effect.text))
+
+    def show(self) -> None:
+        self.shown += 1
+
+    def close(self) -> None:
+        self.doorway.close()
+        self.callers.close()
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        Reply: _do_reply,
+        Question: _do_question,
+        Remark: Shell.note,
+    }
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """Its loop runs in a thread of its own."""
+    server = Server(tmp_path)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    yield server
+    server.end()
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+@contextlib.contextmanager
+def caller(server: Server) -> Iterator[Channel]:
+    channel = Channel(connect(server.doorway.path), WIRE)
+    try:
+        yield channel
+    finally:
+        channel.close()
+
+
+def hear(channel: Channel) -> Any:
+    """The next message; None at the end."""
+    end = time.monotonic() + DEADLINE_S
+    while not channel.eof:
+        assert select.select([channel], [], [], end - time.monotonic())[0], "nothing comes"
+        for message, _ in channel.receive():
+            return message
+    return None
+
+
+def test_what_effects_bring_back_goes_in_before_anything_else(server: Server) -> None:
+    with caller(server) as channel:
+        channel.send(Say(text="ask"))
+        channel.send(Say(text="more"))
+        assert hear(channel).text == "asked"
+        hear(channel)
+    assert [event for event in server.machine.events if isinstance(event, Heard | Answered)] == [
+        Heard(1, "ask"),
+        Answered("one"),
+        Answered("two"),
+        Heard(1, "more"),
+    ]
+
+
+def test_a_tick_comes_when_the_machine_wanted_it(server: Server) -> None:
+    with caller(server) as channel:
+        channel.send(Say(text="wait"))
+        end = time.monotonic() + DEADLINE_S
+        while "tick" not in server.machine.events:
+            assert time.monotonic() < end
+            select.select([], [], [], 0.005)
+
+
+def test_a_line_for_the_log_is_written_when_nothing_is_urgent(server: Server) -> None:
+    with caller(server) as channel:
+        channel.send(Say(text="note"))
+        assert hear(channel).text == "noted"
+        end = time.monotonic() + DEADLINE_S
+        while "noted by=1" not in server.words.getvalue():
+            assert time.monotonic() < end
+            select.select([], [], [], 0.005)
+
+
+def test_who_does_not_read_loses_its_connection_and_nobody_else_anything(server: Server) -> None:
+    with caller(server) as deaf, caller(server) as other:
+        deaf.send(Say(text="flood", number=200))
+        other.send(Say(text="still there?"))
+        assert hear(other).text == "still there?"
+        with contextlib.suppress(ConnectionResetError):
+            while hear(deaf) is not None:
+                pass
+    assert "peer_too_slow" in server.words.getvalue()
+    assert ("closed", 1) in server.machine.events
+
+
+def test_half_a_frame_and_no_more_is_told_so_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "HALF_FRAME_S", 0.05)
+    with caller(server) as channel:
+        os.write(channel.fileno(), struct.pack(">I", 100) + b"x")
+        assert "not finished within" in hear(channel).why
+        assert hear(channel) is None
+
+
+def test_more_than_the_most_are_told_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "MOST_CONNECTIONS", 1)
+    with caller(server) as first:
+        first.send(Say(text="in"))
+        assert hear(first).text == "in"
+        with caller(server) as second:
+            assert "1 connections already" in hear(second).why
+            assert hear(second) is None
+        first.send(Say(text="still in"))
+        assert hear(first).text == "still in"
+
+
+def test_a_closed_end_is_seen_although_messages_of_it_are_unread(server: Server) -> None:
+    with caller(server) as asking:
+        with caller(server) as other:
+            other.send(Say(text="here"))
+            assert hear(other).text == "here"
+            asking.send(Say(text="connected?", number=2))
+            assert hear(asking).text == "True"
+        asking.send(Say(text="connected?", number=2))
+        assert hear(asking).text == "False"
+
+
+def test_a_killed_caller_leaves_no_descriptor(server: Server) -> None:
+    before = len(open_descriptors())
+
+    def call(say: Callable[[str], None]) -> None:
+        with caller(server) as channel:
+            channel.send(Say(text="hello"))
+            say(hear(channel).text)
+            signal.pause()
+
+    with Child(call) as child:
+        assert child.line() == "hello"
+    end = time.monotonic() + DEADLINE_S
+    while len(open_descriptors()) > before:
+        assert time.monotonic() < end
+        select.select([], [], [], 0.005)
+
+
+# -- the rendezvous ----------------------------------------------------------------------------------------------------
+
+
+def test_a_removed_socket_is_noticed(server: Server) -> None:
+    server.doorway.path.unlink()
+    assert server.lost.wait(DEADLINE_S)
+
+
+def test_another_servers_socket_in_its_place_is_noticed_and_left_alone_at_the_end(server: Server) -> None:
+    other = Doorway(server.doorway.path.parent, server.doorway.path.name)
+    listener = other.open()
+    assert server.lost.wait(DEADLINE_S)
+    assert server.doorway.replaced() and not other.replaced()
+    server.doorway.close()
+    assert server.doorway.path.exists()
+    listener.close()
+    other.close()
+    assert not server.doorway.path.exists()
+
+
+@pytest.mark.parametrize("depth", [0, 1])
+def test_a_directory_that_was_moved_away_is_noticed_also_when_its_parent_was(tmp_path: Path, depth: int) -> None:
+    directory = tmp_path / "run" / "inner"
+    directory.mkdir(parents=True)
+    server = Server(directory)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    moved = [directory, *directory.parents][depth]
+    moved.rename(tmp_path / "moved")
+    assert server.lost.wait(DEADLINE_S)
+    server.end()
+    thread.join(DEADLINE_S)
+
+
+def test_an_open_directory_knows_that_its_path_names_another(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with no_descriptor_leaks():
+        held = OpenDirectory(tmp_path / "run")
+        assert not held.replaced()
+        (tmp_path / "run").rmdir()
+        assert held.replaced()
+        (tmp_path / "run").mkdir()
+        assert held.replaced()
+        held.close()
+        held.close()
+
+
+# -- processes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    left, right = socket.socketpair()
+    with left, right:
+        yield left, right
+
+
+def processes(server: Server, pidfds: str) -> Processes:
+    return Processes(server.loop, pidfds)
+
+
+def test_one_process_has_one_identity_whichever_pidfd_names_it(
+    server: Server, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    known = processes(server, "auto")
+    if known.evidence is not peers.Evidence.PEER:
+        pytest.skip("this kernel names no peers")
+    by_peer = known.identify(pair[0], (), 1)
+    by_word = known.keep(os.pidfd_open(os.getpid()))
+    assert by_peer.process != by_word.process
+    assert (by_peer.identity, by_peer.pid) == (by_word.identity, os.getpid())
+    known.forget_all([by_peer, by_word])
+    assert known.pidfds([by_peer.process or 0]) == []
+
+
+def test_where_nobody_is_named_what_was_sent_must_be_the_sender(
+    server: Server, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    known = processes(server, "sent")
+    with no_descriptor_leaks():
+        for descriptors in ((), (os.open("/dev/null", os.O_RDONLY),), (os.pidfd_open(os.getppid()),)):
+            with pytest.raises(Unidentified):
+                known.identify(pair[0], descriptors, 1)
+        named = known.identify(pair[0], (os.pidfd_open(os.getpid()),), 1)
+        assert named.process is not None and named.pid == os.getpid()
+        known.forget(named.process)
+
+
+def test_without_pidfds_there_is_only_a_pid(server: Server, pair: tuple[socket.socket, socket.socket]) -> None:
+    with no_descriptor_leaks():
+        named = processes(server, "none").identify(pair[0], (os.open("/dev/null", os.O_RDONLY),), 1)
+    assert (named.process, named.identity, named.pid) == (None, "", os.getpid())
+
+
+def test_of_several_pidfds_all_are_kept_or_none(server: Server) -> None:
+    known = processes(server, "auto")
+    with no_descriptor_leaks():
+        with pytest.raises(Unidentified):
+            known.keep_all((os.pidfd_open(os.getpid()), os.open("/dev/null", os.O_RDONLY), os.pidfd_open(1)))
+        known.forget_all(known.keep_all((os.pidfd_open(os.getpid()), os.pidfd_open(1))))
+
+
+def test_a_death_is_told_once_and_can_be_seen_before(server: Server) -> None:
+    known = processes(server, "auto")
+    told = threading.Semaphore(0)
+    with Child(lambda say: signal.pause()) as child:
+        named = known.keep(os.pidfd_open(child.pid))
+        assert named.process is not None
+        assert not known.is_dead(named.process)
+        known.on_death(named.process, told.release)
+        child.kill()
+        assert known.is_dead(named.process)
+        assert told.acquire(timeout=DEADLINE_S)
+        assert not told.acquire(timeout=0.1)
+    known.forget(named.process)
+    assert known.is_dead(named.process)
