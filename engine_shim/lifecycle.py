@@ -48,7 +48,7 @@ LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
 STUCK_S = 10.0
 """So long nothing of a killed tree should be left."""
-LATE_BEATS = 5
+LATE_BEATS = 3
 EX_USAGE = 64
 
 STEPS = {
@@ -231,9 +231,10 @@ class Lifecycle:
             self._say_if_stuck(event)
             return
         self.tree, self._look_at = Tree.NONE, math.inf
-        if self.number:
-            self._out += [e.Forget(sorted(self.processes)), e.CleanUp()]
+        if self.processes:
+            self._out.append(e.Forget(sorted(self.processes)))
             self.processes, self.main = set(), None
+        self._out.append(e.CleanUp())
         if self._ends_for_good:
             self._exit()
             return

@@ -31,7 +31,7 @@ def test_nothing_is_started_before_an_earlier_tree_of_that_name_is_proven_gone()
     assert kinds(bench.feed(e.Started())) == ["KillTree", "Look"]
     assert kinds(bench.feed(e.Looked(0, True))) == []
     assert "Start" not in kinds(bench.wait(3.0))
-    assert kinds(bench.gone()) == ["Start"]
+    assert kinds(bench.gone()) == ["CleanUp", "Start"]
 
 
 @pytest.mark.parametrize("state", LIVING)

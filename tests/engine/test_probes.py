@@ -52,9 +52,9 @@ def test_a_state_that_lasts_longer_than_it_may_is_not_live(state: State, bound_s
 
 def test_a_silent_standby_is_not_ready_long_before_it_is_ended() -> None:
     bench = Bench(stall_s=60.0).begin().to(State.STANDBY)
-    assert probes.ready(bench.machine, bench.now + 4.0).ok
-    assert not probes.ready(bench.machine, bench.now + 6.0).ok
-    assert probes.live(bench.machine, bench.now + 6.0).ok
+    assert probes.ready(bench.machine, bench.now + 2.0).ok
+    assert not probes.ready(bench.machine, bench.now + 4.0).ok
+    assert probes.live(bench.machine, bench.now + 4.0).ok
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
