@@ -405,6 +405,8 @@ class ClientMachine:
 
     def _problem(self, why: str) -> None:
         """We said something that this server won't have. The connection ends; what it was about is over."""
+        if self._awaiting is Awaiting.RETURN:
+            self._not_taken_back(why)  # and never will be: the memory is of another device, say
         if self._wish is not None:
             self._drop_wish()
         self._make = self._publish = self._sealed = None

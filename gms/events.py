@@ -46,8 +46,8 @@ class Config(msgspec.Struct, frozen=True):
 class Started(msgspec.Struct, frozen=True):
     record: Record | None
     unreadable: str = ""
-    """What is in the file is no record. It stays there until something is written, so that a second crash doesn't turn
-    it into a server that knows of nothing.
+    """What is in the file is no record; or such a file was kept aside, and nothing was written since. A second crash
+    must not make a server that knows of nothing.
     """
     generation_floor: int = 0
     """Generations begin above it, so that they grow even where the file was lost."""

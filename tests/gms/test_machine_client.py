@@ -321,3 +321,15 @@ def test_what_is_out_of_turn_is_refused_here_already() -> None:
         told = program.last(c.No)
         assert isinstance(told, c.No) and told.reason == "not_now"
     assert program.machine.doing is c.Doing.READING
+
+
+def test_what_a_server_will_never_take_back_is_stale_and_not_tried_for_ever() -> None:
+    program = Program()
+    program.sleeps()
+    program.feed(c.Disconnected())
+    program.comes_in(5, HASH, recovering=True)
+    program.hears(m.Problem(why="HandBack: slab 0: no memory of this device"))
+    assert program.count(c.Stale) == 1 and program.last(c.LetGo) == c.LetGo(5)
+    program.feed(c.Disconnected())
+    program.comes_in(5, HASH, recovering=True)
+    assert sum(isinstance(message, m.HandBack) for message in program.said) == 1

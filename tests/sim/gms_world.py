@@ -147,6 +147,8 @@ class Engine:
             if self.mapped:
                 self.stale = True
                 process.after(rng.random() * 0.02, self._give_up if rng.random() < 0.3 else process.exit)
+            else:
+                process.after(rng.random() * 2, self._wake)
 
     def _refused(self, no: c.No) -> None:
         rng, process, machine = self.world.rng, self.process, self.client.machine
@@ -220,7 +222,8 @@ class Engine:
         if self.client.machine.doing is c.Doing.READING:
             self._unmap()
             self.client.feed(c.Sleep())
-            self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
+            if self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
+                self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
 
     def _wake(self) -> None:
         if self.client.machine.doing is c.Doing.NOTHING and not self.stale:
@@ -238,6 +241,10 @@ class Engine:
             and self.client.machine.doing is c.Doing.WRITING
             and not self.client.machine.commits
         )
+
+    @property
+    def waits_to_write(self) -> bool:
+        return self.role == "deployer" and self.client.machine.doing is c.Doing.WAITING
 
     @property
     def is_reader(self) -> bool:
@@ -497,7 +504,9 @@ class GmsWorld:
             self.note_fault("somebody else takes device memory")
             kernel.devices[DEVICE].foreign_bytes = rng.choice((30, 60, 95))
             kernel.after(rng.random() * 1.5, self._foreign_gone)
-        elif roll < 0.87 and living:
+        elif roll < 0.84 and server is not None:
+            self._dead_waiter(server)
+        elif roll < 0.88 and living:
             self._fork(rng.choice(living))
         elif roll < 0.95:
             self._impostor()
@@ -505,6 +514,20 @@ class GmsWorld:
             self.note_fault("everything is killed at once")
             for process in [*(engine.process for engine in living), *([server.process] if server else [])]:
                 kernel.kill(process)
+
+    def _dead_waiter(self, server: SimGms) -> None:
+        """The server finds both at once: those who kept a writer out have gone, and the writer has died."""
+        waiting = [engine for engine in self.engines if engine.alive and engine.waits_to_write]
+        if not waiting or server.process.stopped:
+            return
+        victim = self.rng.choice(waiting)
+        self.note_fault(f"{victim.process} dies while it waits, unnoticed")
+        self.kernel.stop(server.process)
+        for engine in self.engines:
+            if engine.alive and not engine.process.stopped:
+                engine.process.after(0.0, engine._sleep)
+        self.kernel.kill(victim.process)
+        self.kernel.after(0.5, lambda: self.kernel.cont(server.process) if server.process.alive else None)
 
     def _spoil(self, how: str) -> None:
         before = self.on_disk()
@@ -517,9 +540,10 @@ class GmsWorld:
                 self.kernel.files.unlink(FILE)
         except FileNotFoundError:
             return
+        self.blind = self.blind or how == "unlink"
         if self.on_disk() != before:
             self.spoiled, self.last_given = True, 0
-            self.blind = self.blind or how == "unlink" or self.on_disk() is not None
+            self.blind = self.blind or self.on_disk() is not None
             if before is not None:
                 self.over_since[before.generation] = "a spoiled file"
         self.note_fault(f"{how} the file")
