@@ -70,7 +70,7 @@ class Answer:
             return Piece(self._tell(end), (token,), "stop", string)
         if self.count >= self._question.max_tokens:
             return Piece(self._tell(len(self._tail)), (token,), "length")
-        text = self._tell(len(self._tail) - self._hold)
+        text = self._tell(max(self._told, len(self._tail) - self._hold))
         past = max(0, len(self._tail) - self._window)
         self._tail = self._tail[past:]
         self._told -= past
@@ -83,7 +83,7 @@ class Answer:
 
     def _tell(self, end: int) -> str:
         text = self._tail[self._told : end]
-        self._told = max(self._told, end)
+        self._told = end
         return text
 
     def _stopped(self) -> tuple[str, int] | None:

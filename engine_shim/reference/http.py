@@ -201,6 +201,9 @@ class _Connection(asyncio.Protocol):
             if isinstance(event, h11.Request):
                 self._request = event
                 self._body.clear()
+                if sum(len(name) + len(value) for name, value in event.headers) > self._limits.header_bytes:
+                    # h11 looks only at headers that aren't all there yet: it depends on how they come
+                    self._refuse(431, f"the headers of a request may have {self._limits.header_bytes} bytes")
                 said = dict(event.headers).get(b"content-length", b"0")
                 if len(said) > 18 or int(said) > self._limits.body_bytes:
                     self._too_large()

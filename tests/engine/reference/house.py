@@ -40,10 +40,17 @@ class Split:
             self.parts.append(Part(shape, arrays, cache, rank, ranks))
 
     def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
-        return np.sum([part.attend(layer, x, start, blocks) for part in self.parts], axis=0, dtype=np.float32)
+        return _sum([part.attend(layer, x, start, blocks) for part in self.parts])
 
     def feed(self, layer: int, x: Floats) -> Floats:
-        return np.sum([part.feed(layer, x) for part in self.parts], axis=0, dtype=np.float32)
+        return _sum([part.feed(layer, x) for part in self.parts])
+
+
+def _sum(parts: Sequence[Floats]) -> Floats:
+    result = parts[0]
+    for part in parts[1:]:
+        result += part
+    return result
 
 
 def model(shape: Shape, arrays: Mapping[str, Floats], ranks: int = 1) -> Model:
@@ -97,7 +104,8 @@ class Client:
             self._more()
         head, _, self._unread = self._unread.partition(b"\r\n\r\n")
         first, *rest = head.decode().split("\r\n")
-        return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in rest)
+        pairs = (line.partition(": ") for line in rest)
+        return int(first.split()[1]), {name.lower(): value for name, _, value in pairs}
 
     def answer(self) -> tuple[int, Any]:
         """Status and body, which is JSON or nothing."""
