@@ -44,7 +44,8 @@ from gms import messages as m
 from gms.layout import structure_hash
 
 RETRY_FIRST_S = 0.005
-RETRY_MOST_S = 0.1
+RETRY_MOST_S = 0.01
+"""The weights stand again once their readers are back: a new server should not wait for them. It is a cheap call."""
 STEADY_S = 1.0
 """A connection that lasted so long is made again at once; a shorter one is waited for longer and longer."""
 GRACE_S = 0.5
@@ -401,7 +402,8 @@ class ClientMachine:
         if self._sealed is not None and there != (self._sealed.generation, self._sealed.hash):
             self._lose("the server went away before the commit was on disk")
         self._returned = self.kept is None and self._sealed is None
-        self._out.append(Changed(message.generation if not message.recovering else 0, message.hash))
+        now = (0, "") if message.recovering else there
+        self._out.append(Changed(*now))
 
     def _problem(self, why: str) -> None:
         """We said something that this server won't have. The connection ends; what it was about is over."""
