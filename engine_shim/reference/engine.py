@@ -144,10 +144,12 @@ class ReferenceEngine:
         service.call(service.open)
 
     def stop(self) -> None:
-        if self._service is not None and self._server is not None:
-            with contextlib.suppress(TimeoutError):  # a worker that doesn't answer keeps the loop: it ends with it
-                self._service.call(self._server.close)
-            self._service.stop()
+        """May be called again."""
+        service, self._service = self._service, None
+        if service is not None and self._server is not None:
+            with contextlib.suppress(TimeoutError):  # a worker that doesn't answer holds the loop: it ends with us
+                service.call(self._server.close)
+            service.stop()
         if self._door is not None:
             self._door.close()
             self._door = None

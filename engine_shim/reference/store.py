@@ -59,11 +59,13 @@ class GmsStore:
         writes: bool,
         timeout_s: float,
     ) -> None:
-        self._stale = ""
-        self._client = GmsClient(run_dir, device, engine_id, memory=memory, on_lost=self._lost)
+        self._latest = ""
+        """The hash of the layout that there is now."""
+        self._client = GmsClient(run_dir, device, engine_id, memory=memory, on_change=self._changed)
         try:
             granted = self._client.write_or_read(timeout_s) if writes else self._client.read(timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
+            self._latest = self._reader.hash  # nobody tells a writer of its own commit
             self.arrays: Mapping[str, Floats] = _bound(self._reader, shape)
         except BaseException:
             self._client.close()
@@ -71,7 +73,10 @@ class GmsStore:
 
     @property
     def well(self) -> bool:
-        return not self._stale
+        """The layout that it needs stands, or is what a server that is new waits for. A hash and not a generation: the
+        same layout, committed again, will do.
+        """
+        return self._latest == self._reader.hash
 
     def sleep(self) -> None:
         self._reader.sleep()
@@ -84,8 +89,8 @@ class GmsStore:
         self.arrays = {}
         self._client.close()
 
-    def _lost(self, why: str) -> None:
-        self._stale = why
+    def _changed(self, generation: int, hash: str) -> None:
+        self._latest = hash
 
 
 class OwnStore:
