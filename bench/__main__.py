@@ -7,15 +7,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, handoff, rest, stage
+from bench import acquire, handoff, rest, stage, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
 examples:
-  python -m bench                          everything, in under three minutes
+  python -m bench                          everything, in about five minutes
   python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
   python -m bench --only handoff           one of: {names}
   python -m bench --rounds 1000 --only handoff --only acquire
@@ -36,10 +36,24 @@ class Size:
     start_rounds: int
     connections: int
     rest_s: float
+    weights_bytes: int = 4 << 30
+    tensors: int = 10_000
+    heavy_rounds: int = 10
+    """Of what takes a new process each."""
 
 
 FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
-QUICK = Size(rounds=5, disk_rounds=3, crowd_rounds=3, start_rounds=2, connections=50, rest_s=0.3)
+QUICK = Size(
+    rounds=5,
+    disk_rounds=3,
+    crowd_rounds=3,
+    start_rounds=2,
+    connections=50,
+    rest_s=0.3,
+    weights_bytes=64 << 20,
+    tensors=500,
+    heavy_rounds=2,
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,12 @@ BENCHES: dict[str, Bench] = {
     "start": lambda w, n: rest.measure_start(w.tmpfs, n.start_rounds),
     "acquire": lambda w, n: acquire.measure(w.tmpfs, "tmpfs", n.rounds, on_disk=False),
     "acquire-disk": lambda w, n: acquire.measure(w.disk, "disk", n.disk_rounds, on_disk=True),
+    "weights-bind": lambda w, n: weights.measure_bind(w.tmpfs, n.weights_bytes, n.tensors, n.disk_rounds),
+    "weights-wake": lambda w, n: weights.measure_wake(w.tmpfs, n.weights_bytes, n.tensors, n.rounds),
+    "weights-read": lambda w, n: weights.measure_read(w.tmpfs, n.weights_bytes, n.tensors),
+    "weights-publish": lambda w, n: weights.measure_publish(w.tmpfs, n.weights_bytes, n.tensors),
+    "weights-request": lambda w, n: weights.measure_request(w.tmpfs, n.rounds),
+    "weights-back": lambda w, n: weights.measure_hand_back(w.tmpfs, n.weights_bytes, n.tensors, n.heavy_rounds),
 }
 
 
@@ -66,7 +86,8 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     size = QUICK if options.quick else FULL
     if options.rounds:
-        size = Size(options.rounds, options.rounds, options.rounds, options.rounds, size.connections, size.rest_s)
+        n = options.rounds
+        size = replace(size, rounds=n, disk_rounds=n, crowd_rounds=n, start_rounds=n, heavy_rounds=n)
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1
@@ -105,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
-        description="The lock's benchmarks: each a ratio to a floor measured in the same run.",
+        description="The benchmarks: each a ratio to a floor measured in the same run.",
         epilog=EXAMPLES.format(names=", ".join(BENCHES)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
