@@ -206,10 +206,12 @@ def test_a_client_whose_socket_stays_open_in_a_child_is_gone_when_it_dies(contai
         if child == 0:
             signal.pause()
         say(str(child))
+        signal.pause()
 
     with Child(read) as child:
         heir = int(child.line())
         assert container.status().state == "RW"
+        child.kill()
     try:
         container.shows(state="EMPTY", clients=[])
         assert not dead(heir)

@@ -167,23 +167,28 @@ def server(tmp_path: Path) -> Iterator[Server]:
     assert not thread.is_alive()
 
 
+class Caller(Channel):
+    def __init__(self, path: Path) -> None:
+        super().__init__(connect(path), WIRE)
+        self.inbox: list[Any] = []
+
+
 @contextlib.contextmanager
-def caller(server: Server) -> Iterator[Channel]:
-    channel = Channel(connect(server.doorway.path), WIRE)
+def caller(server: Server) -> Iterator[Caller]:
+    channel = Caller(server.doorway.path)
     try:
         yield channel
     finally:
         channel.close()
 
 
-def hear(channel: Channel) -> Any:
+def hear(channel: Caller) -> Any:
     """The next message; None at the end."""
     end = time.monotonic() + DEADLINE_S
-    while not channel.eof:
-        assert select.select([channel], [], [], end - time.monotonic())[0], "nothing comes"
-        for message, _ in channel.receive():
-            return message
-    return None
+    while not channel.inbox and not channel.eof:
+        assert select.select([channel], [], [], max(0.0, end - time.monotonic()))[0], "nothing comes"
+        channel.inbox += [message for message, _ in channel.receive()]
+    return channel.inbox.pop(0) if channel.inbox else None
 
 
 def test_what_effects_bring_back_goes_in_before_anything_else(server: Server) -> None:
