@@ -130,6 +130,8 @@ def publish(
     If it fails after that, what was moved stays where it is until the process ends, in memory that nobody shares.
     """
     pieces = list(_pieces(find(module), private, shared))
+    if not pieces:
+        raise CannotPublish("the module has no tensors")
     packing = pack([piece.size for piece in pieces], granularity=writer.granularity, slab_bytes=slab_bytes)
     device = torch_device(writer.device)
     tensors: list[documents.Tensor] = []

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,12 +282,6 @@ def test_a_parameters_class_and_what_hangs_on_it_stay(here: Here) -> None:
     assert not adopted.weight.requires_grad
 
 
-def test_a_module_without_tensors_is_published_and_adopted(here: Here) -> None:
-    reader = publish(nn.Module(), here)
-    assert reader.layout.tensors == ()
-    adopt(nn.Module(), reader)
-
-
 def test_an_address_becomes_a_tensor_and_its_block_is_given_back() -> None:
     memory = ctypes.create_string_buffer(bytes(range(64)))
     tensor = raw_bytes(ctypes.addressof(memory), 64, torch_device("host:0"))
@@ -305,3 +300,59 @@ def resident(what: str) -> int:
         if line.startswith(what):
             return int(line.split()[1]) << 10
     raise AssertionError(f"no {what}")
+
+
+def test_through_a_real_server_a_module_is_published_slept_on_and_adopted() -> None:
+    from tests.gms.live import House
+
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        house = House(Path(directory))
+        house.start()
+        try:
+            model = Counted().eval()
+            tokens = torch.arange(5)
+            said = model(tokens)
+            with house.client("loader").write(10) as writer:
+                mine = publish(model, writer, private=["*.running_*", "*.num_batches_tracked"])
+            assert torch.equal(model(tokens), said), "the publisher's views are good after the commit"
+            reader = house.client("other").read(10)
+            adopted = adopt(meta(), reader).eval()
+            assert torch.equal(adopted(tokens), said)
+            reader.sleep()
+            reader.wake(10)
+            assert torch.equal(adopted(tokens), said), "and after a nap, at the same addresses"
+            mine.close()
+        finally:
+            house.close()
+
+
+def test_what_was_moved_stays_good_when_the_commit_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gms.client import Lost
+    from tests.gms.live import House
+
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        house = House(Path(directory))
+        house.start()
+        try:
+            model = nn.Linear(8, 8)
+            before = model.weight.detach().clone()
+            client = house.client("loader")
+            with pytest.raises(Lost), client.write(10) as writer:
+                create = writer.create
+
+                def create_and_kill(size: int) -> int:
+                    slab = create(size)
+                    house.kill()
+                    return slab
+
+                monkeypatch.setattr(writer, "create", create_and_kill)
+                publish(model, writer)
+            assert torch.equal(model.weight, before)
+        finally:
+            del model
+            house.close()
+
+
+def test_a_module_without_tensors_cannot_be_published(here: Here) -> None:
+    with pytest.raises(CannotPublish, match="no tensors"):
+        publish(nn.Module(), here)
