@@ -120,6 +120,8 @@ class LockSeen(msgspec.Struct, frozen=True):
     holder: str
     """The tree that holds it; empty: nobody."""
     fencing: bool = False
+    serves: bool = False
+    """It has said where."""
     redundant: bool = False
     """Somebody serves, and somebody else is ready to."""
 

@@ -23,7 +23,8 @@ The rules:
     `stall_s`, or work queued and no step for that long, is the end of the tree. So is an engine that says itself that
     it isn't well, for `UNWELL_S`: a sleeper whose weights are gone, say.
  6. In place: it is started again, at once after the first failure, then after longer and longer pauses. Having served,
-    or having been ready for a while, makes a next failure the first again. With `exit`: the shim ends instead.
+    or having been ready for a while, makes a next failure the first again. One that held the lock first leaves the
+    processors to its successor, for a moment. With `exit`: the shim ends instead.
  7. Told to end: an engine that serves drains, within `drain_s`; any other has nothing to lose, and is killed. Told
     again, it is killed. Nobody waits then for anything but our own processes: the next start has rule 1.
  8. An engine that says that it was called wrongly (exit code 64) isn't started again: that takes a person.
@@ -46,6 +47,8 @@ BACK_OFF_FIRST_S = 0.5
 BACK_OFF_MOST_S = 60.0
 LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
+HANDOFF_S = 0.25
+"""Unless the successor serves before: a start that takes a processor meanwhile shows in everybody's handoff."""
 STUCK_S = 10.0
 """So long nothing of a killed tree should be left."""
 LATE_BEATS = 3
@@ -238,7 +241,7 @@ class Lifecycle:
         if self._ends_for_good:
             self._exit()
             return
-        self.restart_at = self._now + self.back_off_s
+        self.restart_at = self._now + max(self.back_off_s, HANDOFF_S if self.token else 0.0)
         if self.back_off_s:
             self._note("back_off", seconds=self.back_off_s, failures=self.failures)
 
@@ -367,6 +370,8 @@ class Lifecycle:
 
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         self.redundant = event.redundant
+        if self.tree is Tree.NONE and event.serves and event.holder != self.name and not self.back_off_s:
+            self.restart_at = self._now
         if self.state is not State.STANDBY:
             return
         if event.holder and event.holder != self.name:

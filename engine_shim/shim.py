@@ -267,6 +267,7 @@ class Shim(Shell):
                     e.LockSeen(
                         f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
                         status.state == "FENCING",
+                        holder is not None and bool(holder.endpoint),
                         status.state == "HELD" and any(waiter.ready for waiter in status.waiters),
                     )
                 )

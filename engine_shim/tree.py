@@ -18,15 +18,20 @@ from sidecar.lifelock import LifeProbe, LocksUnsupported
 HANDLED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def start(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """In a session of its own: Ctrl-C is for the shim, and the group can be killed. From the main thread, with which
-    the child dies. Raises OSError.
+def start(command: Sequence[str], environment: Mapping[str, str], *, output: int = -1) -> int:
+    """In a session of its own: Ctrl-C is for its parent, and the group can be killed. From the main thread, with which
+    the child dies. `output`: a descriptor for what it says; else where its parent's goes. Raises OSError.
     """
+    files: list[tuple[int, ...] | tuple[int, int, str, int, int]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
+    ]
+    if output >= 0:
+        files += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
     return os.posix_spawn(
         command[0],
         list(command),
         dict(environment),
-        file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)],
+        file_actions=files,
         setsid=True,
         setsigmask=(),
         setsigdef=(*HANDLED, signal.SIGPIPE, signal.SIGCHLD),

@@ -4,7 +4,7 @@ import pytest
 
 from engine_shim import events as e
 from engine_shim.events import Restart, State
-from engine_shim.lifecycle import BACK_OFF_MOST_S, DRAIN_MARGIN_S, STEADY_S, STEPS, UNWELL_S, Tree
+from engine_shim.lifecycle import BACK_OFF_MOST_S, DRAIN_MARGIN_S, HANDOFF_S, STEADY_S, STEPS, UNWELL_S, Tree
 from tests.engine.bench import CONN, MAIN, WORKER, Bench, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
@@ -49,6 +49,7 @@ def test_the_next_start_waits_until_nothing_is_left(state: State, left: e.Looked
     assert kinds(bench.said).count("Look") > 30, "it looks again and again, and kills what is left"
     assert any(isinstance(x, e.Note) and x.event == "not_gone" and x.alarm for x in bench.said)
     bench.gone()
+    bench.wait(HANDOFF_S)
     assert kinds(bench.said)[-3:] == ["Forget", "CleanUp", "Start"]
 
 
@@ -57,6 +58,7 @@ def test_what_a_tree_left_is_removed_before_the_next_start_and_not_before_the_pr
     bench.feed(e.Ended(-9))
     assert "CleanUp" not in kinds(bench.said)
     bench.gone()
+    bench.wait(HANDOFF_S)
     said = kinds(bench.said)
     assert said.index("CleanUp") < said.index("Start")
 
@@ -167,6 +169,7 @@ def test_exit_code_64_means_nothing_later_on(state: State) -> None:
     bench = at(state)
     bench.feed(e.Ended(64))
     bench.gone()
+    bench.wait(HANDOFF_S)
     assert kinds(bench.said)[-1] == "Start"
 
 
@@ -280,7 +283,21 @@ def test_having_served_makes_the_next_failure_the_first_again() -> None:
     bench = at(State.INIT)
     pauses(bench, 5)
     bench.to(State.ACTIVE)
-    assert pauses(bench, 2) == [0.0, 0.5]
+    assert pauses(bench, 2) == [HANDOFF_S, 0.5]
+
+
+@pytest.mark.parametrize("state", [State.WAKING, State.ACTIVE, State.DRAINING])
+def test_one_that_held_the_lock_leaves_its_successor_the_processors(state: State) -> None:
+    for serves in (False, True):
+        bench = at(state)
+        bench.feed(e.Ended(-9))
+        bench.gone()
+        bench.feed(e.LockSeen(bench.machine.name, serves=True))
+        assert "Start" not in kinds(bench.said)
+        bench.feed(e.LockSeen("engine-b.1", serves=serves))
+        assert ("Start" in kinds(bench.said)) is serves
+        bench.wait(HANDOFF_S)
+        assert "Start" in kinds(bench.said)
 
 
 def test_having_been_ready_for_a_while_too() -> None:
@@ -341,7 +358,8 @@ def test_the_time_to_restore_redundancy_runs_from_the_death_to_the_next_standby(
     bench = at(State.ACTIVE)
     bench.feed(e.Ended(-9))
     bench.gone()
-    bench.feed(e.Ended(-9), after_s=2.0)
+    bench.wait(HANDOFF_S)
+    bench.feed(e.Ended(-9), after_s=2.0 - HANDOFF_S)
     bench.gone()
     bench.wait(1.0)
     bench.register()

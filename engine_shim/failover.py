@@ -1,0 +1,154 @@
+"""`failover`: the command that runs a whole pair on one machine or in one container. Settings, and a sentence for what
+a person can put right; the work is in `up.py` and `pair.py`.
+"""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from engine_shim import engines, pair
+from engine_shim.events import Restart
+from engine_shim.pair import PairError
+from engine_shim.up import CannotStart, Options, Up
+from sidecar import process
+from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
+
+EXAMPLES = """\
+examples:
+  failover up                                       two reference engines in host memory
+  failover up --capacity 2GiB -- --preset medium    a larger model; behind -- is the engine's own
+  failover status                                   who serves, who is ready, where
+  failover kill active                              SIGKILL, and what follows
+  failover down
+
+Everything is one process tree: if the machine or the container ends, both engines do. Two pods don't have that limit.
+"""
+
+
+def default_run_dir() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime and os.path.isdir(runtime):
+        return Path(runtime) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{os.getuid()}")
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    """`none`: for engines of one's own that need no GMS."""
+    if text == "none":
+        return ()
+    found = tuple(text.split(","))
+    for device in found:
+        kind, _, rest = device.partition(":")
+        if device != "cuda" and not device.startswith("GPU-") and (kind != "host" or not rest or "/" in rest):
+            raise BadValue(f"{device!r} is no device; allowed: host:NAME such as host:0, cuda, or GPUs by UUID")
+    if len(set(found)) < len(found):
+        raise BadValue(f"{text!r} names a device twice")
+    return found
+
+
+def _size(text: str) -> str:
+    size_bytes(text)
+    return text
+
+
+def parser() -> Parser:
+    p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
+
+    def command(word: str, what: str, **more: Any) -> Parser:
+        it: Parser = commands.add_parser(word, help=what, description=what, **more)
+        it.setting(
+            "--run-dir",
+            parse=Path,
+            default=default_run_dir(),
+            metavar="DIR",
+            help="where everything of this pair is",
+        )
+        return it
+
+    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES)
+    up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
+    up.setting(
+        "--engine",
+        default="reference",
+        parse=engines.kind,
+        metavar="ENGINE",
+        help="reference, vllm (not in this version yet), or MODULE:FACTORY for one of your own",
+    )
+    up.setting(
+        "--devices",
+        default="host:0",
+        parse=_devices,
+        metavar="DEVICE,...",
+        help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none",
+    )
+    up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
+    up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
+    up.setting("--stall-s", default=60, parse=seconds, metavar="S", help="as for engine-shim")
+    up.setting("--waking-timeout-s", default=60, parse=seconds, metavar="S", help="as for engine-shim")
+    up.setting("--init-timeout-s", default=7200, parse=seconds, metavar="S", help="as for engine-shim")
+    up.setting("--drain-s", default=20, parse=seconds, metavar="S", help="as for engine-shim")
+    up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+
+    status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody; 3: "
+                     "nothing runs here.")  # fmt: skip
+    status.add_argument("--json", action="store_true", help="for programs")
+    down = command("down", "End the pair that failover up runs, and wait for it.")
+    down.setting("--timeout-s", default=pair.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
+    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.")
+    kill.add_argument("--anyway", action="store_true", help="though nobody is ready to take over")
+    kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
+    return p
+
+
+def _two_names(text: str) -> tuple[str, ...]:
+    found = tuple(name(word) for word in text.split(","))
+    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms"} & set(found):
+        raise BadValue(f"{text!r} isn't two names such as a,b")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    run_dir = options.run_dir.absolute()
+    try:
+        if options.command == "up":
+            return _up(options, run_dir)
+        if options.command == "status":
+            return pair.show(run_dir, options.json)
+        if options.command == "down":
+            pair.down(run_dir, options.timeout_s)
+        else:
+            pair.kill_active(run_dir, options.anyway)
+    except (CannotStart, PairError) as error:
+        print(f"failover: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _up(options: Any, run_dir: Path) -> int:
+    if options.engine == "reference":
+        wrong = [device for device in options.devices if not device.startswith("host:")]
+        if wrong or not options.devices:
+            raise CannotStart(f"the reference engine computes in host memory: --devices host:0, not {wrong or 'none'}")
+    process.raise_descriptor_limit()
+    shim: list[str] = ["--restart", Restart.IN_PLACE.value]
+    for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
+        shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    wanted = Options(
+        run_dir,
+        options.engine,
+        options.devices,
+        options.capacity,
+        options.engine_ids,
+        tuple(shim),
+        tuple(options.arguments),
+    )
+    return Up(wanted).run()
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(main())

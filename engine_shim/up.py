@@ -1,0 +1,195 @@
+"""`failover up`: lock server, GMS and both engines as one process tree, with one Ctrl-C.
+
+    lock    who may be awake                 restarted in place, as its container would be
+    gms     who owns the weights             the same
+    a, b    the shims of the two engines     the same; each restarts its own engine
+
+The engines are started when the other two are ready. Told to end: the shims first (whoever serves drains), then the
+rest; told again, all at once. Children die with this process, however that ends: it is one failure domain, and where
+that won't do there is the pod.
+
+What this file may not do: know anything of the lock, of GMS or of an engine that isn't in their command lines.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from engine_shim.nursery import Child, Nursery
+from lockserver.onlooker import OnlookerError, watch_forever
+from sidecar.durable import AlreadyLocked, DirectoryLock
+
+UP_LOCK = "up.lock"
+LOCK, GMS = "lock", "gms"
+REST_END_S = 5.0
+"""How long lock server and GMS may take to end; they have nothing to finish."""
+POLL_S = 0.02
+EX_USAGE = 64
+
+
+class CannotStart(Exception):
+    """Something that a person can put right."""
+
+
+@dataclass(frozen=True)
+class Options:
+    run_dir: Path
+    engine: str
+    devices: tuple[str, ...]
+    capacity: str
+    engine_ids: tuple[str, ...]
+    shim: tuple[str, ...]
+    """More of the shims' own settings."""
+    arguments: tuple[str, ...]
+
+
+def children(options: Options) -> list[Child]:
+    place = ("--run-dir", str(options.run_dir))
+    on_host = any(device.startswith("host:") for device in options.devices)
+    memory = "host" if on_host else "auto" if options.devices else "none"
+    found = [Child(LOCK, ("lockserver", *place, "--memory", memory))]
+    if options.devices:
+        size = ("--capacity", options.capacity) if on_host else ()
+        found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
+    arguments = options.arguments
+    if options.engine == "reference" and "--devices" not in arguments:
+        arguments = ("--devices", ",".join(options.devices), *arguments)
+    for number, engine_id in enumerate(options.engine_ids):
+        role = "shadow" if number else "primary"
+        who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role)
+        found.append(
+            Child(engine_id, ("engine_shim", *who, *place, "--probe", "127.0.0.1:0", *options.shim, "--", *arguments))
+        )
+    return found
+
+
+class Up:
+    def __init__(self, options: Options) -> None:
+        """Raises CannotStart."""
+        self.options = options
+        run_dir = options.run_dir
+        try:
+            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if run_dir.stat().st_uid != os.getuid():
+                raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
+            self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
+        except AlreadyLocked as error:
+            raise CannotStart(
+                f"failover up runs already in {run_dir} (process {error.pid}); failover status shows it, "
+                "failover down ends it, another --run-dir is another pair"
+            ) from None
+        except OSError as error:
+            raise CannotStart(f"{run_dir} can't be used: {error.strerror}; give another --run-dir") from None
+        named = children(options)
+        self._width = max(len(child.name) for child in [*named, Child("up", ())])
+        self._nursery = Nursery(named, self.say)
+        self._base = [child for child in named if child.name in (LOCK, GMS)]
+        self._shims = [child for child in named if child.name not in (LOCK, GMS)]
+        for child in self._shims:
+            child.start_at = float("inf")
+        self._told: list[signal.Signals] = []
+        self._code = 0
+        self._news: deque[str] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def say(self, name: str, line: str) -> None:
+        try:
+            print(f"{name:<{self._width}} | {line}", flush=True)
+        except (OSError, ValueError):
+            return  # nobody reads it any more; the engines serve on
+
+    def run(self) -> int:
+        self._mind_signals()
+        loop = self._nursery.loop
+        loop.add(self._bell, self._on_news)
+        threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
+        self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
+        self._until(self._base_ready, poll_s=POLL_S)
+        for child in self._shims:
+            child.start_at = 0.0
+        self._until(lambda: False)
+        return self._end()
+
+    def _until(self, done: Callable[[], bool], poll_s: float = float("inf")) -> None:
+        while not self._told and self._nursery.hopeless is None and not done():
+            self._nursery.turn(time.monotonic() + poll_s)
+
+    def _base_ready(self) -> bool:
+        """Their sockets are there. Left over from an earlier run they may be too early; the engines wait, too."""
+        run_dir = self.options.run_dir
+        if not (run_dir / "lock.sock").exists():
+            return False
+        gms = run_dir / "gms"
+        named = [device for device in self.options.devices if device.startswith("host:")]
+        if not named and self.options.devices:
+            return any(gms.glob("*.sock"))
+        return all((gms / f"{device}.sock").exists() for device in named)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    def _end(self) -> int:
+        nursery = self._nursery
+        if nursery.hopeless is not None:
+            child = nursery.hopeless
+            self.say("up", f"{child.name} can't be started: see what it says above")
+            self._code = child.code or 1
+        else:
+            self.say("up", f"{self._told[0].name}: an engine that serves drains now; once more ends everything at once")
+        told = len(self._told)
+        nursery.tell(self._shims, signal.SIGTERM)
+        while any(child.pid for child in self._shims) and len(self._told) <= told:
+            nursery.turn(float("inf"))
+        nursery.tell(self._shims, signal.SIGKILL)
+        nursery.tell(self._base, signal.SIGTERM)
+        until = time.monotonic() + REST_END_S
+        while nursery.living and time.monotonic() < until and len(self._told) <= told:
+            nursery.turn(until)
+        nursery.tell(nursery.living, signal.SIGKILL)
+        while nursery.living:
+            nursery.turn(float("inf"))
+        self.say("up", "everything has ended")
+        self._lock.close()
+        return self._code
+
+    def _mind_signals(self) -> None:
+        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+
+        def came(_: int) -> None:
+            for number in os.read(reading, 512):
+                if number != signal.SIGCHLD:
+                    self._told.append(signal.Signals(number))
+            self._nursery.collect()
+
+        self._nursery.loop.add(reading, came)
+
+    # -- who serves ------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """In a thread of its own: says who serves whenever that changes."""
+        last = ""
+        try:
+            for status in watch_forever(self.options.run_dir):
+                holder = status.holder if status is not None else None
+                if holder is None or not holder.endpoint:
+                    continue
+                line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
+                if line != last:
+                    last = line
+                    self._news.append(line)
+                    os.eventfd_write(self._bell, 1)
+        except OnlookerError as error:
+            print(f"failover: {error}", file=sys.stderr, flush=True)
+
+    def _on_news(self, _: int) -> None:
+        os.eventfd_read(self._bell)
+        while self._news:
+            self.say("up", self._news.popleft())
