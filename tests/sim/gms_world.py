@@ -19,6 +19,7 @@ while it was away.
 
 import contextlib
 import errno
+import itertools
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -262,7 +263,9 @@ class GmsWorld:
         self.trace: list[str] | None = [] if trace else None
         rng = self.rng = random.Random(seed)
         self.tells = rng.random() < 0.7
-        """Memory can be told apart from outside (host); else (CUDA) descriptors all look alike."""
+        """Memory can be told apart from outside (host: by its place, and what is made there later is called the same);
+        else (CUDA) descriptors all look alike.
+        """
         self.batch = rng.choice((1, 2, 253))
         self.kernel = Kernel(
             rng,
@@ -309,7 +312,13 @@ class GmsWorld:
     def identity(self, allocation: Allocation | None) -> str:
         if allocation is None:
             return "no memory at all"
-        return self._identities.setdefault(allocation, f"m{len(self._identities)}") if self.tells else "memory"
+        if not self.tells:
+            return "memory"
+        if allocation not in self._identities:
+            living = {self._identities.get(each) for each in self.kernel.devices[DEVICE].allocations}
+            place = next(number for number in itertools.count() if f"m{number}" not in living)
+            self._identities[allocation] = f"m{place}"
+        return self._identities[allocation]
 
     def held(self, identities: tuple[str, ...]) -> bool | None:
         if not self.tells:
@@ -585,6 +594,8 @@ class GmsWorld:
             made: list[int] = []
             with contextlib.suppress(OSError):
                 made = [impostor.allocate(DEVICE, 1) for _ in sizes]
+            for slab in made:
+                self._identities[impostor.descriptors[slab]] = f"impostor's {slab}"  # type: ignore[index]
             back = m.HandBack(
                 generation=generation + (wrong == "generation"),
                 hash="0" * 64 if wrong == "hash" else named,
