@@ -311,11 +311,13 @@ def test_a_directory_that_was_moved_away_is_noticed_also_when_its_parent_was(tmp
     server = Server(directory)
     thread = threading.Thread(target=server.run)
     thread.start()
-    moved = [directory, *directory.parents][depth]
-    moved.rename(tmp_path / "moved")
-    assert server.lost.wait(DEADLINE_S)
-    server.end()
-    thread.join(DEADLINE_S)
+    try:
+        moved = [directory, *directory.parents][depth]
+        moved.rename(tmp_path / "moved")
+        assert server.lost.wait(DEADLINE_S)
+    finally:
+        server.end()
+        thread.join(DEADLINE_S)
 
 
 def test_an_open_directory_knows_that_its_path_names_another(tmp_path: Path) -> None:
