@@ -116,6 +116,8 @@ class GmsClient:
         self._channel: Channel | None = None
         self._writing = False
         self._away = ""
+        self._problem = ""
+        """Why the server ended the connection, if it said so."""
         self._arriving: tuple[int, ...] = ()
         self._shelf = Shelf(lambda generation: self._wheel.tell(c.Gone(generation)))
         self._shelf.memory = memory
@@ -153,9 +155,13 @@ class GmsClient:
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
 
     def connected(self, timeout_s: float | None = None) -> None:
-        """Waits for the server. Nothing else needs this: what is asked while it is away waits, too."""
-        if not self._wheel.wait(lambda: bool(self.incarnation) or self._wheel.closed, timeout_s):
+        """Waits for the server. Nothing else needs this: what is asked while it is away waits, too. Raises Refused when
+        the server won't have this process.
+        """
+        if not self._wheel.wait(lambda: bool(self.incarnation or self._problem) or self._wheel.closed, timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
+        if self._problem and not self.incarnation:
+            raise Refused(self._problem)
 
     def wait_behind(self, timeout_s: float | None = None) -> bool:
         """Until huge pages and checksums are made. False if that takes longer."""
@@ -317,6 +323,8 @@ class GmsClient:
                 held = self._shelf.use(effect.opened.generation)
                 self._answered(_Granted(effect.opened.mode, held, self._machine.kept))
         elif isinstance(effect, c.Made | c.Done | c.No):
+            if isinstance(effect, c.No) and effect.reason == "problem":
+                self._problem = effect.why
             self._answered(effect)
         elif isinstance(effect, c.Lost):
             self._answered(effect)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 from gms import transfer
-from gms.client import GmsClient, GmsError, NotInTime, Reader
+from gms.client import GmsClient, GmsError, NotInTime, Reader, Refused
 from gms.layout import BadLayout
 from gms.memory import DeviceError
 from gms.transfer import CannotTransfer, Checkpoint
 from sidecar.settings import Parser, seconds, valued
-from sidecar.terminal import say
+from sidecar.terminal import NO_PERMISSION, say
 
 DONE, WRONG, NO_SERVER, NOT_YET = 0, 1, 2, 3
 ENGINE_ID = "gmsctl"
@@ -113,7 +113,7 @@ def verify(options: argparse.Namespace) -> int:
         with _told() as told, _client(options, device) as client, client.read(options.timeout_s) as reader:
             told.code = _verify(options, reader)
         codes.append(told.code)
-    return next(code for code in (NO_SERVER, WRONG, NOT_YET, DONE) if code in codes)
+    return next(code for code in (NO_PERMISSION, NO_SERVER, WRONG, NOT_YET, DONE) if code in codes)
 
 
 def _verify(options: argparse.Namespace, reader: Reader) -> int:
@@ -156,6 +156,9 @@ def _told() -> Iterator[_Told]:
     except _NoServer as error:
         told.code = NO_SERVER
         _complain(str(error))
+    except _NotYou as error:
+        told.code = NO_PERMISSION
+        _complain(str(error))
     except NotInTime as error:
         told.code = NOT_YET
         _complain(str(error))
@@ -165,6 +168,10 @@ def _told() -> Iterator[_Told]:
 
 
 class _NoServer(Exception):
+    pass
+
+
+class _NotYou(Exception):
     pass
 
 
@@ -181,6 +188,8 @@ def _client(options: argparse.Namespace, device: str, *, checksums: bool = False
             client.connected(CONNECT_S)
         except NotInTime as error:
             raise _NoServer(str(error)) from None
+        except Refused as error:
+            raise _NotYou(str(error)) from None
         yield client
 
 
