@@ -1,0 +1,67 @@
+"""put, get and verify on a GPU: the cuda maker and the driver's copies, on the emulated driver."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gms.rundir import connect, devices
+from tests import emulated_driver
+from tests.gms.live import MIB, ROOT, until
+from tests.gms.test_transfer import contents, dense_7b, write_file
+
+pytestmark = pytest.mark.skipif(bool(emulated_driver.why_not()), reason=emulated_driver.why_not() or "")
+pytest.importorskip("cuda.bindings")
+
+
+class Pod:
+    """`gms --devices cuda` in a run directory of its own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.run_dir = directory / "run"
+        self.run_dir.mkdir()
+        self.environment = {**os.environ, **emulated_driver.environment(directory, capacity=256 * MIB)}
+        command = [sys.executable, "-m", "gms", "--run-dir", str(self.run_dir), "--devices", "cuda"]
+        self.gms = subprocess.Popen(command, cwd=ROOT, env=self.environment, stderr=subprocess.DEVNULL)
+        until(lambda: self._listens() or self.gms.poll() is not None, "it listens")
+        assert self.gms.poll() is None
+
+    def _listens(self) -> bool:
+        named = devices(self.run_dir)
+        if not named:
+            return False
+        try:
+            connect(self.run_dir, named[0]).close()
+        except OSError:
+            return False
+        return True
+
+    def gmsctl(self, *arguments: object) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gms.gmsctl", "--run-dir", str(self.run_dir), *map(str, arguments)]
+        return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def pod() -> Iterator[Pod]:
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        pod = Pod(Path(directory))
+        yield pod
+        pod.gms.terminate()
+        pod.gms.wait(20)
+
+
+def test_a_checkpoint_goes_to_a_gpu_and_comes_back_byte_for_byte(pod: Pod, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "in.safetensors", dense_7b(32), 1, {"format": "pt"})
+    done = pod.gmsctl("put", file)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("GPU-")
+    out = tmp_path / "out.safetensors"
+    done = pod.gmsctl("get", out)
+    assert done.returncode == 0, done.stderr
+    assert contents(out) == contents(file)
+    verified = pod.gmsctl("verify")
+    assert verified.returncode == 3, "no sums are made on a GPU"
