@@ -6,11 +6,12 @@ SHELL := /bin/bash
 .PHONY: help demo test test-vllm test-system bench sim mutants lint clean
 
 venv := .venv/.made
+torch := .venv-torch/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar lockserver gms tools/vmm_refcount tests/sidecar tests/sim tests/gms tests/gpu \
-	tests/emulated_driver tests/tools tests/test_imports.py demo bench)
+typed := $(wildcard sidecar lockserver gms engine_shim tools/vmm_refcount tests/sidecar tests/sim tests/gms tests/engine \
+	tests/gpu tests/emulated_driver tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
 
@@ -25,8 +26,8 @@ test: $(venv) ## all tests that need no root
 	$(pytest) -n 2 -m "not chaos and not root" tests
 	$(pytest) -m "chaos and not root" tests || test $$? -eq 5 # 5: there are none
 
-test-vllm: ## the scenarios on vLLM itself
-	@echo "There is no vLLM suite yet: it comes with the engine (issue 4)."
+test-vllm: $(torch) ## what needs torch (the scenarios on vLLM itself come with its engine)
+	.venv-torch/bin/python -m pytest -m torch tests
 
 test-system: $(venv) ## the tests that need root
 	@if [ "$$(id -u)" = 0 ]; then $(pytest) -m root tests; \
@@ -47,8 +48,11 @@ lint: $(venv) ## ruff and mypy
 	.venv/bin/mypy $(typed)
 
 clean: ## removes what the other targets made
-	rm -rf .venv .venv.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv.log .venv-torch .venv-torch.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(venv): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv
+
+$(torch): pyproject.toml requirements.lock tools/venv.sh
+	@tools/venv.sh .venv-torch torch==2.13.0

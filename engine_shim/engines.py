@@ -41,10 +41,13 @@ def make(kind: str, setting: Setting) -> Engine:
     """Raises CantRun. SystemExit, too, where the engine's own parser of arguments says so."""
     module, _, factory = KNOWN.get(kind, kind).partition(":")
     try:
-        found: Any = getattr(importlib.import_module(module), factory)
-    except (ImportError, AttributeError) as error:
-        raise CantRun(f"the engine {kind} can't be loaded: {error}") from error
-    engine: Engine = found(setting)
+        found: Any = getattr(importlib.import_module(module), factory, None)
+        if found is None:
+            raise CantRun(f"the engine {kind} can't be loaded: {module} has no {factory}")
+        engine: Engine = found(setting)
+    except ImportError as error:
+        hint = f"; pip install 'gpu-failover[{kind}]'" if kind in KNOWN else ""
+        raise CantRun(f"the engine {kind} can't be loaded: {error}{hint}") from error
     return engine
 
 

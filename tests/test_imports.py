@@ -30,9 +30,13 @@ OUTBUILDINGS = {"tests", "demo", "bench", "tools"}
 SHELLS = {
     "engine_shim": {
         "__main__",
+        "armed",
         "engines",
+        "failover",
         "leftovers",
         "metrics",
+        "nursery",
+        "pair",
         "places",
         "presence",
         "probe_port",

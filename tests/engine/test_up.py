@@ -1,0 +1,188 @@
+"""`failover up` and its fellows, as a person has them: real processes, one Ctrl-C."""
+
+import json
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from engine_shim.failover import default_run_dir, parser
+from engine_shim.up import Options, children
+from tests.engine.house import House, Process, Program, until
+from tests.engine.kinds import there
+
+chaos = pytest.mark.chaos
+REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
+TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
+
+
+def failover(house: House, name: str, *words: str) -> Program:
+    command, *rest = words
+    program = Program(house, name, "engine_shim.failover", command, "--run-dir", str(house.run_dir), *rest)
+    house.add(program)
+    return program
+
+
+def said(house: House, name: str, *words: str, code: int = 0) -> str:
+    program = failover(house, name, *words)
+    assert program.code() == code, program.said()
+    return program.said()
+
+
+def status(house: House, name: str = "status", code: int | None = None) -> dict[str, object]:
+    program = failover(house, name, "status", "--json")
+    found = program.code()
+    assert code is None or found == code
+    words = program.said().splitlines()[-1]
+    return dict(json.loads(words))
+
+
+def running(house: House, *words: str) -> Program:
+    """A pair of which one serves and the other is ready."""
+    up = failover(house, "up", "up", *words)
+    until(lambda: "redundancy      yes" in _shown(house), f"one serves, one is ready: {up.said()}")
+    return up
+
+
+def _shown(house: House) -> str:
+    program = failover(house, "shown", "status")
+    program.code()
+    words = program.said()
+    program.log.unlink()
+    return words
+
+
+def children_of(up: Program) -> list[Process]:
+    from engine_shim import tree
+
+    return [Process(pid) for pid in tree.descendants(up.pid)]
+
+
+@chaos
+@REFERENCE
+def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
+    up = running(house, "--capacity", "128MiB")
+    first = house.holder()
+    shown = said(house, "kill", "kill", "active")
+    assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
+    assert house.holder() != first
+    until(lambda: "redundancy      yes" in _shown(house), "the killed one is back as the other's standby")
+    assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
+    names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
+    assert names >= {"up", "lock", "gms", "a", "b"}
+    assert "runs already" in said(house, "second", "up", code=1)
+    assert said(house, "down", "down") == ""
+    assert up.code() == 0
+    assert "nothing runs in" in said(house, "after", "status", code=3)
+
+
+@chaos
+def test_ctrl_c_ends_everything_and_whoever_serves_drains_before(house: House) -> None:
+    up = running(house, *TOY)
+    everything = children_of(up)
+    assert len(everything) >= 5
+    up.signal(signal.SIGINT)
+    assert up.code() == 0
+    for process in everything:
+        process.wait()
+    assert "state=Draining" in up.said() and "Traceback" not in up.said()
+    assert up.said().splitlines()[-1].endswith("everything has ended")
+
+
+@chaos
+def test_ctrl_c_twice_ends_everything_at_once(house: House) -> None:
+    for engine_id in ("a", "b"):
+        (house.faults(engine_id) / "hang_drain").touch()
+    up = running(house, *TOY, "--drain-s", "3600", "--", "--faults", str(house.faults("a")))
+    everything = children_of(up)
+    up.signal(signal.SIGINT)
+    until(lambda: "state=Draining" in up.said(), "it drains")
+    up.signal(signal.SIGINT)
+    up.code()
+    for process in everything:
+        process.wait()
+
+
+@chaos
+def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
+    up = running(house, *TOY)
+    everything = children_of(up)
+    up.kill()
+    for process in everything:
+        process.wait()
+    up.child.wait()
+    assert status(house, code=3)["up"] is None
+    running(house, *TOY)
+
+
+@chaos
+@pytest.mark.parametrize("victim", ["lockserver", "engine_shim --engine"])
+def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim: str) -> None:
+    up = running(house, *TOY)
+    words = victim.encode().replace(b" ", b"\0")
+    found = next(process for process in children_of(up) if words in Path(f"/proc/{process.pid}/cmdline").read_bytes())
+    found.kill()
+    until(lambda: "started again" in up.said(), "it says so")
+    until(lambda: "redundancy      yes" in _shown(house), "and the pair is whole again")
+
+
+@chaos
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--engine", "vllm"), "isn't part of this version yet"),
+        (("--devices", "gpu0"), "'gpu0' is no device; allowed:"),
+        (("--devices", "host:0,host:0"), "names a device twice"),
+        (("--devices", "cuda"), "the reference engine computes in host memory"),
+        (("--engine", "tests.engine.toy:Toy", "--devices", "cuda"), "--devices cuda:"),
+        (("--capacity", "much"), "'much' is no size"),
+        (("--capacity", "100TiB"), "100TiB|has room for|bytes"),
+        (("--engine-ids", "a,a"), "isn't two names"),
+        (("--engine", "nonsense"), "'nonsense' is no engine"),
+        ((*TOY, "--", "--refuse"), "told to refuse"),
+    ],
+    ids=lambda value: "-".join(value[-2:]) if isinstance(value, tuple) else "",
+)
+def test_a_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, ...], expected: str) -> None:
+    up = failover(house, "up", "up", *words)
+    assert up.code() != 0
+    assert re.search(expected, up.said()) and "Traceback" not in up.said(), up.said()
+
+
+@chaos
+def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
+    assert "no failover up runs in" in said(house, "down", "down", code=1)
+    assert "no lock server" in said(house, "kill", "kill", "active", code=1)
+    assert "nothing runs in" in said(house, "status", "status", code=3)
+    assert status(house, "json", code=3)["lock"] is None
+
+
+@chaos
+def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
+    house.start_lock()
+    from tests.engine.kinds import TOY as KIND
+
+    a = house.shim(KIND, "a")
+    a.until("Active", ready=True)
+    assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
+    assert a.state()["deaths"] == 0
+    assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
+
+
+def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert default_run_dir() == tmp_path / "gpu-failover"
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
+    assert default_run_dir() == Path(f"/tmp/gpu-failover-{os.getuid()}")
+    assert parser().parse_args(["status"]).run_dir == default_run_dir()
+
+
+def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
+    options = Options(Path("/run"), "reference", ("host:0", "host:1"), "1GiB", ("x", "y"), (), ("--seed", "7"))
+    lock, gms, first, second = children(options)
+    assert lock.command[:3] == ("lockserver", "--run-dir", "/run") and "host" in lock.command
+    assert "host:0,host:1" in gms.command and "1GiB" in gms.command
+    assert "primary" in first.command and "shadow" in second.command
+    assert first.command[-4:] == ("--devices", "host:0,host:1", "--seed", "7")
