@@ -88,7 +88,8 @@ class KvCache:
     def __init__(self, shape: Shape, heads: int, blocks: int, pages: Pages) -> None:
         self._pages = pages
         self._heads, self._head_width = heads, shape.head_width
-        self._form = (shape.layers, 2, blocks, BLOCK, heads * shape.head_width)
+        # All of a block lies together: the first request after a wake touches few pages for the first time.
+        self._form = (blocks, shape.layers, 2, BLOCK, heads * shape.head_width)
         self._pool: Floats | None = None
 
     @property
@@ -110,16 +111,16 @@ class KvCache:
         while at < len(keys):
             block, inside = blocks[(start + at) // BLOCK], (start + at) % BLOCK
             count = min(BLOCK - inside, len(keys) - at)
-            pool[layer, 0, block, inside : inside + count] = keys[at : at + count].reshape(count, -1)
-            pool[layer, 1, block, inside : inside + count] = values[at : at + count].reshape(count, -1)
+            pool[block, layer, 0, inside : inside + count] = keys[at : at + count].reshape(count, -1)
+            pool[block, layer, 1, inside : inside + count] = values[at : at + count].reshape(count, -1)
             at += count
 
     def read(self, layer: int, blocks: Sequence[int], length: int) -> tuple[Floats, Floats]:
         """Of the first positions, as (position, head, width)."""
         pool = self._there()
-        used = blocks[: -(-length // BLOCK)]
-        both = pool[layer][:, used].reshape(2, -1, self._heads, self._head_width)[:, :length]
-        return both[0], both[1]
+        used = list(blocks[: -(-length // BLOCK)])
+        keys, values = (pool[used, layer, half].reshape(-1, self._heads, self._head_width) for half in (0, 1))
+        return keys[:length], values[:length]
 
     def _there(self) -> Floats:
         if self._pool is None:

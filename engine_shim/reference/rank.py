@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_shim.reference.kv import BLOCK, DevicePages, KvCache, OwnPages, Pages, block_bytes
+from engine_shim.reference.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
 from engine_shim.reference.model import Floats, Part, share
 from engine_shim.reference.options import Options
 from engine_shim.reference.store import GmsStore, OwnStore, Store
@@ -58,7 +58,6 @@ class Rank:
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
-        self._warm_up(options, heads, rank)
 
     @property
     def well(self) -> bool:
@@ -87,15 +86,6 @@ class Rank:
         self._store.close()
         if self._memory is not None:
             self._memory.close()
-
-    def _warm_up(self, options: Options, heads: int, rank: int) -> None:
-        """What happens once in a process's life happens now, and not to the first request after a failover."""
-        cache = KvCache(options.shape, heads, 1, OwnPages(block_bytes(options.shape, heads)))
-        cache.allocate()
-        part = Part(options.shape, self.weights, cache, rank, options.ranks)
-        x = self.weights["embedding"][: min(2, BLOCK)]
-        part.attend(0, x, 0, (0,))
-        part.feed(0, x)
 
 
 def device_of(options: Options, rank: int) -> str:
