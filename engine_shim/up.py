@@ -52,10 +52,9 @@ class Options:
 def children(options: Options) -> list[Child]:
     place = ("--run-dir", str(options.run_dir))
     on_host = any(device.startswith("host:") for device in options.devices)
-    # Without devices there is no memory that could prove the end of a holder after everything was killed at once.
-    memory = (
-        ("--memory", "host" if on_host else "auto") if options.devices else ("--memory", "none", "--grant-unproven")
-    )
+    memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
+    if not options.devices:  # no memory can prove a holder's end after everything was killed at once
+        memory = ("--memory", "none", "--grant-unproven")
     found = [Child(LOCK, ("lockserver", *place, *memory))]
     if options.devices:
         size = ("--capacity", options.capacity) if on_host else ()

@@ -111,15 +111,16 @@ class Shim(Program):
         wanted = {"state": state, **fields}
         last: dict[str, Any] = {}
 
-        def there() -> dict[str, Any] | None:
+        def there() -> bool:
             last.clear()
             last.update(self.state())
-            return last if all(last.get(key) == value for key, value in wanted.items()) else None
+            return all(last.get(key) == value for key, value in wanted.items())
 
         try:
-            return dict(until(there, f"{self.engine_id} is {wanted}") or {})
+            until(there, f"{self.engine_id} is {wanted}")
         except AssertionError as error:
             raise AssertionError(f"{error}; it is {last}; it said:\n{self.said()[-4000:]}") from None
+        return last
 
     def main(self) -> Process:
         for pid in tree.descendants(self.pid):

@@ -205,8 +205,7 @@ def test_what_a_dying_tree_still_says_counts_for_nothing() -> None:
 
 
 def test_init_and_waking_have_their_bounds() -> None:
-    for state, settings in ((State.INIT, {"init_timeout_s": 9.0}), (State.WAKING, {"waking_timeout_s": 9.0})):
-        bench = at(state, **settings)
+    for bench in (at(State.INIT, init_timeout_s=9.0), at(State.WAKING, waking_timeout_s=9.0)):
         bench.wait(8.9)
         assert bench.said == []
         bench.wait(0.2)
@@ -260,17 +259,17 @@ def test_a_wake_needs_no_beats() -> None:
 
 
 def pauses(bench: Bench, failures: int) -> list[float]:
-    found = []
+    found: list[float] = []
     for _ in range(failures):
         bench.feed(e.Ended(1))
         bench.gone()
         before, number = bench.now, bench.machine.number
         if kinds(bench.said)[-1] != "Start":
             bench.wait(BACK_OFF_MOST_S)
-        found.append(bench.said and round(bench.machine.since - before, 3))
+        found.append(round(bench.machine.since - before, 3))
         assert bench.machine.number in (number, number + 1)
         bench.register()
-    return [float(pause) for pause in found]
+    return found
 
 
 def test_it_starts_again_at_once_after_the_first_failure_and_later_after_more() -> None:

@@ -40,7 +40,8 @@ class Toy:
         self.steps = 0
 
     def fault(self, name: str) -> bool:
-        return (self.options.faults / name).exists()
+        directory: Path = self.options.faults
+        return (directory / name).exists()
 
     def start(self) -> None:
         if self.fault("fail_init"):
