@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Makes the virtual environment DIRECTORY with the pinned packages and this project in it, editable. The Makefile calls it.
+# Makes the virtual environment DIRECTORY with the pinned packages and this project in it, editable, and further packages
+# with whatever they need. The Makefile calls it.
 # PYTHON=... chooses the Python; else the first of python3, python3.11 ... python3.14 that is new enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-directory=${1:?usage: tools/venv.sh DIRECTORY}
+directory=${1:?usage: tools/venv.sh DIRECTORY [PACKAGE...]}
+further=("${@:2}")
 log=$directory.log
 
 stop() {
@@ -40,6 +42,7 @@ rm -rf "$directory"
     "$python" -m venv "$directory" &&
         "$directory/bin/python" -m pip install --quiet --no-deps --requirement requirements.lock &&
         "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable . &&
+        { [ ${#further[@]} = 0 ] || "$directory/bin/python" -m pip install --quiet "${further[@]}"; } &&
         "$directory/bin/python" -m pip check --quiet
 } >"$log" 2>&1 </dev/null || {
     cat "$log" >&2
