@@ -1,9 +1,12 @@
 """The engine on a device: weights from a real GMS, a KV cache that has to be free, workers that can be killed."""
 
+import json
 import os
 import signal
+import socket
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -280,10 +283,9 @@ def test_a_worker_dies_with_its_main_process(container: Container) -> None:
         sys.executable, "-m", "engine_shim.reference", "--standalone", "--workers", "1", "--listen", listen, *NUMBERS
     )
     program.out.with_words("serving")
-    children = Path(f"/proc/{program.process.pid}/task/{program.process.pid}/children").read_text().split()
-    assert len(children) == 1
+    (worker,) = children(program.pid)
     program.process.kill()
-    until(lambda: dead(int(children[0])), "the worker is dead")
+    until(lambda: dead(worker), "the worker is dead")
 
 
 # -- the program ---------------------------------------------------------------------------------------------------
@@ -311,3 +313,48 @@ def test_arguments_that_are_no_good_are_refused_in_a_sentence(
     said = capsys.readouterr().err
     assert said.count("\n") == 2
     assert "Traceback" not in said
+
+
+# -- under a shim --------------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def state(port: int) -> dict[str, Any]:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/state", timeout=10) as answer:
+            found: dict[str, Any] = json.load(answer)
+            return found
+    except OSError:
+        return {"state": "not there yet", "processes": 0, "deaths": 0}
+
+
+@pytest.mark.chaos
+def test_under_a_shim_workers_are_of_the_tree_and_the_death_of_one_begins_it_anew(container: Container) -> None:
+    container.run(sys.executable, "-m", "lockserver", "--run-dir", str(container.run_dir), "--memory", "host")
+    container.serves()
+    port = free_port()
+    who = ("--engine", "reference", "--engine-id", "a", "--role", "primary", "--run-dir", str(container.run_dir))
+    shim = container.run(
+        *(sys.executable, "-m", "engine_shim", *who, "--probe", f"127.0.0.1:{port}"),
+        *("--", *NUMBERS, *KV, "--workers", "2"),
+    )
+    until(lambda: state(port)["state"] == "Active", "it serves")
+    before = state(port)
+    assert before["processes"] == 3
+    main = children(shim.pid)[0]
+    os.kill(children(main)[-1], signal.SIGKILL)
+    until(lambda: state(port)["deaths"] == 1 and state(port)["state"] == "Active", "it serves again")
+    assert state(port)["token"] > before["token"]
+    body = json.dumps(GREEDY).encode()
+    with Client(state(port)["url"]) as client:
+        assert client.ask("/v1/completions", body)[0] == 200
+    until(lambda: dead(main), "the first tree is gone")
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
