@@ -27,12 +27,13 @@ The rules, and where they stand:
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gms import events as e
 from gms import messages as m
-from gms.picture import picture, state
+from gms.desk import Desk
+from gms.picture import state
 from gms.pins import Pins
 from gms.record import Record, Slab
 from gms.recovery import Recovery
@@ -41,7 +42,6 @@ from gms.turn import Turn, rfc3339
 from gms.writing import Writing
 
 RETRY_PERSIST_S = 0.5
-MAX_CALLERS = 500
 
 
 class Machine:
@@ -49,11 +49,10 @@ class Machine:
         self.config = config
         self.turn = Turn(config.history_size)
         self.clients: dict[int, Client] = {}
-        self.observers: dict[int, bool] = {}
-        """Those who only look, and whether they want to hear of each change."""
         self.committed: Committed | None = None
         self.draft: Draft | None = None
         self.given = 0
+        self.desk = Desk(self)
         self.pins = Pins(self)
         self.writing = Writing(self)
         self.recovery = Recovery(self)
@@ -91,7 +90,7 @@ class Machine:
         return self.turn.deadline
 
     def watchers(self) -> list[int]:
-        return [conn for conn, watches in self.observers.items() if watches]
+        return [conn for conn, watches in self.desk.observers.items() if watches]
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
@@ -210,7 +209,7 @@ class Machine:
             return
         if not event.there:
             self.turn.note("died_waiting", engine=client.engine_id)
-            self._end(client.conn)
+            self.desk.end(client.conn)
             return
         wish, generation = client.wish, self.given + 1
         keeps = wish.open.replace and self.committed is not None
@@ -301,7 +300,7 @@ class Machine:
         if self._looks:
             self._looks.popleft()(event)
 
-    def forget(self, slabs: list[HeldSlab]) -> None:
+    def forget(self, slabs: Sequence[HeldSlab | e.Slab]) -> None:
         if slabs:
             self.turn.out.append(e.Forget(tuple(slab.handle for slab in slabs)))
 
@@ -309,87 +308,28 @@ class Machine:
 
     def _on_received(self, event: e.Received) -> None:
         message, client = event.message, self.clients.get(event.conn)
-        if not isinstance(message, m.HandBack) and event.slabs:
-            self.turn.out.append(e.Forget(tuple(slab.handle for slab in event.slabs)))
-        if isinstance(message, m.Hello | m.Observe):
-            self._introduce(event, message)
-        elif client is not None and type(message) in _REQUESTS:
+        if not isinstance(message, m.HandBack) or client is None:
+            self.forget(event.slabs)
+        if client is not None and type(message) in _REQUESTS:
             _REQUESTS[type(message)](self, event, client)
-        elif (client is not None or event.conn in self.observers) and type(message) in _QUESTIONS:
-            _QUESTIONS[type(message)](self, event)
         else:
-            if isinstance(message, m.HandBack):
-                self.turn.out.append(e.Forget(tuple(slab.handle for slab in event.slabs)))
-            known = event.conn in self.observers
-            first = "an onlooker can't ask for it" if known else "introduce yourself first: Hello or Observe"
-            self.throw_out(event.conn, f"{type(message).__name__}: {first}")
-
-    def _introduce(self, event: e.Received, message: m.Hello | m.Observe) -> None:
-        why = ""
-        if event.conn in self.clients or event.conn in self.observers:
-            why = "this connection has introduced itself already"
-        elif message.protocol != m.PROTOCOL:
-            why = f"protocol {message.protocol} is not spoken here; this server speaks {m.PROTOCOL}"
-        elif len(self.clients) + len(self.observers) >= MAX_CALLERS:
-            why = f"{MAX_CALLERS} callers are connected already"
-        if why or isinstance(message, m.Observe):
-            if event.process is not None:
-                self.turn.out.append(e.ForgetProcess(event.process))
-            if why:
-                self.throw_out(event.conn, why)
-            else:
-                self.observers[event.conn] = False
-            return
-        self.clients[event.conn] = Client(event.conn, message.engine_id, message.pid, event.process, self.turn.wall)
-        if event.process is not None:
-            self.turn.out.append(e.WatchDeath(event.process))
-        self.turn.changed = True
-        layout, awaited = self.committed, self.recovery.awaited
-        welcome = m.Welcome(
-            server_incarnation=self.config.server_incarnation,
-            device=self.config.device,
-            granularity=self.config.granularity,
-            generation=layout.generation if layout else awaited.generation if awaited else 0,
-            hash=layout.hash if layout else awaited.hash if awaited else "",
-            recovering=awaited is not None,
-        )
-        self.turn.send(event.conn, welcome)
+            self.desk.received(event)
 
     def throw_out(self, conn: int, why: str) -> None:
         """A mistake: it costs the sender this connection."""
         self.turn.send(conn, m.Problem(why=why))
-        self._end(conn)
+        self.desk.end(conn)
 
     def refuse(self, conn: int, why: str, reason: m.Reason) -> None:
         self.turn.send(conn, m.Refused(why=why[:2000], reason=reason))
 
     def _on_closed(self, event: e.Closed) -> None:
-        self._left(event.conn)
+        self.desk.left(event.conn)
 
     def _on_died(self, event: e.Died) -> None:
         for client in list(self.clients.values()):
             if client.process == event.process:
-                self._end(client.conn)
-
-    def _end(self, conn: int) -> None:
-        self.turn.out.append(e.Close(conn))
-        self._left(conn)
-
-    def _left(self, conn: int) -> None:
-        self.observers.pop(conn, None)
-        client = self.clients.pop(conn, None)
-        if client is None:
-            return
-        if client.process is not None:
-            self.turn.out.append(e.ForgetProcess(client.process))
-        if client.returning is not None:
-            self.forget(client.returning.slabs)
-        if client.doing is not Doing.WATCHING:
-            self.turn.note("left", engine=client.engine_id, was=client.doing.value)
-        self.turn.changed = True
-        if self.draft is not None and self.draft.writer is client:
-            self.writing.abort()
-        self.recovery.somebody_left()
+                self.desk.end(client.conn)
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -468,38 +408,6 @@ class Machine:
         assert isinstance(event.message, m.Dropped)
         self.pins.dropped(client, event.message.generation)
 
-    # -- questions -------------------------------------------------------------------------------------------------
-
-    def _on_ask_status(self, event: e.Received) -> None:
-        conn = event.conn
-
-        def seen(memory: e.MemorySeen) -> None:
-            if conn in self.clients or conn in self.observers:
-                self.turn.send(conn, picture(self, memory.free))
-
-        self.look_at_memory((), seen)
-
-    def _on_ask_layout(self, event: e.Received) -> None:
-        layout = self.committed
-        answer = m.LayoutIs(generation=0, hash="")
-        if layout is not None:
-            answer = m.LayoutIs(
-                generation=layout.generation, hash=layout.hash, layout=layout.document, sums=layout.sums
-            )
-        self.turn.send(event.conn, answer)
-
-    def _on_ask_history(self, event: e.Received) -> None:
-        self.turn.send(event.conn, m.History(events=list(self.turn.history)))
-
-    def _on_watch(self, event: e.Received) -> None:
-        if event.conn in self.observers:
-            self.observers[event.conn] = self.turn.changed = True
-        else:
-            self.throw_out(event.conn, "Watch: it is for onlookers (Observe)")
-
-    def _on_ping(self, event: e.Received) -> None:
-        self.turn.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
-
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started) -> None:
@@ -551,12 +459,4 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Client], None]] = {
     m.Checksums: Machine._on_checksums,
     m.Dropped: Machine._on_dropped,
     m.HandBack: Machine._on_hand_back,
-}
-
-_QUESTIONS: dict[type, Callable[[Machine, e.Received], None]] = {
-    m.AskStatus: Machine._on_ask_status,
-    m.AskLayout: Machine._on_ask_layout,
-    m.AskHistory: Machine._on_ask_history,
-    m.Watch: Machine._on_watch,
-    m.Ping: Machine._on_ping,
 }

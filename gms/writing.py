@@ -127,6 +127,7 @@ class Writing:
             machine.file_is_wrong()
             return
         machine.draft, old = None, machine.committed
+        self.turn.calm("record")
         machine.committed = new
         self.turn.note(
             "committed", engine=draft.writer.engine_id, generation=new.generation, hash=new.hash, bytes=new.size

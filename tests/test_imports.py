@@ -85,7 +85,7 @@ SHELLS = {
 # The rules: these modules exist and are no shells.
 MACHINES = {
     "lockserver": {"machine", "tree", "record", "client_machine"},
-    "gms": {"machine", "writing", "recovery", "pins", "record", "layout", "client_machine"},
+    "gms": {"machine", "desk", "writing", "recovery", "pins", "record", "layout", "client_machine"},
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
 IMPURE = {

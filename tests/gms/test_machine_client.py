@@ -310,7 +310,8 @@ def test_it_knocks_less_and_less_often_where_nobody_answers() -> None:
     program = Program()
     program.feed(c.Disconnected())
     tries = sum(isinstance(effect, c.Connect) for effect in program.later(10.0))
-    assert 90 <= tries <= 120
+    steadily = 10.0 / c.RETRY_MOST_S
+    assert 0.9 * steadily <= tries <= 1.2 * steadily
 
 
 def test_what_is_out_of_turn_is_refused_here_already() -> None:

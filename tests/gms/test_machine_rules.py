@@ -616,6 +616,9 @@ def test_a_file_that_can_not_be_read_is_alarmed_of_and_keeps_writers_out_for_the
     assert not house.heard(1, m.Opened)
     house.later(1.0)
     assert house.heard(1, m.Opened) and house.record.given == FLOOR + 1
+    house.says(1, m.Create(size=5))
+    house.commits(1, 5)
+    assert not house.status.alarms, "what was lost is loaded again"
 
 
 def test_twice_in_a_row_costs_nothing_either() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 from tests.mutants.rules import Mutant
 
 MACHINE = "gms/machine.py"
+DESK = "gms/desk.py"
 WRITING = "gms/writing.py"
 RECOVERY = "gms/recovery.py"
 PINS = "gms/pins.py"
@@ -297,7 +298,7 @@ _ALL = (
         "no pidfd is kept that nobody needs",
         (
             (
-                MACHINE,
+                DESK,
                 "        if client.process is not None:\n            self.turn.out.append(e.ForgetProcess(client.process))\n",
                 "",
             ),
