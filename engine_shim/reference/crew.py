@@ -36,7 +36,7 @@ class WorkerFailed(Exception):
 class Ask(msgspec.Struct):
     """To a worker."""
 
-    what: Literal["start", "sleep", "wake", "well", "attend", "feed", "stop"]
+    what: Literal["start", "sleep", "wake", "well", "attend", "feed"]
     layer: int = 0
     start: int = 0
     blocks: Sequence[int] = ()
@@ -176,11 +176,13 @@ class Crew:
         return {name: max([mine[name], *(answer.times[name] for answer in theirs)]) for name in mine}
 
     def well(self) -> bool:
-        """Of those who are busy at the moment, only whether they live."""
-        if self.missing() or not self.main.well:
+        """Asks everybody. Who is busy for so long that it can't answer isn't well."""
+        if self._main is None or not self._main.well or self.missing():
             return False
-        if not self._workers or not self._talk.acquire(blocking=False):
+        if not self._workers:
             return True
+        if not self._talk.acquire(timeout=_WELL_TIMEOUT_S):
+            return False
         try:
             for worker in self._workers:
                 worker.say(Ask("well"))

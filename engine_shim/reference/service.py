@@ -8,7 +8,6 @@ What this file may not do: speak HTTP (`http.py`), or know what is asked for (`a
 """
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Protocol
@@ -129,26 +128,37 @@ class Service:
         for job in self._scheduler.step(self.loop.time() + _LATEST_S):
             if isinstance(job, Work) and job.blocks:  # else it was ended by what another's token set off
                 try:
-                    self._advance(job)
+                    token = self._advance(job)
                 except Exception as error:  # whatever it is: it may have left the model half-way
                     self._break(f"{type(error).__name__}: {error}")
                     return
+                if token is not None:
+                    self._tell(job, token)
         self.steps += 1
         self._plan()
 
-    def _advance(self, work: Work) -> None:
+    def _advance(self, work: Work) -> int | None:
+        """Its next token, if its prompt is through."""
         tokens, work.todo = work.todo[:CHUNK], work.todo[CHUNK:]
         logits = self._model.forward(tokens, work.done, work.blocks)
         work.done += len(tokens)
         if work.todo:
-            return
+            return None
         token = work.sampler.choose(logits, work.answer.banned)
         work.todo = [token]
-        piece = work.answer.push(token)
-        self._scheduler.told(work, self.loop.time())
-        if piece.finish_reason is not None:
+        return token
+
+    def _tell(self, work: Work, token: int) -> None:
+        try:
+            piece = work.answer.push(token)
+            self._scheduler.told(work, self.loop.time())
+            if piece.finish_reason is not None:
+                self._scheduler.end(work)
+            work.tell(piece)
+        except Exception as error:  # a mistake in here costs this request, and nobody else's
+            self._log.alarm("answer_failed", error=f"{type(error).__name__}: {error}")
             self._scheduler.end(work)
-        work.tell(piece)
+            work.broke(str(error))
 
     def _break(self, why: str) -> None:
         self.broken = why
@@ -165,6 +175,4 @@ class Service:
         try:
             self.loop.run_forever()
         finally:
-            with contextlib.suppress(Exception):
-                self.loop.run_until_complete(self.loop.shutdown_asyncgens())
             self.loop.close()

@@ -36,6 +36,7 @@ class Stage:
 
     def close(self) -> None:
         self.loop.call_soon_threadsafe(self.server.close)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(10)  # its connections end, too
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
         self.loop.close()
