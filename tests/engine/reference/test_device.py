@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -146,6 +147,20 @@ def test_a_shadow_waits_for_a_writer_and_never_writes(
     with pytest.raises(NotInTime):
         shadow.start()
     assert container.status().generation == 0
+
+
+def test_a_shadow_that_waits_goes_on_when_a_primary_has_written(
+    container: Container, engines: Callable[..., ReferenceEngine]
+) -> None:
+    container.serves()
+    shadow = engines("shadow")
+    waiting = threading.Thread(target=shadow.await_others)
+    waiting.start()
+    assert waiting.is_alive()
+    engines("primary").start()
+    waiting.join(20)
+    assert not waiting.is_alive()
+    shadow.start()
 
 
 def test_weights_of_another_model_are_refused(container: Container, engines: Callable[..., ReferenceEngine]) -> None:
