@@ -293,11 +293,18 @@ class Machine:
             return "the server is new; who had the permit may come back"
         if self.active.held and self.active.holder is not None:
             return "" if self.active.endpoint is not None else f"{self.active.holder.engine_id} is waking"
-        if self.state is State.FREE or (
-            self.active.holder is None and self.active.recovery is None and not self.queue.promising
-        ):
+        if self.state is State.FREE or (self._nobody_dies() and not self.queue.promising):
             return ""
         return f"the lock is {self.state.value}"
+
+    def _nobody_dies(self) -> bool:
+        """Or it can't be told more of it before somebody waits: a restarted server lacks of the proof only what a
+        waiter's need of memory would bring, and nobody can wait who may not initialise.
+        """
+        holder, recovery = self.active.holder, self.active.recovery
+        if holder is None or recovery is None:
+            return holder is None and recovery is None
+        return self.turn.reached(recovery.until) and holder.life is Life.FREE and not holder.seen_alive
 
     def _on_release(self, event: e.Received, caller: Caller) -> None:
         assert caller.tree is not None

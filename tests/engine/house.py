@@ -3,6 +3,7 @@ condition and has a deadline.
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -171,15 +172,19 @@ class House:
     def add(self, program: Program) -> None:
         self.programs.append(program)
 
-    def start_lock(self) -> Program:
-        self.lock = Program(self, "lock", "lockserver", "--run-dir", str(self.run_dir), "--settle-s", "0.3")
+    def start_lock(self, *more: str) -> Program:
+        place = ("--run-dir", str(self.run_dir), "--settle-s", "0.3")
+        self.lock = Program(self, "lock", "lockserver", *place, *more)
         self.add(self.lock)
         until(lambda: self.status() is not None, "the lock server answers")
         return self.lock
 
-    def start_gms(self, kind: Kind) -> None:
-        if kind.gms:
-            self.add(Program(self, "gms", "gms", "--run-dir", str(self.run_dir), *kind.gms))
+    def start_gms(self, kind: Kind) -> Program | None:
+        if not kind.gms:
+            return None
+        gms = Program(self, "gms", "gms", "--run-dir", str(self.run_dir), *kind.gms)
+        self.add(gms)
+        return gms
 
     def shim(self, kind: Kind, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> Shim:
         shim = Shim(self, kind, engine_id, *more, arguments=arguments)
@@ -218,14 +223,18 @@ class House:
 
     def served(self, kind: Kind) -> str:
         """What the announced endpoint answers."""
+        return self.ask(kind.path)
+
+    def ask(self, path: str, body: object = None) -> str:
+        """What the announced endpoint answers, to a GET or with a body to a POST."""
         url = self.endpoint()
         assert url.startswith("unix:"), f"no endpoint is announced: {url!r}"
         with socket.socket(socket.AF_UNIX) as sock, address_of(Path(url.removeprefix("unix:"))) as address:
             sock.settimeout(DEADLINE_S)
             sock.connect(address)
-            code, body = _exchange(sock, kind.path)
-            assert code == 200, body
-            return body
+            code, answer = _exchange(sock, path, None if body is None else json.dumps(body).encode())
+            assert code == 200, answer
+            return answer
 
     def faults(self, engine_id: str) -> Path:
         directory = self.directory / f"faults-{engine_id}"
@@ -252,13 +261,16 @@ class House:
                     os.kill(pid, signal.SIGKILL)
 
 
-def _exchange(sock: socket.socket, path: str) -> tuple[int, str]:
-    sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+def _exchange(sock: socket.socket, path: str, body: bytes | None = None) -> tuple[int, str]:
+    request = f"{'GET' if body is None else 'POST'} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+    if body is not None:
+        request += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    sock.sendall(request.encode() + b"\r\n" + (body or b""))
     data = b""
     while more := sock.recv(65536):
         data += more
-    head, _, body = data.partition(b"\r\n\r\n")
-    return int(head.split()[1]), body.decode()
+    head, _, answer = data.partition(b"\r\n\r\n")
+    return int(head.split()[1]), answer.decode()
 
 
 def _file(pid: int, name: str) -> bytes:

@@ -850,3 +850,34 @@ def test_a_permit_is_not_given_before_the_settling_time_when_the_file_is_lost() 
     assert not a.heard(m.Granted) and "may come back" in str(bench.status.permits[INIT].waiting_for)
     bench.advance(0.1)
     assert a.heard(m.Granted)
+
+
+@pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.NONE], ids=lambda kernel: kernel.name)
+def test_everything_was_killed_at_once_and_who_starts_may_initialise_and_then_prove_it_by_memory(
+    kernel: Kernel,
+) -> None:
+    """Its pidfds are lost, memory proves its end as soon as somebody says what he needs, and nobody can who was never
+    let initialise.
+    """
+    bench, a = held(kernel, memory={"gpu": (10, 10)})
+    bench.dies(*a.processes)
+    bench.restart()
+    b = bench.engine("b").register()
+    b.says(m.Acquire(lock=INIT))
+    bench.advance(WINDOW_S - 1)
+    assert not b.heard(m.Granted), "it may still come back"
+    bench.advance(2)
+    assert b.last(m.Granted) == m.Granted(lock=INIT, token=0)
+    b.says(m.Release())
+    b.acquire(gpu=5)
+    bench.advance(1)
+    assert b.holds
+
+
+def test_one_that_did_not_come_back_and_still_has_its_life_lock_keeps_others_from_the_permit() -> None:
+    bench, _ = held()
+    bench.restart()
+    b = bench.engine("b").register()
+    b.says(m.Acquire(lock=INIT))
+    bench.advance(10 * WINDOW_S)
+    assert not b.heard(m.Granted)

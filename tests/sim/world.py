@@ -379,9 +379,20 @@ class World:
             and note.detail["lock"] == m.INIT
             and self.gap
             and server.machine.state.value != "FREE"
-            and (server.machine.active.holder is not None or self._able_waits(server))
+            and (self._holder_may_live(server) or self._able_waits(server))
         ):
             self.fail(f"{note.detail['engine']} may initialise between a holder's death and its successor's Active")
+
+    def _holder_may_live(self, server: SimServer) -> bool:
+        """One that a restarted server can't prove gone may be initialised beside: if in truth it is, and a window has
+        passed in which it would have come back. Only a waiter's need of memory can prove more, and all may be gone.
+        """
+        lock = server.machine.active
+        if lock.holder is None:
+            return False
+        if lock.recovery is None or self.kernel.now < lock.recovery.until:
+            return True
+        return any(process.alive for process in self.trees[lock.holder.name].processes)
 
     def _able_waits(self, server: SimServer) -> bool:
         """Some waiter could take over, and never gave a reason not to count on it."""

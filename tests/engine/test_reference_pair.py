@@ -1,0 +1,132 @@
+"""What only an engine with weights and a KV cache can show: the same answer from the other engine, crashes of GMS in
+every state, memory that isn't free, the other one's start or wake in the middle of it.
+"""
+
+import json
+
+import pytest
+
+from gms.memory.host import HostMemory
+from tests.engine.house import House, Program, Shim, until
+from tests.engine.kinds import REFERENCE, there
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
+PROMPT = {"model": "reference", "prompt": "the fox", "max_tokens": 24, "temperature": 0, "return_token_ids": True}
+
+
+def tokens(house: House) -> list[int]:
+    choice = json.loads(house.ask("/v1/completions", PROMPT))["choices"][0]
+    found: list[int] = choice["token_ids"]
+    assert len(found) == PROMPT["max_tokens"]
+    return found
+
+
+def other(house: House, a: Shim, b: Shim) -> tuple[Shim, Shim]:
+    return (a, b) if house.holder() == "a" else (b, a)
+
+
+def gms_of(house: House) -> Program:
+    return next(program for program in reversed(house.programs) if program.log.name == "gms.log")
+
+
+def test_the_same_prompt_has_the_same_tokens_from_either_engine(house: House) -> None:
+    a, b = house.pair(REFERENCE)
+    before = tokens(house)
+    for victim, survivor in ((a, b), (b, a)):
+        victim.main().kill()
+        survivor.until("Active", ready=True)
+        victim.until("Standby", ready=True)
+        assert tokens(house) == before
+
+
+def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: House) -> None:
+    a, b = house.pair(REFERENCE)
+    before = tokens(house)
+    for _ in range(2):
+        gms = gms_of(house)
+        gms.kill()
+        gms.child.wait()
+        assert tokens(house) == before, "an awake engine needs no GMS"
+        house.start_gms(REFERENCE)
+    a.main().kill()
+    b.until("Active", ready=True)
+    assert tokens(house) == before
+    assert b.state()["deaths"] == 0
+    a.until("Standby", ready=True)
+
+
+def test_gms_is_killed_while_an_engine_wakes_or_starts_and_the_pair_recovers_by_itself(house: House) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a", arguments=("--wake-delay-s", "1", "--wake-timeout-s", "2", "--init-delay-s", "1"))
+    for state in ("Init", "Waking"):
+        a.until(state)
+        gms_of(house).kill()
+        gms_of(house).child.wait()
+        house.start_gms(REFERENCE)
+    a.until("Active", ready=True)
+    b = house.shim(REFERENCE, "b")
+    b.until("Standby", ready=True)
+    before = tokens(house)
+    a.main().kill()
+    b.until("Active", ready=True)
+    assert tokens(house) == before
+
+
+def test_everything_but_the_disk_is_killed_and_the_pair_comes_back(house: House) -> None:
+    house.pair(REFERENCE)
+    before = tokens(house)
+    for program in house.programs:
+        program.kill()
+        program.child.wait()
+    house.start_lock("--memory", "host", "--window-s", "1")
+    house.pair(REFERENCE)
+    assert tokens(house) == before
+
+
+def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tries_again(house: House) -> None:
+    """With nobody who reads memory: otherwise it would not even have been granted."""
+    house.start_lock("--memory", "none")
+    house.start_gms(REFERENCE)
+    b = house.shim(REFERENCE, "b")  # a shadow: waits for weights
+    until(lambda: b.state()["processes"] >= 1, "it waits")
+    device = house.devices / "0"
+    until(device.exists, "GMS has made the device")
+    memory = HostMemory("0", house.devices)
+    hog = memory.create(48 << 20)
+    a = house.shim(REFERENCE, "a")
+    until(lambda: a.state()["deaths"] >= 1, "there is no room for its KV cache")
+    assert "failed in waking" in a.state()["last_end"]
+    memory.release(hog)
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "now there is room")
+    assert tokens(house)
+
+
+def test_the_active_is_killed_while_the_other_initialises(house: House) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a")
+    a.until("Active", ready=True)
+    before = tokens(house)
+    b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "2"))
+    until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")
+    a.main().kill()
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "the pair is whole again")
+    assert tokens(house) == before
+
+
+def test_a_standby_is_started_anew_during_the_others_wake(house: House) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    slow = ("--wake-delay-s", "2")
+    a, b = (house.shim(REFERENCE, engine_id, arguments=slow) for engine_id in ("a", "b"))
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one waits")
+    active, standby = other(house, a, b)
+    before = tokens(house)
+    active.main().kill()
+    standby.until("Waking")
+    active.until("Init")
+    active.main().kill()
+    standby.until("Active", ready=True)
+    active.until("Standby", ready=True)
+    assert tokens(house) == before and standby.state()["deaths"] == 0
