@@ -20,7 +20,7 @@ import numpy as np
 
 from engine_shim.reference.model import Floats
 from engine_shim.reference.options import Options
-from engine_shim.reference.rank import Home, Rank
+from engine_shim.reference.rank import Home, Rank, device_of
 
 T = TypeVar("T")
 
@@ -163,9 +163,10 @@ class Crew:
         mine, theirs = self._together(Ask("start"), own)
         needs: dict[str, int] = {}
         for rank, needed in enumerate([mine, *(answer.needs for answer in theirs)]):
-            device = self._options.devices[rank % len(self._options.devices)]
-            needs[device] = needs.get(device, 0) + needed
-        return {device: needed for device, needed in needs.items() if needed}
+            if needed:
+                device = device_of(self._options, rank)
+                needs[device] = needs.get(device, 0) + needed
+        return needs
 
     def sleep(self) -> None:
         self._together(Ask("sleep"), self.main.sleep)

@@ -56,7 +56,7 @@ class ReferenceEngine:
         self._arguments = tuple(arguments)
         self._setting = setting
         self._home = None
-        if setting is not None and not self.options.standalone:
+        if setting is not None and self.options.devices and not self.options.standalone:
             self._home = Home(setting.run_dir, setting.engine_id, setting.role == "primary")
         self._log = Log("reference")
         self._crew: Crew | None = None

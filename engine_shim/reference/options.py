@@ -62,7 +62,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     )  # fmt: skip
     it.setting(
         "--devices", default="host:0", parse=_devices, env="REFERENCE_DEVICES", metavar="host:NAME,...",
-        help="where weights and KV cache are; with several, processes take turns",
+        help="where weights and KV cache are; with several, processes take turns. None (''): its own memory",
     )  # fmt: skip
     it.setting(
         "--kv-bytes", default="16MiB", parse=size_bytes, env="REFERENCE_KV_BYTES", metavar="SIZE",
@@ -164,7 +164,7 @@ def _rate(text: str) -> float:
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(","))
+    names = tuple(name.strip() for name in text.split(",")) if text.strip() else ()
     wrong = [name for name in names if not name.startswith("host:") or name == "host:"]
     if wrong:
         raise BadValue(

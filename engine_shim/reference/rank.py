@@ -35,7 +35,6 @@ class Rank:
         heads = len(share(shape.heads, rank, options.ranks))
         blocks = options.kv_bytes // block_bytes(shape, shape.heads)
         size = blocks * block_bytes(shape, heads)
-        self.device = device_of(options, rank)
         self._memory: Memory | None = None
         self.needs = 0
         """Bytes of the device that must be free for `wake`."""
@@ -43,10 +42,11 @@ class Rank:
             self._store: Store = OwnStore(shape)
             pages: Pages = OwnPages(size)
         else:
-            memory = self._memory = HostMemory(self.device.removeprefix("host:"))
+            device = device_of(options, rank)
+            memory = self._memory = HostMemory(device.removeprefix("host:"))
             self._store = GmsStore(
                 home.run_dir,
-                self.device,
+                device,
                 home.engine_id,
                 shape,
                 memory=memory,
@@ -89,4 +89,5 @@ class Rank:
 
 
 def device_of(options: Options, rank: int) -> str:
+    """Ranks take turns."""
     return options.devices[rank % len(options.devices)]
