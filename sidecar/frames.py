@@ -7,6 +7,9 @@ Its rules:
 
 * A frame's descriptors leave with the frame's first byte, and the frame says how many they are (`Message.fds`). So
   which frame owns which descriptors never depends on how the kernel cut the stream.
+* A large body travels aside, in a memfd that is the frame's first descriptor, when the peer has read everything before:
+  a socket buffer holds 200 KiB, and a body of megabytes would go through it in many turns of both loops. At most one
+  such body waits unread, so a peer that doesn't read can't make this process's memory grow by asking.
 * A received descriptor is close-on-exec from its first moment, and is either handed out with its message or closed
   here.
 * A bad frame costs its sender the connection and nobody else anything: `BadFrame` says in a sentence what was wrong.
@@ -21,6 +24,7 @@ import fcntl
 import os
 import socket
 import struct
+import termios
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, NamedTuple
@@ -33,6 +37,9 @@ MAX_BACKLOG_BYTES = 4 << 20
 MAX_BACKLOG_DESCRIPTORS = 4 * MAX_DESCRIPTORS
 
 _HEADER = struct.Struct(">I")
+_ASIDE = 1 << 31  # in the header: the body is in the first descriptor
+_ASIDE_BYTES = 64 << 10
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _READ_BYTES = 64 << 10
 _READS_PER_CALL = 16  # so that one peer that writes without end can't keep the loop from the others
 _CONTROL_BYTES = socket.CMSG_SPACE(MAX_DESCRIPTORS * array.array("i").itemsize)
@@ -121,12 +128,31 @@ class Channel:
             )
         if self._unwritable:
             return
-        frame = _HEADER.pack(len(body)) + body
+        aside = None
+        if len(body) > _ASIDE_BYTES and len(descriptors) < MAX_DESCRIPTORS and self._all_is_read():
+            aside = _put_aside(body)
+        if aside is None:
+            self._send_frame(_HEADER.pack(len(body)) + body, descriptors)
+            return
+        try:
+            self._send_frame(_HEADER.pack(len(body) | _ASIDE), (aside, *descriptors))
+        finally:
+            os.close(aside)
+
+    def _send_frame(self, frame: bytes, descriptors: Sequence[int]) -> None:
         written = 0 if self._backlog else self._write(frame, descriptors)
         if self._unwritable or written == len(frame):
             return
         # The descriptors went with the first byte, if that went at all.
         self._keep(memoryview(frame)[written:], descriptors if written == 0 else ())
+
+    def _all_is_read(self) -> bool:
+        """The peer has taken everything that it was sent."""
+        if self._backlog:
+            return False
+        unread = array.array("i", [0])
+        fcntl.ioctl(self._sock, termios.TIOCOUTQ, unread)
+        return unread[0] == 0
 
     def flush(self) -> None:
         """Sends what `send` had to keep, as far as the socket takes it now."""
@@ -256,8 +282,8 @@ class Channel:
     def _parse_incoming(self, received: list[Received], truncated: bool) -> None:
         whole = self._incoming
         if len(whole) >= _HEADER.size:
-            length = self._frame_length(whole, 0)
-            if len(whole) < _HEADER.size + length:
+            length, aside = self._frame_length(whole, 0)
+            if len(whole) < _HEADER.size + (0 if aside else length):
                 return  # the usual case of a slow sender: nothing is copied, nothing is looked at twice
         self._incoming = bytearray()
         rest = self._parse(bytes(whole), received, truncated)
@@ -269,23 +295,46 @@ class Channel:
         """Turns every complete frame in data into a message; returns where the first incomplete one begins."""
         start, end = 0, len(data)
         while end - start >= _HEADER.size:
-            body = start + _HEADER.size
-            after = body + self._frame_length(data, start)
+            begin = start + _HEADER.size
+            length, aside = self._frame_length(data, start)
+            after = begin if aside else begin + length
             if after > end:
                 break
+            body = self._read_aside(length, truncated) if aside else data[begin:after]
             try:
-                message = self._decode(data[body:after])
+                message = self._decode(body)
             except (ValueError, RecursionError) as error:  # msgspec's own, bad UTF-8, nesting without end
-                raise BadFrame(f"a frame of {after - body} bytes is no message of this protocol: {error}") from error
+                raise BadFrame(f"a frame of {length} bytes is no message of this protocol: {error}") from error
             received.append(Received(message, self._descriptors_of(message, truncated) if message.fds else ()))
             start = after
         return start
 
-    def _frame_length(self, data: bytes | bytearray, start: int) -> int:
-        length: int = _HEADER.unpack_from(data, start)[0]
+    def _frame_length(self, data: bytes | bytearray, start: int) -> tuple[int, bool]:
+        """And whether the body is aside."""
+        header: int = _HEADER.unpack_from(data, start)[0]
+        length = header & ~_ASIDE
         if length > self._max_frame_bytes:
             raise BadFrame(f"a frame says that it has {length} bytes; at most {self._max_frame_bytes} are allowed")
-        return length
+        return length, header != length
+
+    def _read_aside(self, length: int, truncated: bool) -> bytes:
+        if not self._descriptors:
+            raise BadFrame(
+                _TRUNCATED if truncated else "a frame says that its body is aside; no descriptor came with it"
+            )
+        aside = self._descriptors.popleft()
+        try:
+            # Only memory has seals: reading it never waits for anybody.
+            if fcntl.fcntl(aside, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise BadFrame("the body of a frame came in a file that can still change")
+            body = os.pread(aside, length, 0)
+        except OSError as error:
+            raise BadFrame(f"the body of a frame can't be read: {error.strerror}") from None
+        finally:
+            os.close(aside)
+        if len(body) != length:
+            raise BadFrame(f"a frame says that it has {length} bytes; {len(body)} came with it")
+        return body
 
     def _descriptors_of(self, message: Message, truncated: bool) -> tuple[int, ...]:
         here = self._descriptors
@@ -341,6 +390,23 @@ def close_all(descriptors: Iterable[int]) -> None:
     """Closes each of them."""
     for fd in descriptors:
         os.close(fd)
+
+
+def _put_aside(body: bytes) -> int | None:
+    """A memfd with it that nobody can change any more; None where there is no descriptor or no memory for one."""
+    try:
+        fd = os.memfd_create("frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    except OSError:
+        return None
+    try:
+        rest = memoryview(body)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError:
+        os.close(fd)
+        return None
+    return fd
 
 
 def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:

@@ -168,7 +168,7 @@ def test_a_frame_larger_than_the_socket_s_buffer_arrives_whole_with_its_descript
     large = Blob(data=os.urandom(1_000_000))
     with pipes(1) as files:
         ours.send(large, files)
-        assert ours.wants_write
+        assert ours.wants_write is full, "aside, its body takes no room in the socket"
         got: list[Received] = []
         while len(got) < fillers + 1:
             ours.flush()
@@ -177,6 +177,25 @@ def test_a_frame_larger_than_the_socket_s_buffer_arrives_whole_with_its_descript
         assert same_file(got[-1].descriptors[0], files[0])
         close_all(got[-1].descriptors)
         assert theirs.receive() == [], "its descriptors came once, with its first byte"
+    ours.close()
+    theirs.close()
+
+
+def test_at_most_one_body_is_aside_and_unread() -> None:
+    """Else a peer that asks and doesn't read would make our memory grow."""
+    ours, theirs = pair()
+    large = Blob(data=os.urandom(300_000))
+    ours.send(large)
+    assert not ours.wants_write
+    ours.send(large)
+    assert ours.wants_write, "the second one goes through the socket"
+    got: list[Received] = []
+    while len(got) < 2:
+        got += theirs.receive()
+        ours.flush()
+    ours.send(large)
+    assert not ours.wants_write
+    assert [received.message for received in (*got, *theirs.receive())] == [large] * 3
     ours.close()
     theirs.close()
 

@@ -4,10 +4,13 @@ Every test here counts this process's descriptors before and after.
 """
 
 import contextlib
+import fcntl
+import os
 import select
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -54,11 +57,47 @@ def bad(body: bytes) -> str:
 
 
 def test_a_giant_length_is_refused_before_anything_of_the_frame_has_come() -> None:
-    for length in (MAX_FRAME_BYTES + 1, 1 << 31, (1 << 32) - 1):
+    for length in (MAX_FRAME_BYTES + 1, (1 << 31) - 1):
         with receiving() as (raw, theirs):
             raw.sendall(struct.pack(">I", length))
             with pytest.raises(BadFrame, match=f"says that it has {length} bytes; at most {MAX_FRAME_BYTES}"):
                 theirs.receive()
+
+
+ASIDE = 1 << 31
+
+
+def aside(length: int, *files: int) -> str:
+    """What a receiver says to a frame whose body is said to be aside, of that length."""
+    with receiving() as (raw, theirs):
+        socket.send_fds(raw, [struct.pack(">I", length | ASIDE)], files)
+        with pytest.raises(BadFrame) as caught:
+            theirs.receive()
+    return str(caught.value)
+
+
+def sealed(body: bytes, seals: int = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE) -> int:
+    fd = os.memfd_create("body", os.MFD_ALLOW_SEALING)
+    os.write(fd, body)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+def test_a_body_aside_that_is_no_sealed_memory_of_that_length_is_refused(tmp_path: Path) -> None:
+    assert "at most" in aside(MAX_FRAME_BYTES + 1)
+    assert "no descriptor came" in aside(100)
+    reading, writing = os.pipe()
+    assert "can't be read" in aside(100, reading), "a pipe could make the reader wait"
+    (tmp_path / "file").write_bytes(bytes(100))
+    file = os.open(tmp_path / "file", os.O_RDONLY)
+    assert "can't be read" in aside(100, file) or "can still change" in aside(100, file)
+    unsealed = sealed(bytes(100), fcntl.F_SEAL_GROW)
+    assert "can still change" in aside(100, unsealed)
+    short = sealed(bytes(50))
+    assert "50 came with it" in aside(100, short)
+    garbage = sealed(bytes(100))
+    assert "no message of this protocol" in aside(100, garbage)
+    close_all((reading, writing, file, unsealed, short, garbage))
 
 
 def test_the_longest_frame_that_is_allowed_is_allowed() -> None:
