@@ -1,5 +1,6 @@
 """The one file of a device that outlives its server: which layout is committed. Pure; who writes it: `machine.py`."""
 
+import hashlib
 from typing import Annotated
 
 import msgspec
@@ -29,13 +30,20 @@ class Record(msgspec.Struct, frozen=True):
     slabs: Annotated[tuple[Slab, ...], msgspec.Meta(max_length=1000)] = ()
     boot_id: str = ""
     format: int = FORMAT
+    check: str = ""
+    """Of all the rest, in the file only: one wrong bit must not make another record of it."""
 
 
 _DECODER = msgspec.json.Decoder(Record)
 
 
 def encode(record: Record) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+    checked = msgspec.structs.replace(record, check=_check(record))
+    return msgspec.json.format(msgspec.json.encode(checked), indent=1) + b"\n"
+
+
+def _check(record: Record) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(record, check=""))).hexdigest()[:16]
 
 
 def decode(data: bytes) -> Record:
@@ -45,4 +53,6 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord(f"it is no record of a layout: {error}") from None
     if record.format != FORMAT:
         raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")
-    return record
+    if record.check != _check(record):
+        raise UnreadableRecord("its checksum is wrong: it isn't what was written")
+    return msgspec.structs.replace(record, check="")

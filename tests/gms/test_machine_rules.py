@@ -713,6 +713,18 @@ def test_a_server_at_rest_sleeps() -> None:
     assert house.machine.deadline == float("inf")
 
 
+def test_one_wrong_bit_makes_no_other_record() -> None:
+    data = record.encode(record.Record(7, 6, "a" * 64, (record.Slab(5, "x"),), "boot"))
+    told = record.decode(data)
+    for bit in range(len(data) * 8):
+        wrong = bytearray(data)
+        wrong[bit // 8] ^= 1 << bit % 8
+        try:
+            assert record.decode(bytes(wrong)) == told, "only what is between the words may differ"
+        except record.UnreadableRecord:
+            continue
+
+
 # -- the contract ------------------------------------------------------------------------------------------------------
 
 

@@ -100,8 +100,8 @@ class Engine:
 
     def want(self) -> None:
         rng, world = self.world.rng, self.world
-        if self.client.machine.doing is not c.Doing.NOTHING:
-            return
+        if self.client.machine.doing is not c.Doing.NOTHING or self.bound:
+            return  # (who sleeps wakes)
         self.wakes = False
         timeout = rng.choice((None, 0.0, 0.1, 2.0)) if not world.calm else WAKE_S
         if self.role == "deployer" and not world.calm:
