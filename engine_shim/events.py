@@ -102,7 +102,7 @@ class NotStarted(msgspec.Struct, frozen=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What is left: processes of the tree, and holders of any life lock of this engine."""
+    """What is left: processes of the tree (how many at least), and holders of any life lock of this engine."""
 
     left: int
     held: bool

@@ -54,8 +54,12 @@ class ProbePort:
         for _turn in range(ACCEPTS_AT_A_TIME):
             try:
                 client, _address = self._listener.accept()
-            except OSError:
-                return  # nobody there any more, or no descriptor left: the next round tries again
+            except BlockingIOError:
+                return
+            except OSError:  # no descriptor left, say: one of those who are here makes room, for the next round
+                if self._open:
+                    self._hang_up(next(iter(self._open)))
+                return
             if len(self._open) >= MOST_OPEN:
                 self._hang_up(next(iter(self._open)))
             client.setblocking(False)

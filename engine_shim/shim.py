@@ -164,10 +164,11 @@ class Shim(Shell):
         for known in self.machine.processes:
             self.processes.kill(known)
         tree.kill((), self._group if self._main or self.machine.processes else 0)
-        tree.kill(tree.descendants(os.getpid()), 0)
+        if self._collect():
+            tree.kill(tree.descendants(os.getpid()), 0)
 
     def _look(self, effect: e.Look) -> None:
-        left = len(tree.descendants(os.getpid())) or 1 if self._collect() else 0
+        left = int(self._collect())
         known = self.processes.pidfds(list(self.machine.processes))
         left = max(left, sum(not peers.is_dead(fd) for fd in known))
         options = self.options
