@@ -1,5 +1,6 @@
 """One device's server as a process: what callers may do to it, and what a restart finds. Real sockets, real SIGKILL."""
 
+import contextlib
 import os
 import random
 import signal
@@ -212,11 +213,8 @@ def test_a_client_whose_socket_stays_open_in_a_child_is_gone_when_it_dies(contai
         heir = int(child.line())
         assert container.status().state == "RW"
         child.kill()
-    try:
         container.shows(state="EMPTY", clients=[])
         assert not dead(heir)
-    finally:
-        kill(heir)
 
 
 @pytest.mark.root
@@ -365,8 +363,9 @@ def test_no_descriptor_of_it_is_inherited_by_a_program_that_it_starts(container:
     container.writer((SLAB, SLAB))
     pid = container.server_pid()
     for fd, what in descriptors(pid).items():
-        flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
-        assert fd <= 2 or int(flags, 8) & os.O_CLOEXEC, f"{fd}: {what}"
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            flags = Path(f"/proc/{pid}/fdinfo/{fd}").read_text().split("flags:")[1].split()[0]
+            assert fd <= 2 or int(flags, 8) & os.O_CLOEXEC, f"{fd}: {what}"
 
 
 def test_a_hundred_sessions_leave_no_descriptor(container: Container) -> None:
