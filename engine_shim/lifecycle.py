@@ -115,6 +115,8 @@ class Lifecycle:
         self._behind = False
         """Somebody else held the lock while this one waited."""
         self._fencing_at: float | None = None
+        self._lock: e.LockSeen | None = None
+        """As last seen: what is said of it while this engine initialises counts once it waits."""
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0
 
@@ -327,8 +329,11 @@ class Lifecycle:
         self._beat_at = self._progress_at = self._now
         self._steps = -1
         self._move(event.to)
-        if event.to is State.STANDBY and self._lost_at is not None:
-            self.figures.restored.add(self._now - self._lost_at)
+        if event.to is State.STANDBY:
+            if self._lock is not None:
+                self._mind_lock(self._lock)
+            if self._lost_at is not None:
+                self.figures.restored.add(self._now - self._lost_at)
         if event.to in (State.STANDBY, State.ACTIVE):
             self._lost_at = None
 
@@ -372,11 +377,15 @@ class Lifecycle:
         self.redundant = event.redundant
         if self.tree is Tree.NONE and event.serves and event.holder != self.name and not self.back_off_s:
             self.restart_at = self._now
-        if self.state is not State.STANDBY:
-            return
-        if event.holder and event.holder != self.name:
+        self._lock = event
+        if self.state is State.STANDBY:
+            self._mind_lock(event)
+
+    def _mind_lock(self, seen: e.LockSeen) -> None:
+        """While it waits: behind whom, and since when for his end."""
+        if seen.holder and seen.holder != self.name:
             self._behind = True
-        if not event.fencing:
+        if not seen.fencing:
             self._fencing_at = None
         elif self._fencing_at is None:
             self._fencing_at = self._now

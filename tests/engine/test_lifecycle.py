@@ -344,6 +344,13 @@ def test_a_failover_is_a_wake_after_having_waited_behind_another() -> None:
     assert (first.machine.figures.failovers, second.machine.figures.failovers) == (0, 1)
 
 
+def test_a_holder_that_was_seen_while_it_initialised_counts_too() -> None:
+    bench = at(State.INIT)
+    bench.feed(e.LockSeen("engine-b.1"))
+    bench.to(State.ACTIVE)
+    assert bench.machine.figures.failovers == 1
+
+
 def test_the_wait_for_the_fence_is_measured() -> None:
     bench = at(State.STANDBY)
     bench.feed(e.LockSeen("engine-b.1"))
