@@ -36,7 +36,7 @@ def parser() -> Parser:
         default="reference",
         parse=engines.kind,
         metavar="ENGINE",
-        help="reference, vllm (not in this version yet), or MODULE:FACTORY for one of your own",
+        help="reference, vllm, or MODULE:FACTORY for one of your own",
     )
     p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="who this is")
     p.setting(

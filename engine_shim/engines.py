@@ -1,7 +1,7 @@
 """Which engines there are. Each is loaded when it is asked for, and not before: the shim has no torch and no numpy.
 
 reference           a small language model in numpy (`reference/`)
-vllm                comes later
+vllm                vLLM itself (`vllm_engine/`)
 MODULE:FACTORY      one of your own: FACTORY(setting) gives an `engine.Engine`
 """
 
@@ -15,8 +15,7 @@ from engine_shim.engine import Engine, Listen
 from sidecar.settings import BadValue, host_port
 
 ROLES = ("primary", "shadow")
-KNOWN = {"reference": "engine_shim.reference:make"}
-NO_VLLM = "the vLLM engine isn't part of this version yet; there is --engine reference"
+KNOWN = {"reference": "engine_shim.reference:make", "vllm": "engine_shim.vllm_engine:make"}
 
 
 class CantRun(Exception):
@@ -53,10 +52,8 @@ def make(kind: str, setting: Setting) -> Engine:
 
 def kind(text: str) -> str:
     """A value of --engine."""
-    if text == "vllm":
-        raise BadValue(NO_VLLM)
     if text not in KNOWN and not all(text.partition(":")):
-        raise BadValue(f"{text!r} is no engine; allowed: reference, or MODULE:FACTORY for one of your own")
+        raise BadValue(f"{text!r} is no engine; allowed: reference, vllm, or MODULE:FACTORY for one of your own")
     return text
 
 

@@ -75,7 +75,7 @@ def parser() -> Parser:
         default="reference",
         parse=engines.kind,
         metavar="ENGINE",
-        help="reference, vllm (not in this version yet), or MODULE:FACTORY for one of your own",
+        help="reference, vllm, or MODULE:FACTORY for one of your own",
     )
     up.setting(
         "--devices",

@@ -21,6 +21,8 @@ PUBLIC_CLIENTS = {
     "gms.layout",  # what a writer of weights commits,
     "gms.pack",  # and where it puts them
     "gms.memory",  # an engine's KV cache is memory of its own
+    "gms.torch",  # its model's tensors are GMS's
+    "gms.torch_views",
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Beside the house: they may import any of it, and no part of it imports them.
@@ -46,6 +48,7 @@ SHELLS = {
         "status",
         "tree",
         "up",
+        "vllm_engine",
     },
     "lockserver": {
         "__main__",

@@ -1,5 +1,6 @@
 """What the shim promises, with an engine whose faults the test chooses (`toy.py`)."""
 
+import importlib.util
 import os
 import signal
 import socket
@@ -8,8 +9,8 @@ import pytest
 
 from engine_shim import places
 from sidecar.rendezvous import connect
-from tests.engine.house import House, Program, until
-from tests.engine.kinds import TOY
+from tests.engine.house import House, until
+from tests.engine.kinds import TOY, Kind
 
 pytestmark = pytest.mark.chaos
 
@@ -147,10 +148,10 @@ def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:
     assert a.state()["deaths"] == 0
 
 
-def test_vllm_is_refused_with_a_sentence_until_it_is_there(house: House) -> None:
-    program = Program(house, "x", "engine_shim", "--engine", "vllm", "--engine-id", "a", "--run-dir", "/x")
-    house.add(program)
-    assert program.code() == 64 and "isn't part of this version yet" in program.said()
+@pytest.mark.skipif(importlib.util.find_spec("vllm") is not None, reason="vLLM is installed here")
+def test_vllm_where_it_isnt_installed_is_refused_with_a_sentence(house: House) -> None:
+    program = house.shim(Kind("vllm", "vllm", ("--model", "/x"), "/"), "a")
+    assert program.code() == 64 and "vLLM isn't installed in this Python" in program.said()
 
 
 def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:

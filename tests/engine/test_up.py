@@ -132,7 +132,6 @@ def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("--engine", "vllm"), "isn't part of this version yet"),
         (("--devices", "gpu0"), "'gpu0' is no device; allowed:"),
         (("--devices", "host:0,host:0"), "names a device twice"),
         (("--devices", "cuda"), "the reference engine computes in host memory"),

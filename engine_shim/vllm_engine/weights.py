@@ -1,0 +1,84 @@
+"""One rank's weights: its connection to GMS, and what it reads there. It hangs on the model, where the worker finds it.
+
+What this file may not do: know how a model is built (`loader.py`), or import vLLM.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+
+import torch
+
+from engine_shim.vllm_engine.home import Home
+from gms import torch as modules
+from gms.client import GmsClient, Memory, Reader, Writer, open_memory
+
+KEY = "vllm"
+
+
+class OtherWeights(Exception):
+    """GMS has the weights of another model, or of another vLLM."""
+
+
+class Weights:
+    def __init__(self, home: Home, rank: int) -> None:
+        """Touches the device. Blocks only in `get`."""
+        self._home = home
+        self.device = home.devices[rank]
+        self.memory: Memory = open_memory(self.device)
+        self._lost = ""
+        self._there: str | None = None
+        """The hash of the layout that GMS has; None: nothing was heard of one since ours was read or written."""
+        self._client = GmsClient(
+            home.directory,
+            self.device,
+            home.engine_id,
+            memory=self.memory,
+            on_change=self._on_change,
+            on_lost=self._on_lost,
+        )
+        self._reader: Reader | None = None
+
+    def get(self, described: Mapping[str, str], load: Callable[[], torch.nn.Module]) -> Reader:
+        """A layout to read. Whoever may write loads it first if nobody has: `load` gives a module with its weights,
+        which is moved to GMS, and is good for nothing else afterwards.
+        """
+        timeout_s = self._home.weights_timeout_s
+        granted = self._client.write_or_read(timeout_s) if self._home.writes else self._client.read(timeout_s)
+        said = json.dumps(dict(described), sort_keys=True)
+        if isinstance(granted, Writer):
+            with granted:
+                self._reader = modules.publish(load(), granted, metadata={KEY: said})
+        else:
+            self._reader = granted
+        self._there = None
+        theirs = self._reader.layout.metadata.get(KEY, "none that vLLM wrote")
+        if theirs != said:
+            raise OtherWeights(
+                f"{self.device} has other weights: {theirs}; this engine wants {said}. Give both engines of a pair "
+                "the same arguments; weights that nobody wants any more are gone when GMS and all engines were stopped"
+            )
+        return self._reader
+
+    @property
+    def reader(self) -> Reader:
+        if self._reader is None:
+            raise RuntimeError("the weights have not been loaded")
+        return self._reader
+
+    @property
+    def well(self) -> bool:
+        """Could they be mapped now, as far as is known?"""
+        return not self._lost and self._there in (None, self.reader.hash)
+
+    def sleep(self) -> None:
+        self.reader.sleep()
+
+    def wake(self) -> None:
+        """Raises StaleLayout or NotInTime."""
+        self.reader.wake(self._home.wake_timeout_s)
+
+    def _on_change(self, generation: int, hash: str) -> None:
+        self._there = hash
+
+    def _on_lost(self, why: str) -> None:
+        self._lost = why

@@ -1,0 +1,61 @@
+"""vLLM, a tiny model and a pair. Where vLLM isn't installed, these tests are skipped."""
+
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+# A start takes a quarter of a minute on a quiet machine. Read when tests.engine.house is loaded first.
+os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")
+
+from tests.engine.house import House
+from tests.vllm.pair import Pair
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    missing = importlib.util.find_spec("vllm") is None
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.vllm)
+            item.add_marker(pytest.mark.timeout(900))
+            if missing:
+                item.add_marker(pytest.mark.skip(reason="vLLM isn't installed in this Python: make test-vllm"))
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tests.vllm import tiny_model
+
+    return tiny_model.make(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    yield from _house()
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
+def pair(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
+    """For all tests of a module: starting one takes most of their time. A test finds it whole, and leaves it so."""
+    for house in _house():
+        yield Pair(house, model, request.param)
+
+
+def _house() -> Iterator[House]:
+    shm = Path("/dev/shm")
+    directory = Path(tempfile.mkdtemp(prefix="failover-vllm-", dir=shm if shm.is_dir() else None))
+    house = House(directory)
+    house.environment.update(
+        HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_LOGGING_LEVEL="WARNING"
+    )
+    try:
+        yield house
+    finally:
+        house.close()
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,78 @@
+"""What a person may say to the vLLM engine, and what a person's own vLLM notices of the plugin: nothing."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_shim.engines import CantRun, Setting
+
+
+def setting(*arguments: str, role: str = "primary") -> Setting:
+    return Setting(Path("/run/failover"), "a", role, arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--data-parallel-size", "2"), "--data-parallel-size 2 can't be in a pair"),
+        (("--api-server-count", "2"), "--api-server-count 2 can't be in a pair"),
+        (("--headless",), "--headless can't be in a pair"),
+        (("--uds", "/x"), "say --listen unix:PATH"),
+        (("--worker-cls", "a.b"), "--worker-cls"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_what_cant_be_in_a_pair_is_refused_with_a_sentence(arguments: tuple[str, ...], said: str) -> None:
+    from engine_shim.vllm_engine import options
+
+    with pytest.raises(CantRun, match=said):
+        options.parse(setting("--model", "/m", *arguments))
+
+
+def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from engine_shim.vllm_engine import options
+    from engine_shim.vllm_engine.home import home_of
+
+    words = ("/m", "--load-format", "safetensors", "--tensor-parallel-size", "2", "--port", "1")
+    args, home = options.parse(setting(*words, role="shadow"))
+    assert args.model == "/m" and args.load_format == "gms" and args.worker_cls == options.WORKER
+    assert home.devices == ("host:0", "host:1") and home.load_format == "safetensors" and not home.writes
+    assert home_of(args.model_loader_extra_config) == home
+    monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x,host:y")
+    assert options.parse(setting(*words))[1].devices == ("host:x", "host:y")
+    monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x")
+    with pytest.raises(CantRun, match="names 1 devices, and there are 2 ranks"):
+        options.parse(setting(*words))
+
+
+def test_an_argument_that_vllm_doesnt_know_is_its_own_parsers_business(capsys: pytest.CaptureFixture[str]) -> None:
+    from engine_shim.vllm_engine import options
+
+    with pytest.raises(SystemExit):
+        options.parse(setting("--no-such-thing"))
+    assert "--no-such-thing" in capsys.readouterr().err
+
+
+def test_in_a_vllm_of_somebodys_own_the_plugin_does_nothing() -> None:
+    program = """
+import sys
+from engine_shim.vllm_engine import plugin
+plugin.register()
+assert not plugin.has_joined()
+assert not any(name == "torch" or name.split(".")[0] == "vllm" for name in sys.modules), "it has loaded something"
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("FAILOVER_")}
+    root = Path(__file__).resolve().parents[2]
+    subprocess.run([sys.executable, "-c", program], cwd=root, env=environment, check=True, timeout=60)
+
+
+def test_the_plugin_is_found_by_vllm() -> None:
+    from importlib.metadata import entry_points
+
+    from engine_shim.vllm_engine import PLUGIN
+
+    names = [entry.name for entry in entry_points(group="vllm.general_plugins")]
+    assert PLUGIN in names, "install gpu-failover into this Python anew: its entry points have changed"
