@@ -1,9 +1,12 @@
 """What a killed engine leaves in /dev/shm, and who made it.
 
-Shared memory by name outlives a SIGKILL: Python's `psm_*`, vLLM's `vllm_dist_*`. A name doesn't say whose it is, and
-the other engine has such files, too. So the kernel tells us when one appears (inotify), and we look at once whether a
-process of *our* tree has it open or mapped. What was seen so is ours, and goes when the tree is proven gone; what
-wasn't is nobody's business here. (Looking later, or by time and user, could take the other engine's.)
+Shared memory by name outlives a SIGKILL: Python's `psm_*` and `sem.mp-*`, vLLM's `vllm_dist_*`. A name doesn't say
+whose it is, and the other engine has such files, too. So the kernel tells us when one appears (inotify), and we look at
+once whether a process of *our* tree has it open or mapped. What was seen so is ours, and goes when the tree is proven
+gone; what wasn't is nobody's business here. (Looking later, or by time and user, could take the other engine's.) Files are told by
+inode: a semaphore gets its name when it is mapped already, and under another.
+
+The list is kept beside the shim's socket, for the case that the shim itself is killed: its successor reads it.
 
 Not covered: a file whose maker closes it within the moment that looking takes, or is killed in it.
 """
@@ -18,20 +21,21 @@ from pathlib import Path
 from sidecar.loop import Loop
 
 SHM = Path("/dev/shm")
-PREFIXES = ("psm_", "vllm_dist_")
+PREFIXES = ("psm_", "sem.mp-", "vllm_dist_")
 MOST_UNKNOWN = 64
 _IN_CREATE, _IN_MOVED_TO = 0x100, 0x80
 _EVENT = struct.Struct("iIII")
 
 
 class Leftovers:
-    def __init__(self, tree: Callable[[], list[int]], directory: Path = SHM) -> None:
-        """`tree`: the processes that are ours, now."""
+    def __init__(self, tree: Callable[[], list[int]], notes: Path, directory: Path = SHM) -> None:
+        """`tree`: the processes that are ours, now. `notes`: where the list is kept."""
         self._tree = tree
+        self._notes = notes
         self._directory = directory
         self._unknown: dict[str, int] = {}
         """Name -> inode of what has appeared, and whose isn't known."""
-        self.ours: dict[str, int] = {}
+        self.ours: dict[str, int] = self._read()
 
     def watch(self, loop: Loop) -> bool:
         """False where the kernel won't tell: then nothing is cleaned up."""
@@ -63,39 +67,68 @@ class Leftovers:
         """Whose are those that have appeared? Nobody of ours may have one open *yet*, so those are looked at again."""
         if not self._unknown:
             return
-        used = {str(self._directory / name): name for name in self._unknown}
+        known = len(self.ours)
+        wanted = {inode: name for name, inode in self._unknown.items()}
+        device = os.stat(self._directory).st_dev
         for pid in self._tree():
-            for path in _files_of(pid, set(used)):
-                name = used[path]
+            for inode in _files_of(pid, device, set(wanted)):
+                name = wanted[inode]
                 if name in self._unknown:
                     self.ours[name] = self._unknown.pop(name)
+        if len(self.ours) > known:
+            self.ours = {name: inode for name, inode in self.ours.items() if self._is_there(name, inode)}
+            self._write()
 
     def remove(self) -> list[str]:
         """The tree is gone: so does what it left. Returns the names."""
-        removed = []
-        for name, inode in self.ours.items():
-            path = self._directory / name
-            with contextlib.suppress(OSError):
-                if os.lstat(path).st_ino == inode:
-                    path.unlink()
-                    removed.append(name)
-        self.ours.clear()
+        removed = [name for name, inode in self.ours.items() if self._is_there(name, inode)]
+        for name in removed:
+            (self._directory / name).unlink(missing_ok=True)
         self._unknown.clear()
+        if self.ours:
+            self.ours.clear()
+            self._write()
         return removed
 
+    def _is_there(self, name: str, inode: int) -> bool:
+        try:
+            return os.lstat(self._directory / name).st_ino == inode
+        except OSError:
+            return False
 
-def _files_of(pid: int, wanted: set[str]) -> set[str]:
-    """Which of these files the process has open or mapped."""
-    found: set[str] = set()
+    def _read(self) -> dict[str, int]:
+        found: dict[str, int] = {}
+        with contextlib.suppress(OSError):
+            for line in self._notes.read_text(errors="replace").splitlines():
+                inode, _, name = line.partition(" ")
+                if inode.isdigit() and name.startswith(PREFIXES) and "/" not in name:
+                    found[name] = int(inode)
+        return found
+
+    def _write(self) -> None:
+        """A list that can't be written is one that a successor doesn't get; nothing more."""
+        with contextlib.suppress(OSError):
+            if self.ours:
+                self._notes.write_text("".join(f"{inode} {name}\n" for name, inode in self.ours.items()))
+            else:
+                self._notes.unlink(missing_ok=True)
+
+
+def _files_of(pid: int, device: int, wanted: set[int]) -> set[int]:
+    """Which of these files, by inode, the process has open or mapped."""
+    found: set[int] = set()
     with contextlib.suppress(OSError):
         for fd in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                found.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+                status = os.stat(f"/proc/{pid}/fd/{fd}")
+                if status.st_dev == device:
+                    found.add(status.st_ino)
     if wanted <= found:
         return wanted
+    where = f"{os.major(device):02x}:{os.minor(device):02x}"
     with contextlib.suppress(OSError), open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
         for line in maps:
-            path = line[line.find("/") :].rstrip("\n") if "/" in line else ""
-            if path in wanted:
-                found.add(path)
+            fields = line.split(maxsplit=5)  # addresses, permissions, offset, device, inode, path
+            if len(fields) > 5 and fields[3] == where:
+                found.add(int(fields[4]))
     return found & wanted

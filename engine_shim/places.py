@@ -3,6 +3,7 @@
 DIR/life/<engine_id>.<incarnation>      the lock's life files: one for each start of an engine (docs/lock.md)
 DIR/engine/<engine_id>.shim.sock        where the processes of a tree register with their shim
 DIR/engine/<engine_id>.lock             one shim for each engine
+DIR/engine/<engine_id>.leftovers        what its tree would leave in /dev/shm if it were killed (`leftovers.py`)
 DIR/engine/<engine_id>.<token>.sock     where an engine serves, unless it is told otherwise
 """
 
@@ -19,6 +20,10 @@ def shim_socket(engine_id: str) -> str:
 
 def shim_lock(engine_id: str) -> str:
     return f"{engine_id}.lock"
+
+
+def leftovers(engine_id: str) -> str:
+    return f"{engine_id}.leftovers"
 
 
 def endpoint(run_dir: Path, engine_id: str, token: int) -> Path:

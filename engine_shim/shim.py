@@ -83,7 +83,7 @@ class Shim(Shell):
         self._seen: deque[e.LockSeen] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
-        self._leftovers = Leftovers(lambda: tree.descendants(os.getpid()))
+        self._leftovers = Leftovers(lambda: tree.descendants(os.getpid()), directory / places.leftovers(engine_id))
         if not self._leftovers.watch(self.loop):
             log.warning("no_inotify", why="files that a killed engine leaves in /dev/shm won't be removed")
 

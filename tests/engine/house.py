@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from engine_shim import places, status, tree
+from engine_shim.leftovers import Leftovers
 from lockserver.messages import Status
 from lockserver.onlooker import Onlooker, OnlookerError
 from sidecar import peers
@@ -259,6 +260,8 @@ class House:
             for pid in left():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            for notes in (self.run_dir / places.ENGINES).glob("*.leftovers"):  # of shims that were killed here
+                Leftovers(list, notes).remove()
 
 
 def _exchange(sock: socket.socket, path: str, body: bytes | None = None) -> tuple[int, str]:

@@ -184,20 +184,42 @@ def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_nobody_el
     assert a.state()["deaths"] == 0 and a.state()["state"] == "Active"
 
 
+def shared_files(pid: int) -> set[str]:
+    with open(f"/proc/{pid}/maps") as maps:
+        return {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
+
+
 def test_what_a_killed_engine_leaves_in_dev_shm_goes_and_the_other_ones_stays(house: House) -> None:
     a, b = house.pair(TOY)
-
-    def files(pid: int) -> set[str]:
-        with open(f"/proc/{pid}/maps") as maps:
-            return {line.rpartition("/")[2].strip() for line in maps if "/dev/shm/psm_" in line}
-
-    of_a, of_b = files(a.main().pid), files(b.main().pid)
+    of_a, of_b = shared_files(a.main().pid), shared_files(b.main().pid)
     assert of_a and of_b
     os.killpg(a.main().pid, signal.SIGKILL)  # with the resource tracker, which would have removed it
     b.until("Active")
     a.until("Standby")
     left = set(os.listdir("/dev/shm"))
     assert not of_a & left and of_b <= left
+
+
+def test_what_a_killed_shims_engine_left_goes_with_its_successors_first_start(house: House) -> None:
+    house.start_lock()
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    files = shared_files(a.main().pid)
+    notes = house.run_dir / places.ENGINES / places.leftovers("a")
+    until(notes.exists, "it is on the list")
+    main = a.main()
+    for process in a.tree():  # all but the main process: no resource tracker removes anything
+        if process.pid != main.pid:
+            process.signal(signal.SIGSTOP)
+    a.kill()
+    main.wait()
+    a.child.wait()
+    for pid in house.processes():
+        if pid != house.programs[0].pid:
+            os.kill(pid, signal.SIGKILL)
+    assert files and files <= set(os.listdir("/dev/shm"))
+    house.shim(TOY, "a").until("Active")
+    assert not files & set(os.listdir("/dev/shm"))
 
 
 def test_an_engine_can_listen_on_a_port(house: House) -> None:
