@@ -3,8 +3,8 @@
 Shared memory by name outlives a SIGKILL: Python's `psm_*` and `sem.mp-*`, vLLM's `vllm_dist_*`. A name doesn't say
 whose it is, and the other engine has such files, too. So the kernel tells us when one appears (inotify), and we look at
 once whether a process of *our* tree has it open or mapped. What was seen so is ours, and goes when the tree is proven
-gone; what wasn't is nobody's business here. (Looking later, or by time and user, could take the other engine's.) Files are told by
-inode: a semaphore gets its name when it is mapped already, and under another.
+gone; what wasn't is nobody's business here. (Looking later, or by time and user, could take the other engine's.)
+Files are told by inode: a semaphore gets its name when it is mapped already, and under another.
 
 The list is kept beside the shim's socket, for the case that the shim itself is killed: its successor reads it.
 
