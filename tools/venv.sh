@@ -1,11 +1,16 @@
 #!/usr/bin/env bash
 # Makes the virtual environment DIRECTORY with the pinned packages and this project in it, editable, and further packages
-# with whatever they need. The Makefile calls it.
+# with whatever they need; a further FILE.lock is a list of pins of its own, without what those need. The Makefile calls it.
 # PYTHON=... chooses the Python; else the first of python3, python3.11 ... python3.14 that is new enough.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-directory=${1:?usage: tools/venv.sh DIRECTORY [PACKAGE...]}
+directory=${1:?usage: tools/venv.sh DIRECTORY [PACKAGE... [FILE.lock]]}
 further=("${@:2}")
+pins=
+if [ ${#further[@]} != 0 ] && [[ ${further[-1]} == *.lock ]]; then
+    pins=${further[-1]}
+    unset 'further[-1]'
+fi
 log=$directory.log
 
 stop() {
@@ -43,11 +48,12 @@ rm -rf "$directory"
         "$directory/bin/python" -m pip install --quiet --no-deps --requirement requirements.lock &&
         "$directory/bin/python" -m pip install --quiet --no-deps --no-build-isolation --editable . &&
         { [ ${#further[@]} = 0 ] || "$directory/bin/python" -m pip install --quiet "${further[@]}"; } &&
-        "$directory/bin/python" -m pip check --quiet
+        "$directory/bin/python" -m pip check --quiet &&
+        { [ -z "$pins" ] || "$directory/bin/python" -m pip install --quiet --no-deps --requirement "$pins"; }
 } >"$log" 2>&1 </dev/null || {
     cat "$log" >&2
     rm -rf "$directory" "$log"
-    stop "the packages of requirements.lock could not be installed; pip's own words are above."
+    stop "the packages of requirements.lock${pins:+ or $pins} could not be installed; pip's own words are above."
 }
 rm -f "$log"
 touch "$directory/.made"

@@ -13,7 +13,7 @@ import pytest
 os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")
 
 from tests.engine.house import House
-from tests.vllm.pair import Pair
+from tests.vllm.pair import ENVIRONMENT, Pair
 
 HERE = Path(__file__).parent
 
@@ -51,9 +51,7 @@ def _house() -> Iterator[House]:
     shm = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="failover-vllm-", dir=shm if shm.is_dir() else None))
     house = House(directory)
-    house.environment.update(
-        HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", VLLM_CPU_OMP_THREADS_BIND="nobind", VLLM_LOGGING_LEVEL="WARNING"
-    )
+    house.environment.update(ENVIRONMENT)
     try:
         yield house
     finally:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lockserver.onlooker import Onlooker
 from sidecar.rendezvous import address_of
-from tests.engine.house import DEADLINE_S, House, Process, Shim, until
+from tests.engine.house import DEADLINE_S, House, Process, Program, Shim, until
 from tests.engine.kinds import Kind
 
 NAME = "tiny"
@@ -19,6 +19,12 @@ KV_BYTES = 16 << 20
 CAPACITY = "28MiB"
 """Of a device: weights (2 MiB), a KV cache, and what another engine needs to start; not two caches."""
 PROMPT = "the other one is awake"
+ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two ranks want more cores than there may be
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
 
 
 def kind(model: Path, ranks: int, engine: str = "vllm") -> Kind:
@@ -88,13 +94,14 @@ class Pair:
         self.house = house
         self.kind = kind(model, ranks)
         self.ranks = ranks
-        began = time.monotonic()
         house.start_lock()
         house.start_gms(self.kind)
+        began = time.monotonic()
         a = house.shim(self.kind, "a", *more)
         a.until("Active", ready=True)
+        self.tokens(1)
         self.cold_start_s = time.monotonic() - began
-        """From nothing to an engine that serves."""
+        """From nothing to an engine that has answered."""
         self.shims = (a, house.shim(self.kind, "b", *more))
         self.whole()
 
@@ -109,6 +116,9 @@ class Pair:
 
     def tokens(self, count: int = 24) -> list[int]:
         return ask(self.house.endpoint(), count).tokens()
+
+    def gms(self) -> Program:
+        return next(program for program in reversed(self.house.programs) if program.log.name == "gms.log")
 
     def successor(self, old: str) -> str:
         """The endpoint after this one, as soon as it is announced."""
@@ -125,13 +135,13 @@ def victim(shim: Shim, which: str) -> Process:
     if which == "main":
         return shim.main()
     words = {"core": b"EngineCore", "worker": b"Worker"}[which]
-    found = [each for each in shim.tree() if words in _command(each.pid)]
-    assert found, f"no {which} among {[_command(each.pid) for each in shim.tree()]}"
+    found = [each for each in shim.tree() if words in command_of(each)]
+    assert found, f"no {which} among {[command_of(each) for each in shim.tree()]}"
     return found[-1]
 
 
-def _command(pid: int) -> bytes:
+def command_of(process: Process) -> bytes:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
     except OSError:
         return b""
