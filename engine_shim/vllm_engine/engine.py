@@ -74,7 +74,9 @@ class VllmEngine:
         self._run(self._start())
 
     async def _start(self) -> None:
-        self._client = versions.start(self._args, self._stepped)
+        config = versions.configured(self._args)
+        options.check(config)
+        self._client = versions.start(self._args, config, self._stepped)
         for device, size in await self._client.collective_rpc("failover_needs"):
             self._needs[device] = self._needs.get(device, 0) + size
         app, generates = await versions.application(self._client, self._args)

@@ -7,7 +7,7 @@ adopts what was published.
 Why twice: on the CPU, vLLM's post-processing repacks weights into a form of its own and throws `layer.weight` away.
 Done on the meta device, it chooses the plain way instead (torch's own matmul on `layer.weight`), for both engines of a
 pair alike; so what is published is the weights as loaded. Quantised models have no such plain way on the CPU, and are
-refused. (On CUDA it will be the other way round: post-process, then publish, then adopt as published.)
+refused (`options.py`). (On CUDA it will be the other way round: post-process, then publish, then adopt as published.)
 
 What this file may not do: know what a worker does with the model.
 """
@@ -43,11 +43,6 @@ class GmsLoader(BaseModelLoader):
         raise CannotShare("weights in GMS are shared, and can't be loaded anew under a model; start the engine anew")
 
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> torch.nn.Module:
-        if model_config.quantization is not None:
-            raise CannotShare(
-                f"quantization {model_config.quantization}: on the CPU, quantised weights are repacked into a form "
-                "that can't be shared; take the model unquantised"
-            )
         weights = Weights(self._home, vllm_config.parallel_config.rank)
         reader = weights.get(
             versions.described(vllm_config, model_config),

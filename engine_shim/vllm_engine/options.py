@@ -76,3 +76,13 @@ def _devices(ranks: int) -> tuple[str, ...]:
 
 def _extra(given: Any) -> dict[str, Any]:
     return dict(json.loads(given)) if isinstance(given, str) else dict(given or {})
+
+
+def check(vllm_config: Any) -> None:
+    """What only vLLM's own configuration shows, with the model's in it. Raises CantRun."""
+    quantization = vllm_config.model_config.quantization
+    if quantization is not None:
+        raise CantRun(
+            f"quantization {quantization}: on the CPU vLLM repacks quantised weights into a form that can't be shared; "
+            "take the model unquantised"
+        )

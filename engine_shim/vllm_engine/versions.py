@@ -80,9 +80,16 @@ def on_cpu() -> bool:
     return bool(current_platform.is_cpu())
 
 
-def start(args: Namespace, stepped: Callable[[], None]) -> Any:
-    """An AsyncLLM and its processes, in the loop that runs. `stepped` is called for every step of EngineCore's."""
+def configured(args: Namespace) -> Any:
+    """vLLM's configuration. Reads the model's own, touches no device."""
     from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+
+    return AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def start(args: Namespace, vllm_config: Any, stepped: Callable[[], None]) -> Any:
+    """An AsyncLLM and its processes, in the loop that runs. `stepped` is called for every step of EngineCore's."""
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.metrics.loggers import StatLoggerBase
@@ -97,13 +104,11 @@ def start(args: Namespace, stepped: Callable[[], None]) -> Any:
         def log_engine_initialized(self) -> None:
             pass
 
-    settings = AsyncEngineArgs.from_cli_args(args)
-    usage = UsageContext.OPENAI_API_SERVER
     return AsyncLLM.from_vllm_config(
-        vllm_config=settings.create_engine_config(usage_context=usage),
-        usage_context=usage,
-        enable_log_requests=settings.enable_log_requests,
-        disable_log_stats=settings.disable_log_stats,
+        vllm_config=vllm_config,
+        usage_context=UsageContext.OPENAI_API_SERVER,
+        enable_log_requests=args.enable_log_requests,
+        disable_log_stats=args.disable_log_stats,
         stat_loggers=[Steps],
     )
 
