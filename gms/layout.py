@@ -65,8 +65,14 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
     metadata: dict[str, str] = {}
 
 
+class _Outline(msgspec.Struct, frozen=True, array_like=True):
+    slabs: msgspec.Raw
+    tensors: list[msgspec.Raw]
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Layout)
+_OUTLINE = msgspec.msgpack.Decoder(_Outline)
 
 
 def encode(layout: Layout) -> bytes:
@@ -77,6 +83,14 @@ def decode(data: bytes) -> Layout:
     """Raises BadLayout."""
     try:
         return _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadLayout(f"the layout can't be read: {error}") from None
+
+
+def count_tensors(data: bytes) -> int:
+    """Without reading them, which takes ten milliseconds for ten thousand. Raises BadLayout."""
+    try:
+        return len(_OUTLINE.decode(data).tensors)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise BadLayout(f"the layout can't be read: {error}") from None
 

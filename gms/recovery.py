@@ -218,7 +218,7 @@ class Recovery:
     def _stands_again(self, client: Client, message: m.HandBack, returning: Returning, awaited: Record) -> None:
         machine = self.machine
         try:
-            tensors = len(lay.decode(returning.document).tensors)
+            tensors = lay.count_tensors(returning.document)
         except lay.BadLayout as error:  # the file was written by hand
             returning.why_not = str(error)
             self._put_down(returning)

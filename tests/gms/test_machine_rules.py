@@ -747,3 +747,11 @@ def test_garbage_is_no_record(data: bytes) -> None:
 def test_garbage_is_no_layout(data: bytes) -> None:
     with pytest.raises(lay.BadLayout):
         lay.decode(data)
+
+
+def test_tensors_are_counted_without_being_read() -> None:
+    tensors = tuple(lay.Tensor(f"t{number}", 0, 0, (4,), (1,), "uint8") for number in range(1000))
+    assert lay.count_tensors(lay.encode(lay.Layout((4,), tensors, {"a": "b"}))) == 1000
+    for garbage in (b"", b"\x00", b"\x91" * 99999):
+        with pytest.raises(lay.BadLayout):
+            lay.count_tensors(garbage)
