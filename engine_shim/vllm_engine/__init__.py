@@ -30,14 +30,17 @@ def make(setting: "Setting") -> "Engine":
             f"vLLM isn't installed in this Python ({sys.executable}): install gpu-failover into the one that has it, "
             "and start engine-shim with that"
         )
-    prepare()
+    prepare(setting)
     from engine_shim.vllm_engine.engine import VllmEngine
 
     return VllmEngine(setting)
 
 
-def prepare() -> None:
+def prepare(setting: "Setting") -> None:
     """The environment of this process and of those that it starts, before vLLM is loaded."""
+    from engine_shim.vllm_engine import scratch
+
+    scratch.begin(setting.run_dir, setting.engine_id)
     # Forked workers run no plugin again, and don't end with their parent.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     allowed = os.environ.get("VLLM_PLUGINS")

@@ -77,6 +77,9 @@ class Weights:
         """Raises StaleLayout or NotInTime."""
         self.reader.wake(self._home.wake_timeout_s)
 
+    def close(self) -> None:
+        self._client.close()
+
     def _on_change(self, generation: int, hash: str) -> None:
         self._there = hash
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from engine_shim.vllm_engine import plugin, versions
+from engine_shim.vllm_engine import plugin, scratch, versions
+from engine_shim.vllm_engine.home import home_of
 from engine_shim.vllm_engine.kv import Allocating, KvPool
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
@@ -36,6 +37,7 @@ class Napping:
 
     vllm_config: Any
     model_runner: Any
+    distributed_init_method: str
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not plugin.has_joined():
@@ -47,6 +49,11 @@ class Napping:
         self._pool: KvPool | None = None
         self._asleep = False
         self._times: dict[str, float] = {}
+
+    def init_device(self) -> None:
+        home = home_of(self.vllm_config.load_config.model_loader_extra_config)
+        scratch.remember(home.directory, home.engine_id, self.distributed_init_method)
+        super().init_device()  # type: ignore[misc]
 
     @property
     def _weights(self) -> Weights:

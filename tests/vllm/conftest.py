@@ -13,7 +13,7 @@ import pytest
 os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")
 
 from tests.engine.house import House
-from tests.vllm.pair import ENVIRONMENT, Pair
+from tests.vllm.pair import ENVIRONMENT, Pair, end
 
 HERE = Path(__file__).parent
 
@@ -55,5 +55,6 @@ def _house() -> Iterator[House]:
     try:
         yield house
     finally:
+        end(house)
         house.close()
         shutil.rmtree(directory, ignore_errors=True)

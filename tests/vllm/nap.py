@@ -16,11 +16,11 @@ TOKENS = 12
 
 def make(setting: Setting) -> Any:
     from engine_shim import vllm_engine
-    from engine_shim.vllm_engine.engine import VllmEngine
 
     notes, *arguments = setting.arguments
     setting = dataclasses.replace(setting, arguments=tuple(arguments))
-    vllm_engine.prepare()
+    vllm_engine.prepare(setting)
+    from engine_shim.vllm_engine.engine import VllmEngine
 
     class Napper(VllmEngine):
         def start(self) -> None:

@@ -1,9 +1,11 @@
 """What becomes of a pair of vLLM engines when a part of one is killed: real processes, real signals, real vLLM."""
 
 import signal
+from pathlib import Path
 
 import pytest
 
+from engine_shim.vllm_engine import scratch
 from tests.engine.house import Shim
 from tests.vllm.pair import Pair, ask, command_of, victim
 
@@ -16,7 +18,7 @@ def test_a_part_of_the_active_is_killed_the_other_answers_the_same_from_the_same
     before, pages, old = pair.tokens(), weights(active, pair), pair.house.endpoint()
     members = [process for process in active.tree() if b"resource_tracker" not in command_of(process)]
     rest = active.tree()
-    deaths = active.state()["deaths"]
+    deaths, (litter, elsewhere) = active.state()["deaths"], left_lying(active, pair)
     assert not mapped(standby, pair), "asleep nothing of a device is mapped"
     victim(active, which).kill()
     url = pair.successor(old)
@@ -30,6 +32,8 @@ def test_a_part_of_the_active_is_killed_the_other_answers_the_same_from_the_same
     assert active.state()["deaths"] == deaths + 1
     assert not mapped(active, pair)
     assert pair.tokens() == before
+    now, _ = left_lying(active, pair)
+    assert len(now) == len(litter) and not now & litter and not any(path.exists() for path in elsewhere)
 
 
 def test_a_part_of_the_standby_is_killed_the_active_serves_on(pair: Pair) -> None:
@@ -82,3 +86,12 @@ def weights(shim: Shim, pair: Pair) -> list[tuple[str, str]]:
     found = sorted({(path, offset) for mode, offset, _, _, path in mapped(shim, pair) if "w" not in mode})
     assert len({path for path, _ in found}) == pair.ranks
     return found
+
+
+def left_lying(shim: Shim, pair: Pair) -> tuple[set[str], list[Path]]:
+    """What a killed vLLM would leave: sockets in its scratch directory, and files that are named there."""
+    here = scratch.directory(pair.house.run_dir, shim.engine_id)
+    elsewhere = [Path(line) for line in (here / "elsewhere").read_text().splitlines()]
+    sockets = {path.name for path in here.iterdir()} - {"elsewhere"}
+    assert sockets and elsewhere and all(path.exists() for path in elsewhere)
+    return sockets, elsewhere

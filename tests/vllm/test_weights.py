@@ -1,0 +1,84 @@
+"""A rank's weights, without vLLM: torch modules and a real GMS."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
+
+from engine_shim.vllm_engine.home import Home  # noqa: E402
+from engine_shim.vllm_engine.weights import OtherWeights, Weights  # noqa: E402
+from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
+from gms.torch import adopt  # noqa: E402
+from tests.engine.house import House, until  # noqa: E402
+from tests.engine.kinds import Kind  # noqa: E402
+
+GMS = Kind("none", "", (), "", ("--devices", "host:0", "--capacity", "32MiB"))
+SAID = {"model": "small"}
+
+
+@pytest.fixture
+def gms(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
+    monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
+    house.start_gms(GMS)
+    with GmsClient(house.run_dir, "host:0", "onlooker") as client:
+        client.connected(60)
+    yield house
+
+
+def home(house: House, engine_id: str, *, writes: bool) -> Home:
+    return Home(str(house.run_dir), engine_id, writes, ("host:0",), weights_timeout_s=60, wake_timeout_s=60)
+
+
+def module() -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Linear(64, 64)
+
+
+def no_load() -> Any:
+    raise AssertionError("the weights are there: nobody loads them again")
+
+
+def test_one_writes_the_other_reads_and_both_sleep_and_wake(gms: House) -> None:
+    wanted = module().weight
+    a, b = (Weights(home(gms, name, writes=name == "a"), 0) for name in "ab")
+    readers = [a.get(SAID, module), b.get(SAID, no_load)]
+    assert readers[0].hash == readers[1].hash
+    again = Weights(home(gms, "a", writes=True), 0)
+    again.get(SAID, no_load)
+    with torch.device("meta"):
+        adopted = torch.nn.Linear(64, 64)
+    adopt(adopted, readers[1])
+    for each in (a, b):
+        each.sleep()
+        assert each.well
+        each.wake()
+        assert each.well
+    assert torch.equal(adopted.weight, wanted)
+    for each in (a, b, again):
+        each.close()
+
+
+def test_the_weights_of_another_model_are_refused(gms: House) -> None:
+    a, b = (Weights(home(gms, name, writes=name == "a"), 0) for name in "ab")
+    a.get(SAID, module)
+    with pytest.raises(OtherWeights, match=r"small.*this engine wants.*large"):
+        b.get({"model": "large"}, no_load)
+    a.close()
+    b.close()
+
+
+def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(gms: House) -> None:
+    a = Weights(home(gms, "a", writes=True), 0)
+    a.get(SAID, module)
+    a.sleep()
+    assert a.well
+    with GmsClient(gms.run_dir, "host:0", "other") as client, client.write(60) as writer:
+        slab = writer.create(writer.granularity)
+        reader = writer.commit(Layout((writer.sizes[slab],), (), {"model": "another"}))
+        until(lambda: not a.well, "it says that it couldn't wake")
+        with pytest.raises(StaleLayout):
+            a.wake()
+        reader.close()
+    a.close()
