@@ -18,7 +18,7 @@ SEEDS ?= 20000
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(venv) ## two contenders, a kill, the handoff and its evidence
+demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
 	@$(python) -m demo
 
 # Chaos tests run alone: what they wait for should be late because of the code, not because of a neighbour.

@@ -1,17 +1,20 @@
-"""`python -m demo`: plays the demo, or says in a line what this machine lacks for it."""
+"""`python -m demo` plays the demo, `python -m demo --lock` the lock alone; or it says what is missing here."""
 
 import os
 import signal
 import sys
 
+USAGE = "usage: python -m demo [--lock]     --lock: the lock alone, with stand-ins for engines"
 
-def missing() -> str:
+
+def missing(needs: tuple[str, ...]) -> str:
     if sys.platform != "linux":
         return f"it needs Linux (pidfds, OFD locks), and here is {sys.platform}: use a Linux machine, VM or container"
-    try:
-        import msgspec  # noqa: F401
-    except ImportError:
-        return "it needs the package msgspec: `make demo` installs it, or pip install ."
+    for package in needs:
+        try:
+            __import__(package)
+        except ImportError:
+            return f"it needs the package {package}: `make demo` installs it, or pip install .[reference]"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -19,25 +22,40 @@ def missing() -> str:
     return ""
 
 
-def main() -> int:
-    if lacks := missing():
+def main(arguments: list[str] | None = None) -> int:
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments not in ([], ["--lock"]):
+        print(USAGE, file=sys.stderr)
+        return 0 if arguments in (["-h"], ["--help"]) else 64
+    lock_alone = arguments == ["--lock"]
+    if lacks := missing(("msgspec",) if lock_alone else ("msgspec", "numpy", "h11")):
         print(f"demo: {lacks}", file=sys.stderr)
         return 1
-    from demo.stage import CantPlay
-    from demo.story import play
-
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if hasattr(sys.stdout, "reconfigure"):  # answers have characters that not every terminal has
+        sys.stdout.reconfigure(errors="backslashreplace")
+    return _play(lock_alone)
+
+
+def _play(lock_alone: bool) -> int:
+    from demo.machine import CantPlay, NotSo
+    from sidecar.onlooker import OnlookerError
+
     try:
+        if lock_alone:
+            from demo.lock.story import play
+        else:
+            from demo.story import play
         play()
-    except CantPlay as error:
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (CantPlay, NotSo, OnlookerError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\ndemo: stopped; nothing is left of it", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return 0
 
 

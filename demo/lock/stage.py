@@ -18,21 +18,16 @@ import time
 from pathlib import Path
 from typing import Any, Self
 
-from demo.contender import LEASH
+from demo.lock.contender import LEASH
+from demo.machine import MIB, SHARED_MEMORY, CantPlay, room
 from lockserver.client import RUN_DIR_VARIABLE
 from lockserver.rundir import SOCKET
 from sidecar import ledger, process
 
-SHARED_MEMORY = Path("/dev/shm")
 DEVICE = "0"
-MIB = 1 << 20
-CAPACITY_MOST, CAPACITY_LEAST = 1024 * MIB, 32 * MIB
+CAPACITY_MOST = 1024 * MIB
 PATIENCE_S = 30.0
-_ROOT = Path(__file__).resolve().parent.parent
-
-
-class CantPlay(Exception):
-    """What is missing on this machine, in a line."""
+_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Contender:
@@ -123,7 +118,7 @@ class Stage:
         contender = Contender(
             engine_id,
             subprocess.Popen(
-                [sys.executable, "-m", "demo.contender", "main", engine_id, DEVICE, str(self.needs)],
+                [sys.executable, "-m", "demo.lock.contender", "main", engine_id, DEVICE, str(self.needs)],
                 env=self._environment,
                 pass_fds=(self._leash,),
                 stdin=subprocess.PIPE,
@@ -169,25 +164,4 @@ class Stage:
 
 def _capacity() -> int:
     """A device that this machine can fill: 1 GiB, or what small containers have."""
-    try:
-        space = os.statvfs(SHARED_MEMORY)
-    except OSError as error:
-        raise CantPlay(f"{SHARED_MEMORY} can't be used ({error.strerror}): mount a tmpfs there") from None
-    if not os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-        raise CantPlay(f"{SHARED_MEMORY} can't be written by this user: chmod 1777 {SHARED_MEMORY}")
-    room = min(space.f_frsize * space.f_bavail, _memory_left())
-    capacity = min(CAPACITY_MOST, room * 8 // 10 // (16 * MIB) * (16 * MIB))
-    if capacity < CAPACITY_LEAST:
-        raise CantPlay(f"{room // MIB} MiB are left in {SHARED_MEMORY} and memory; make it {CAPACITY_LEAST * 2 // MIB}")
-    return capacity
-
-
-def _memory_left() -> int:
-    """What this process and its children may still use: of the machine, and of the container."""
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    left = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
-    with contextlib.suppress(OSError, ValueError):  # no cgroup v2 here, or one without a limit ("max")
-        group = Path("/sys/fs/cgroup")
-        limit = int((group / "memory.max").read_text())
-        left = min(left, limit - int((group / "memory.current").read_text()))
-    return left
+    return min(CAPACITY_MOST, room() * 8 // 10 // (16 * MIB) * (16 * MIB))

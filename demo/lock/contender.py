@@ -1,7 +1,7 @@
 """A stand-in for an engine: a main process and a worker, each with its half of the device's memory while it is awake.
 
-    python -m demo.contender main ENGINE_ID DEVICE BYTES
-    python -m demo.contender worker DEVICE BYTES          (started by main)
+    python -m demo.lock.contender main ENGINE_ID DEVICE BYTES
+    python -m demo.lock.contender worker DEVICE BYTES          (started by main)
 
 It does what an engine has to: acquire, then take memory; join before the worker takes any; say where it serves. What
 happens to it is told in lines of JSON on its standard output. Both end when the demo does: they hold the leash, a pipe
@@ -17,7 +17,7 @@ import threading
 from pathlib import Path
 from typing import NoReturn
 
-from demo.device import Allocation
+from demo.lock.device import Allocation
 from lockserver.client import RUN_DIR_VARIABLE, LockClient, join
 from sidecar import ledger
 
@@ -33,7 +33,7 @@ def main_process(engine_id: str, device: str, needs: int) -> NoReturn:
     half = Allocation(file_of(device), needs // 2)
     leash = int(os.environ[LEASH])
     worker = subprocess.Popen(
-        [sys.executable, "-m", "demo.contender", "worker", device, str(needs - needs // 2)],
+        [sys.executable, "-m", "demo.lock.contender", "worker", device, str(needs - needs // 2)],
         env={**os.environ, **client.environment()},
         pass_fds=(leash,),
         stdout=subprocess.PIPE,

@@ -1,6 +1,5 @@
-"""`python -m demo`: it plays to its end, shows what it says, and leaves nothing behind however it ends."""
+"""`python -m demo --lock`: it plays to its end, shows what it says, and leaves nothing behind however it ends."""
 
-import os
 import re
 import shutil
 import signal
@@ -9,37 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.demo.stage import directory_of, needs_shm, play_with, processes_of
 from tests.lockctl.house import House, Program, until
 
-SHM = Path("/dev/shm")
-pytestmark = pytest.mark.skipif(not os.access(SHM, os.W_OK), reason="the demo needs /dev/shm")
+pytestmark = needs_shm
 
 
 @pytest.fixture
 def demo(house: House) -> Program:
-    return house.run(sys.executable, "-m", "demo")
-
-
-def environment_of(pid: str) -> list[str]:
-    try:
-        return Path("/proc", pid, "environ").read_bytes().decode(errors="replace").split("\0")
-    except OSError:
-        return []  # it has ended, or is another user's
-
-
-def processes_of(directory: str) -> list[str]:
-    """Those that have this directory in their environment."""
-    pids = [entry.name for entry in Path("/proc").iterdir() if entry.name.isdigit()]
-    return [pid for pid in pids if any(directory in line for line in environment_of(pid))]
-
-
-def directory_of(demo: Program) -> str:
-    """Where it plays: its children have that in their environment."""
-    children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children").read_text().split()
-    name = "FAILOVER_RUN_DIR="
-    run_dirs = {line.removeprefix(name) for pid in children for line in environment_of(pid) if line.startswith(name)}
-    (run_dir,) = run_dirs
-    return os.path.dirname(run_dir)
+    return house.run(sys.executable, "-m", "demo", "--lock")
 
 
 def test_it_plays_to_its_end(demo: Program) -> None:
@@ -77,27 +54,20 @@ def test_killed_it_leaves_no_process(demo: Program) -> None:
     shutil.rmtree(directory)
 
 
-PLAY = """
-import sys
-from pathlib import Path
-import demo.stage
-{}
-from demo.__main__ import main
-sys.exit(main())
-"""
-
-
 @pytest.mark.parametrize(
     ("lacking", "words"),
     [
-        ("demo.stage.SHARED_MEMORY = Path('/nowhere')", "/nowhere can't be used (No such file or directory): mount a"),
-        ("demo.stage._memory_left = lambda: 1 << 20", "1 MiB are left in /dev/shm and memory; make it 64"),
+        (
+            "demo.machine.SHARED_MEMORY = Path('/nowhere')",
+            "/nowhere can't be used (No such file or directory): ",
+        ),
+        ("demo.machine._memory_left = lambda: 1 << 20", "1 MiB are left in /dev/shm and memory; make it 64"),
         ("sys.platform = 'darwin'", "it needs Linux (pidfds, OFD locks), and here is darwin: use a Linux machine"),
         ("sys.modules['msgspec'] = None", "it needs the package msgspec: `make demo` installs it"),
     ],
 )
 def test_what_is_missing_is_said_in_a_line(house: House, lacking: str, words: str) -> None:
-    program = house.run(sys.executable, "-c", PLAY.format(lacking))
+    program = play_with(house, lacking, "--lock")
     assert program.ends() == 1
     said = program.err.rest()
     assert said.startswith(f"demo: {words}")
