@@ -63,7 +63,8 @@ def play() -> None:
         say(f"1. Two engines, and their {weights} of weights once: {old} served, and {new} was ready.")
         say(f"2. kill -9 of {old} in mid-answer: {to_token_ms:.0f} ms later {new} went on, with the same tokens.")
         say(f"3. {old} was ready again {redundant_s:.1f} s after it was killed; nothing was loaded twice.")
-        say(f"4. kill -9 of lock server and GMS: {new} served on, {meanwhile} tokens until both were back, and kept the lock.")
+        tokens = f"{meanwhile} tokens until both were back"
+        say(f"4. kill -9 of lock server and GMS: {new} served on, {tokens}, and kept the lock.")
         print(flush=True)
 
 
