@@ -107,13 +107,17 @@ class Pair:
         self.whole()
 
     def whole(self) -> tuple[Shim, Shim]:
-        """Who serves and who is ready to, once both are."""
-        until(lambda: self.house.holder() and self.house.endpoint(), "somebody serves")
+        """Who serves and who is ready to, once both are. Right after a kill it may still look as before: wait for the
+        successor first.
+        """
+        return until(self._settled, "one serves and the other is ready") or self.shims
+
+    def _settled(self) -> tuple[Shim, Shim] | None:
         first = self.house.holder()
         active, standby = sorted(self.shims, key=lambda shim: shim.engine_id != first)
-        active.until("Active", ready=True)
-        standby.until("Standby", ready=True)
-        return active, standby
+        states = [(state["state"], state["ready"]) for state in (active.state(), standby.state())]
+        settled = first and self.house.endpoint() and states == [("Active", True), ("Standby", True)]
+        return (active, standby) if settled else None
 
     def tokens(self, count: int = 24) -> list[int]:
         return ask(self.house.endpoint(), count).tokens()
