@@ -40,6 +40,7 @@ from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
 
 ROOT = Path(__file__).resolve().parents[2]
+PF_EXITING = 0x4  # in the flags of /proc/PID/stat
 LIFETIME_S = 300
 """Nothing of this suite lives longer, whatever happens to the tests."""
 PACKET_BYTES = 60_000
@@ -236,6 +237,18 @@ def contend(pipe: int, run_dir: str, engine_id: str, witness: str) -> None:
         signal.pause()
 
 
+def _runs(pidfd: int) -> bool:
+    """It may still run code of its own: it is neither dead nor past the point in its exit where nothing of it is."""
+    pid = peers.pidfd_pid(pidfd)
+    if pid <= 0:
+        return False
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return not int(fields[6]) & PF_EXITING
+
+
 def take_witness(path: str, line: str) -> bool:
     """Nobody else holds. One line to the log, under the lock; the lock is kept until this process ends."""
     try:
@@ -353,10 +366,11 @@ class Engine:
         def acquire() -> dict[str, Any]:
             grant = self._client.acquire(needs, timeout_s)
             dead = [peers.is_dead(fd) for fd in fds or []]
+            runs = [_runs(fd) for fd in fds or []]
             alone = (
                 take_witness(witness, f"{grant.token} {self._client.me.engine_id} {os.getpid()}") if witness else None
             )
-            return {"token": grant.token, "dead": dead, "alone": alone}
+            return {"token": grant.token, "dead": dead, "runs": runs, "alone": alone}
 
         self._aside("granted", acquire)
 
