@@ -16,6 +16,8 @@ from engine_shim.vllm_engine.plugin import LOAD_FORMAT
 
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
+_HARDLY_ANY = 0.01
+"""Of the machine's memory: vLLM wants so much of it to be free, for a cache that isn't there (`worker.py`)."""
 
 # What there must be one of: (attribute, flag, why).
 _ONE = (
@@ -56,6 +58,8 @@ def parse(setting: Setting) -> tuple[Namespace, Home]:
         load_format=str(args.load_format),
         load_extra=_extra(args.model_loader_extra_config),
     )
+    if args.kv_cache_memory_bytes is None:
+        args.gpu_memory_utilization = _HARDLY_ANY
     args.load_format = LOAD_FORMAT
     args.model_loader_extra_config = home.settings()
     args.worker_cls = WORKER

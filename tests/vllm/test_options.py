@@ -41,6 +41,9 @@ def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeyp
     assert args.model == "/m" and args.load_format == "gms" and args.worker_cls == options.WORKER
     assert home.devices == ("host:0", "host:1") and home.load_format == "safetensors" and not home.writes
     assert home_of(args.model_loader_extra_config) == home
+    assert args.gpu_memory_utilization < 0.1, "the machine's memory isn't where the KV cache will be"
+    given, _ = options.parse(setting(*words, "--kv-cache-memory-bytes", "16M", "--gpu-memory-utilization", "0.5"))
+    assert given.gpu_memory_utilization == 0.5
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x,host:y")
     assert options.parse(setting(*words))[1].devices == ("host:x", "host:y")
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x")
