@@ -11,7 +11,7 @@ python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
 typed := $(wildcard sidecar lockserver gms engine_shim tools/vmm_refcount tests/sidecar tests/sim tests/gms tests/engine \
-	tests/gpu tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
+	tests/gpu tests/vllm tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
 
