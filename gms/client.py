@@ -325,6 +325,8 @@ class GmsClient:
         elif isinstance(effect, c.Made | c.Done | c.No):
             if isinstance(effect, c.No) and effect.reason == "problem":
                 self._problem = effect.why
+            if isinstance(effect, c.Done):
+                self.generation, self.hash = effect.generation, effect.hash
             self._answered(effect)
         elif isinstance(effect, c.Lost):
             self._answered(effect)

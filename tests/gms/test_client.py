@@ -109,6 +109,15 @@ def test_asleep_one_is_no_reader_and_keeps_the_memory(house: House) -> None:
     assert house.used() == 2 * MIB
 
 
+def test_what_was_just_committed_fits(house: House) -> None:
+    with house.client().write(10) as writer:
+        writer.create(2 * MIB)
+        reader = writer.commit(Layout((2 * MIB,), ()))
+    assert reader.fits
+    reader.sleep()
+    assert reader.fits
+
+
 def test_a_writer_that_leaves_without_a_commit_has_written_nothing(house: House) -> None:
     client = house.client()
     with client.write(10) as writer:
