@@ -233,6 +233,8 @@ class ClientMachine:
         self._policy: m.Policy | None = None
         self._kept: dict[str, tuple[str, m.Keep]] = {}
         """Of which tree: by which server it was given, and what."""
+        self._to_return: set[str] = set()
+        """Trees of which a server that was not yet heard of may not know as much as was kept."""
         self._retry_at = 0.0
         self._retry_wait_s = RETRY_FIRST_S
         self._connecting = False
@@ -287,7 +289,7 @@ class ClientMachine:
     def _on_connected(self, event: Connected) -> None:
         self._connecting = False
         self._see_directory(event.same_directory)
-        self.link = Link.KNOCKING
+        self.link, self._to_return = Link.KNOCKING, set(self._kept)
         me = self.me
         if me.main:
             hello: m.ClientMessage = m.Register(
@@ -369,9 +371,7 @@ class ClientMachine:
             self._out.append(ServeOn("the server that asked for the switchover is gone"))
         if INIT in self.holds and INIT not in message.holds:
             del self.holds[INIT]
-        for given_by, keep in self._kept.values():
-            if given_by != message.server_incarnation:
-                self._say(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers))
+        self._return_copies(message.server_incarnation)
         self.server_incarnation = message.server_incarnation
         self._out.append(Joined())
         for child, pid in self._children.items():
@@ -388,8 +388,18 @@ class ClientMachine:
         if ACTIVE in self.holds and self._url:
             self._say(m.Serving(url=self._url))
 
+    def _return_copies(self, server_incarnation: str = "") -> None:
+        for tree, (given_by, keep) in self._kept.items():
+            if tree in self._to_return and given_by != server_incarnation:
+                self._say(m.HandBack(token=keep.token, tree=keep.tree, numbers=keep.numbers))
+        self._to_return.clear()
+
     def _keep(self, message: m.Keep) -> None:
-        """Of one's own tree, and of the newest holder."""
+        """Of one's own tree, and of the newest holder. What a new server gives before its welcome may name fewer than
+        what was kept from the last one: that goes back before it is replaced.
+        """
+        if self.link is not Link.IN:
+            self._return_copies()
         own = f"{self.me.engine_id}.{self.me.incarnation}"
         for tree in list(self._kept):
             if tree not in (own, message.tree) and message.tree != own:

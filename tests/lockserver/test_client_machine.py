@@ -471,6 +471,19 @@ def keep(tree: str, token: int = 7, *numbers: int) -> m.Keep:
     return m.Keep(token=token, tree=tree, numbers=list(numbers) or [1])
 
 
+def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_more_that_was_kept(
+    client: Client,
+) -> None:
+    """A member that is stopped can't come back by itself: only its copy tells of it (found by the simulator)."""
+    client.come_in(server="s1").hear(keep("a.0123abcd", 7, 2, 3)).away()
+    client.until_it_knocks()
+    client.tell(c.Connected((1, 2))).hear(keep("a.0123abcd", 7, 2))
+    assert client.effects == [
+        c.Say(m.HandBack(token=7, tree="a.0123abcd", numbers=[2, 3])),
+        c.KeepCopies("a.0123abcd"),
+    ]
+
+
 def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).tell(c.AdoptChild(1, 5)).hear(keep("x.00000001", 7, 1, 2))
     assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001")]

@@ -350,6 +350,11 @@ _ALL = (
         ((MACHINE, "and not self._disk_fails and not self.why_no_init():", "and not self._disk_fails:"),),
     ),
     Mutant(
+        "copies-go-back-first",
+        "what was kept from the last server goes back before the next one's takes its place",
+        ((CLIENT_MACHINE, "        if self.link is not Link.IN:\n            self._return_copies()\n", ""),),
+    ),
+    Mutant(
         "permit-past-the-silent",
         "a waiter that doesn't answer keeps nobody from the permit",
         ((MACHINE, " and not self.queue.promising", " and not self.queue.wanted"),),
@@ -387,6 +392,7 @@ RARE = (
     "return-before-memory",
     "presumed-dead-ends-first",
     "permit-past-the-silent",
+    "copies-go-back-first",
 )
 """They need so many coincidences that the simulator finds them late or never; directed tests of the machines find them."""
 

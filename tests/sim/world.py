@@ -362,7 +362,8 @@ class World:
         if self.presume_dead:
             return
         for other in self.trees.values():
-            if other is not tree and other.initialises and other.main.alive and not self.directory_lost:
+            unknown = self.directory_lost or ((self.file_lost or self.spoiled) and other.main.stopped)
+            if other is not tree and other.initialises and other.main.alive and not unknown:
                 self.fail(f"{tree.name} got the permit while {other.name} has it")
 
     def noted(self, server: SimServer, note: e.Note) -> None:
@@ -400,7 +401,8 @@ class World:
             slot for slot in self.slots if slot.client is not None and slot.client.name in server.machine.queue.waiters
         )
         return any(
-            server.machine.queue.waiters[slot.client.name].ready and not slot.was_sickly and not slot.tree.was_stopped
+            server.machine.queue.waiters[slot.client.name].ready
+            and not (slot.was_sickly or slot.tree.was_stopped or slot.tree.main.stopped)
             for slot in waits
             if slot.client is not None and slot.tree is not None and slot.tree.main.alive
         )
