@@ -456,6 +456,7 @@ RARE = (
     "gms-away-for-too-long",
     "gms-client-unanswered-commit",
     "gms-client-time-out",
+    "gms-half-handed-back",
 )
 """Coincidences that the simulator meets late or never, or promises that it doesn't measure: directed tests have them."""
 
