@@ -513,6 +513,8 @@ class ClientMachine:
         self._awaiting, self._returned = Awaiting.NONE, True
         if self._sealed is not None:
             self._committed()
+        if self.kept is not None:  # a welcome by a server that waits for it said that there is none
+            self._out.append(Changed(self.kept.generation, self.kept.hash))
 
     def _not_taken_back(self, why: str) -> None:
         self._session = False

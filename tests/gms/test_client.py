@@ -118,6 +118,17 @@ def test_what_was_just_committed_fits(house: House) -> None:
     assert reader.fits
 
 
+def test_what_was_handed_back_fits_again(house: House) -> None:
+    with house.client().write(10) as writer:
+        writer.create(2 * MIB)
+        reader = writer.commit(Layout((2 * MIB,), ()))
+    reader.sleep()
+    house.kill()
+    house.start()
+    until(lambda: house.status().state == "COMMITTED", "it is handed back")
+    until(lambda: reader.fits, "and known to be")
+
+
 def test_a_writer_that_leaves_without_a_commit_has_written_nothing(house: House) -> None:
     client = house.client()
     with client.write(10) as writer:
