@@ -8,12 +8,15 @@ from tests.lockctl.house import House, Program
 
 
 def engine(house: House, engine_id: str, kind: str = "obedient") -> Program:
-    """Registered, and in the queue or granted."""
+    """Registered, and granted or in the queue of a lock that is held: a grant counts once it is on disk."""
     program = house.run(sys.executable, "-m", "tests.lockctl.engine", str(house.run_dir), engine_id, kind)
     program.out.with_words("registered")
     house.until(
-        lambda s: engine_id in [*(w.engine_id for w in s.waiters), s.holder.engine_id if s.holder else ""],
-        f"{engine_id} has asked",
+        lambda s: (
+            s.state == "HELD"
+            and engine_id in [*(w.engine_id for w in s.waiters), s.holder.engine_id if s.holder else ""]
+        ),
+        f"{engine_id} has asked, and somebody holds",
     )
     return program
 
