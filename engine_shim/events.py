@@ -1,9 +1,13 @@
 """What the shim's machine is told and what it has done: the events and effects of `lifecycle.py`. Data only."""
 
 from enum import Enum
-from typing import NamedTuple
 
 import msgspec
+
+from sidecar.turn import Died as Died
+from sidecar.turn import Note as Note
+from sidecar.turn import Tick as Tick
+from sidecar.turn import Time as Time
 
 
 class State(Enum):
@@ -33,12 +37,6 @@ class Config(msgspec.Struct, frozen=True):
     def beat_s(self) -> float:
         """How often the engine's main process says how it is."""
         return min(1.0, self.stall_s / 4)
-
-
-class Time(NamedTuple):
-    now: float
-    """Never jumps; what is measured is measured by it."""
-    wall: float
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -83,12 +81,6 @@ class Failing(msgspec.Struct, frozen=True):
     why: str
 
 
-class Died(msgspec.Struct, frozen=True):
-    """A registered process has ended."""
-
-    process: int
-
-
 class Ended(msgspec.Struct, frozen=True):
     """The main process has ended and was collected. The code is negative for a signal."""
 
@@ -124,10 +116,6 @@ class LockSeen(msgspec.Struct, frozen=True):
     """It has said where."""
     redundant: bool = False
     """Somebody serves, and somebody else is ready to."""
-
-
-class Tick(msgspec.Struct, frozen=True):
-    """Time has passed."""
 
 
 Event = (
@@ -190,14 +178,6 @@ class Forget(msgspec.Struct, frozen=True):
 class Exit(msgspec.Struct, frozen=True):
     code: int
     why: str
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A line for the log."""
-
-    event: str
-    detail: dict[str, str | int | float | bool]
-    alarm: bool = False
 
 
 Effect = Start | KillTree | Look | CleanUp | Forward | Admit | TurnAway | Forget | Exit | Note

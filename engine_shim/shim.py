@@ -1,8 +1,8 @@
 """The shim: a small process above an engine. It decides nothing; `lifecycle.py` does.
 
-Here are the processes (`tree.py`), the sockets where a tree registers, the probes' port, the signals, and a thread that
-watches the lock's public state. Everything but that thread runs in one loop, which nothing of the engine's can hold up:
-it never waits for the engine, and reads what that says when it comes.
+Here are the processes (`tree.py`), the sockets where a tree registers, the probes' port, the signals, and threads that
+watch the lock's public state and what appears in /dev/shm. Everything else runs in one loop, which nothing of the
+engine's can hold up: it never waits for the engine, and reads what that says when it comes.
 
 What this file may not do: load anything heavy (no torch, no numpy), or start a process that isn't the engine's.
 """
@@ -24,6 +24,7 @@ from engine_shim import messages as m
 from engine_shim import places, presence, probes, tree
 from engine_shim.leftovers import Leftovers
 from engine_shim.lifecycle import Lifecycle
+from engine_shim.metrics import prepare as prepare_metrics
 from engine_shim.probe_port import ProbePort
 from lockserver.onlooker import OnlookerError, watch_forever
 from sidecar import peers, process
@@ -57,7 +58,7 @@ class Shim(Shell):
     machine: Lifecycle
 
     def __init__(self, options: Options, log: Log) -> None:
-        super().__init__(log, clock=e.Time, tick=e.Tick())
+        super().__init__(log)
         self.options = options
         self.code = 1
         engine_id = options.config.engine_id
@@ -84,7 +85,7 @@ class Shim(Shell):
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
         self._leftovers = Leftovers(lambda: tree.descendants(os.getpid()), directory / places.leftovers(engine_id))
-        if not self._leftovers.watch(self.loop):
+        if not self._leftovers.watch():
             log.warning("no_inotify", why="files that a killed engine leaves in /dev/shm won't be removed")
 
     def serve(self) -> int:
@@ -92,6 +93,7 @@ class Shim(Shell):
         process.adopt_orphans()
         self._mind_signals()
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
+        threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()
         host, port = self.probes.address
         self.log.info("probes", engine=self.options.config.engine_id, host=host, port=port)
         self.feed(e.Started())
@@ -226,7 +228,6 @@ class Shim(Shell):
             self.callers.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
         elif self._members.get(conn, (0, False))[1]:
             self.feed(_event(message))
-            self._leftovers.look()
         else:
             self.callers.complain(conn, f"{type(message).__name__} is for the main process of an engine")
 

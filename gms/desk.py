@@ -108,7 +108,7 @@ class Desk:
         self.turn.send(event.conn, answer)
 
     def _on_ask_history(self, event: e.Received) -> None:
-        self.turn.send(event.conn, m.History(events=list(self.turn.history)))
+        self.turn.send(event.conn, m.History(events=self.turn.history))
 
     def _on_watch(self, event: e.Received) -> None:
         if event.conn in self.observers:

@@ -9,19 +9,46 @@ Slabs are named by handles: small numbers that the shell gives to descriptors. A
 the machine's to `Forget`.
 """
 
-from typing import NamedTuple
-
 import msgspec
 
 from gms.messages import ClientMessage, ServerMessage
 from gms.record import Record
-
-
-class Time(NamedTuple):
-    mono: float
-    """Seconds of a clock that never jumps: every wait is measured on it."""
-    wall: float
-    """Seconds since 1970: only for people to read."""
+from sidecar.turn import (
+    Close as Close,
+)
+from sidecar.turn import (
+    Closed as Closed,
+)
+from sidecar.turn import (
+    Died as Died,
+)
+from sidecar.turn import (
+    DirectoryReplaced as DirectoryReplaced,
+)
+from sidecar.turn import (
+    Note as Note,
+)
+from sidecar.turn import (
+    Persisted as Persisted,
+)
+from sidecar.turn import (
+    PersistFailed as PersistFailed,
+)
+from sidecar.turn import (
+    Publish as Publish,
+)
+from sidecar.turn import (
+    Stop as Stop,
+)
+from sidecar.turn import (
+    Tick as Tick,
+)
+from sidecar.turn import (
+    Time as Time,
+)
+from sidecar.turn import (
+    WatchDeath as WatchDeath,
+)
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -67,14 +94,6 @@ class Slab(msgspec.Struct, frozen=True):
     identity: str
 
 
-class Closed(msgspec.Struct, frozen=True):
-    conn: int
-
-
-class Died(msgspec.Struct, frozen=True):
-    process: int
-
-
 class Allocated(msgspec.Struct, frozen=True):
     conn: int
     slab: Slab
@@ -97,23 +116,6 @@ class MemorySeen(msgspec.Struct, frozen=True):
 class PeerSeen(msgspec.Struct, frozen=True):
     conn: int
     there: bool
-
-
-class Persisted(msgspec.Struct, frozen=True):
-    seq: int
-
-
-class PersistFailed(msgspec.Struct, frozen=True):
-    seq: int
-    why: str
-
-
-class DirectoryReplaced(msgspec.Struct, frozen=True):
-    why: str
-
-
-class Tick(msgspec.Struct, frozen=True):
-    pass
 
 
 Event = (
@@ -140,14 +142,6 @@ class Send(msgspec.Struct, frozen=True):
     message: ServerMessage
     slabs: tuple[int, ...] = ()
     """Handles whose descriptors go with it."""
-
-
-class Close(msgspec.Struct, frozen=True):
-    conn: int
-
-
-class WatchDeath(msgspec.Struct, frozen=True):
-    process: int
 
 
 class ForgetProcess(msgspec.Struct, frozen=True):
@@ -180,22 +174,6 @@ class LookAtPeer(msgspec.Struct, frozen=True):
 class Persist(msgspec.Struct, frozen=True):
     seq: int
     record: Record
-
-
-class Publish(msgspec.Struct, frozen=True):
-    """The public picture has changed: whoever watches (`Machine.watchers`) gets a new one."""
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A line for the log."""
-
-    event: str
-    detail: dict[str, str | int | float | bool]
-    alarm: bool = False
-
-
-class Stop(msgspec.Struct, frozen=True):
-    why: str
 
 
 Effect = (

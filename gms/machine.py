@@ -38,8 +38,9 @@ from gms.pins import Pins
 from gms.record import Record, Slab
 from gms.recovery import Recovery
 from gms.sessions import Client, Committed, Doing, Draft, HeldSlab, Wish
-from gms.turn import Turn, rfc3339
+from gms.turn import Turn
 from gms.writing import Writing
+from sidecar.turn import rfc3339
 
 RETRY_PERSIST_S = 0.5
 

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from gms.layout import MAX_LAYOUT_BYTES, MAX_SLABS, Count
 from sidecar.frames import Message
+from sidecar.turn import HistoryEvent as HistoryEvent
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
@@ -268,12 +269,6 @@ class LayoutIs(Message, frozen=True):
     hash: Hash
     layout: bytes = b""
     sums: list[str] = []
-
-
-class HistoryEvent(msgspec.Struct, frozen=True):
-    at: str
-    event: str
-    detail: dict[str, str | int | float | bool] = {}
 
 
 class History(Message, frozen=True):

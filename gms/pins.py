@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gms import messages as m
 from gms.sessions import Client, Doing
-from gms.turn import rfc3339
+from sidecar.turn import rfc3339
 
 if TYPE_CHECKING:
     from gms.machine import Machine

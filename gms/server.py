@@ -44,7 +44,7 @@ class Server(Shell):
     machine: Machine
 
     def __init__(self, options: Options, memory: Memory, log: Log) -> None:
-        super().__init__(log, clock=e.Time, tick=e.Tick())
+        super().__init__(log)
         self.memory = memory
         self.device = memory.device
         self._slabs: dict[int, int] = {}

@@ -12,7 +12,7 @@ from lockserver import messages as m
 from lockserver.lock import Caller
 from lockserver.messages import ACTIVE, INIT
 from lockserver.tree import MAIN, Stage, Tree
-from lockserver.turn import rfc3339
+from sidecar.turn import rfc3339
 
 if TYPE_CHECKING:
     from lockserver.machine import Machine

@@ -8,19 +8,46 @@ Processes are named by handles: small numbers that the shell gives to pidfds. A 
 the machine's to `Forget`.
 """
 
-from typing import NamedTuple
-
 import msgspec
 
 from lockserver.messages import ClientMessage, ServerMessage
 from lockserver.record import Record
-
-
-class Time(NamedTuple):
-    mono: float
-    """Seconds of a clock that never jumps: every wait is measured on it."""
-    wall: float
-    """Seconds since 1970: only for people to read."""
+from sidecar.turn import (
+    Close as Close,
+)
+from sidecar.turn import (
+    Closed as Closed,
+)
+from sidecar.turn import (
+    Died as Died,
+)
+from sidecar.turn import (
+    DirectoryReplaced as DirectoryReplaced,
+)
+from sidecar.turn import (
+    Note as Note,
+)
+from sidecar.turn import (
+    Persisted as Persisted,
+)
+from sidecar.turn import (
+    PersistFailed as PersistFailed,
+)
+from sidecar.turn import (
+    Publish as Publish,
+)
+from sidecar.turn import (
+    Stop as Stop,
+)
+from sidecar.turn import (
+    Tick as Tick,
+)
+from sidecar.turn import (
+    Time as Time,
+)
+from sidecar.turn import (
+    WatchDeath as WatchDeath,
+)
 
 
 class Peer(msgspec.Struct, frozen=True):
@@ -75,14 +102,6 @@ class Received(msgspec.Struct, frozen=True):
     """`Register`: a fresh one, to be given if the sender is new."""
 
 
-class Closed(msgspec.Struct, frozen=True):
-    conn: int
-
-
-class Died(msgspec.Struct, frozen=True):
-    process: int
-
-
 class OutOfReach(msgspec.Struct, frozen=True):
     """`Kill` was refused by the kernel: a sibling PID namespace."""
 
@@ -104,23 +123,6 @@ class MemoryRead(msgspec.Struct, frozen=True):
     devices: dict[str, tuple[int, int]]
     """Device -> (bytes free, bytes in all)."""
     problem: str = ""
-
-
-class Persisted(msgspec.Struct, frozen=True):
-    seq: int
-
-
-class PersistFailed(msgspec.Struct, frozen=True):
-    seq: int
-    why: str
-
-
-class DirectoryReplaced(msgspec.Struct, frozen=True):
-    why: str
-
-
-class Tick(msgspec.Struct, frozen=True):
-    pass
 
 
 Event = (
@@ -146,14 +148,6 @@ class Send(msgspec.Struct, frozen=True):
     conn: int
     message: ServerMessage
     processes: tuple[int, ...] = ()
-
-
-class Close(msgspec.Struct, frozen=True):
-    conn: int
-
-
-class WatchDeath(msgspec.Struct, frozen=True):
-    process: int
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -185,22 +179,6 @@ class ReadMemory(msgspec.Struct, frozen=True):
 class Persist(msgspec.Struct, frozen=True):
     seq: int
     record: Record
-
-
-class Publish(msgspec.Struct, frozen=True):
-    """The public picture has changed."""
-
-
-class Note(msgspec.Struct, frozen=True):
-    """A line for the log."""
-
-    event: str
-    detail: dict[str, str | int | float | bool]
-    alarm: bool = False
-
-
-class Stop(msgspec.Struct, frozen=True):
-    why: str
 
 
 Effect = (

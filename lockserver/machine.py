@@ -50,7 +50,8 @@ from lockserver.record import Member as MemberRecord
 from lockserver.record import Record, Tenure
 from lockserver.switchover import Switchover
 from lockserver.tree import Life, Stage, Tree
-from lockserver.turn import Turn, rfc3339
+from lockserver.turn import Turn
+from sidecar.turn import rfc3339
 
 RETRY_PERSIST_S = 0.5
 

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from sidecar.frames import Message
+from sidecar.turn import HistoryEvent as HistoryEvent
 
 PROTOCOL = 1
 
@@ -313,12 +314,6 @@ class Status(Message, frozen=True):
     token: int
     server_incarnation: str
     server_pid: int
-
-
-class HistoryEvent(msgspec.Struct, frozen=True):
-    at: str
-    event: str
-    detail: dict[str, str | int | float | bool]
 
 
 class History(Message, frozen=True):

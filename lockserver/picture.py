@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from lockserver import messages as m
 from lockserver.messages import INIT
 from lockserver.tree import Life, Stage, Tree
-from lockserver.turn import rfc3339
+from sidecar.turn import rfc3339
 
 if TYPE_CHECKING:
     from lockserver.machine import Machine

@@ -60,7 +60,7 @@ class Server(Shell):
     def __init__(
         self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
     ) -> None:
-        super().__init__(log, clock=e.Time, tick=e.Tick())
+        super().__init__(log)
         self.options = options
         self.incarnation = secrets.token_hex(8)
         self._reader = reader

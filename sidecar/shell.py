@@ -5,7 +5,7 @@ write) goes in before anything else is looked at. With nothing to wait for the l
 comes. What is for people (the log, the picture for those who watch) waits until nothing is urgent.
 
 A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `callers` before
-the first event. What this file may not do: know an effect. The parts: `loop.py`, `callers.py`, `processes.py`,
+the first event. What this file may not do: know what is served. The parts: `loop.py`, `callers.py`, `processes.py`,
 `rendezvous.py`.
 """
 
@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 from sidecar.callers import Callers
 from sidecar.logs import Log
 from sidecar.loop import Loop
+from sidecar.turn import Note, Tick, Time
 
 CHORES_PUT_OFF = 32
 """Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
@@ -35,33 +36,17 @@ class Machine(Protocol):
     def handle(self, event: Any, time: Any) -> Iterable[object]: ...
 
 
-class Remark(Protocol):
-    """A line for the log."""
-
-    @property
-    def event(self) -> str: ...
-    @property
-    def detail(self) -> Mapping[str, str | int | float | bool]: ...
-    @property
-    def alarm(self) -> bool: ...
-
-
 class Shell:
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     """Effect -> the method that carries it out."""
     machine: Machine
     callers: Callers
 
-    def __init__(self, log: Log, *, clock: Callable[[float, float], object], tick: object) -> None:
-        """`clock`: monotonic and wall time -> the time as the machine gets it. `tick`: the event that says that time
-        has passed.
-        """
+    def __init__(self, log: Log) -> None:
         self.log = log
         self.loop = Loop()
-        self._clock = clock
-        self._tick = tick
         self._pending: deque[object] = deque()
-        self._notes: list[Remark] = []
+        self._notes: list[Note] = []
         self._publish = False
 
     # -- for the server --------------------------------------------------------------------------------------------
@@ -72,9 +57,9 @@ class Shell:
         pending.append(event)
         if len(pending) > 1:
             return  # an effect of the event before brought this one; the loop below comes to it
-        effects, clock = self.effects, self._clock
+        effects = self.effects
         while pending:
-            for effect in self.machine.handle(pending[0], clock(time.monotonic(), time.time())):
+            for effect in self.machine.handle(pending[0], Time(time.monotonic(), time.time())):
                 effects[type(effect)](self, effect)
             pending.popleft()
 
@@ -86,7 +71,7 @@ class Shell:
         """Carries out: the public picture has changed."""
         self._publish = True
 
-    def note(self, effect: Remark) -> None:
+    def note(self, effect: Note) -> None:
         """Carries out: a line for the log. Written when nothing waits: a grant shouldn't wait for it."""
         self._notes.append(effect)
 
@@ -125,7 +110,7 @@ class Shell:
                     handler(what)
             now = time.monotonic()
             if now >= machine.deadline:
-                self.feed(self._tick)
+                self.feed(Tick())
             if now >= patience:
                 callers.due(now)
             put_off = put_off + 1 if chores and ready else 0

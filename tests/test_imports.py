@@ -117,7 +117,7 @@ IMPURE = {
 }
 IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
 FRAMES = "sidecar.frames"  # messages are declared with its Message
-PURE_GROUND = {FRAMES, "sidecar.words"}  # nothing else of the ground floor is pure
+PURE_GROUND = {FRAMES, "sidecar.turn", "sidecar.words"}  # nothing else of the ground floor is pure
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
 

@@ -24,6 +24,7 @@ from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
 from sidecar.rendezvous import Doorway, OpenDirectory, connect
 from sidecar.shell import Shell
+from sidecar.turn import Note, Tick
 from tests.sidecar.processes import Child, no_descriptor_leaks, open_descriptors
 
 DEADLINE_S = 30.0
@@ -39,11 +40,6 @@ class Problem(Message, frozen=True):
 
 
 WIRE = msgspec.msgpack.Decoder(Say | Problem)
-
-
-class Time(NamedTuple):
-    mono: float
-    wall: float
 
 
 class Heard(NamedTuple):
@@ -64,12 +60,6 @@ class Question(NamedTuple):
     text: str
 
 
-class Remark(NamedTuple):
-    event: str
-    detail: dict[str, str | int | float | bool]
-    alarm: bool = False
-
-
 class Machine:
     """Answers each word; to `ask` it asks the shell first, and to `wait` after a moment."""
 
@@ -85,7 +75,7 @@ class Machine:
             self.deadline = time.mono + 0.05
             return []
         if isinstance(event, Heard) and event.text == "note":
-            return [Remark("noted", {"by": event.conn}), Reply(event.conn, "noted")]
+            return [Note("noted", {"by": event.conn}), Reply(event.conn, "noted")]
         if isinstance(event, Heard):
             return [Reply(event.conn, event.text)]
         self.deadline = float("inf")
@@ -97,7 +87,7 @@ class Server(Shell):
 
     def __init__(self, directory: Path, name: str = "x.sock") -> None:
         self.words = StringIO()
-        super().__init__(Log("test", stream=self.words), clock=Time, tick="tick")
+        super().__init__(Log("test", stream=self.words))
         self.machine = Machine()
         self.shown = 0
         self.lost = threading.Event()
@@ -151,7 +141,7 @@ class Server(Shell):
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         Reply: _do_reply,
         Question: _do_question,
-        Remark: Shell.note,
+        Note: Shell.note,
     }
 
 
@@ -209,7 +199,7 @@ def test_a_tick_comes_when_the_machine_wanted_it(server: Server) -> None:
     with caller(server) as channel:
         channel.send(Say(text="wait"))
         end = time.monotonic() + DEADLINE_S
-        while "tick" not in server.machine.events:
+        while Tick() not in server.machine.events:
             assert time.monotonic() < end
             select.select([], [], [], 0.005)
 
