@@ -2,13 +2,17 @@
 
 The calls come in this order, from one thread (`run.py`), and whatever fails on the way ends the process:
 
-    start -> sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
+    [await_others ->] start -> sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
 
-`well`, `needs` and `health` come from other threads at any time.
+A `drain` for a switchover comes from a thread of its own, and `resume` while it still waits: the engine takes requests
+again at once then, whatever the drain does afterwards. `well`, `needs` and `health` come from others at any time.
+
+What can only fail again (arguments that are wrong, weights of another model) is an `engines.CantRun`: up to the end of
+`start` it ends the shim, too, with exit code 64. Anything else is tried again.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 @dataclass(frozen=True)
@@ -67,9 +71,20 @@ class Engine(Protocol):
         ...
 
     def resume(self) -> None:
-        """A switchover was called off: it takes requests again."""
+        """A switchover was called off: it takes requests again. May be called again."""
         ...
 
     def stop(self) -> None:
         """Closes the endpoint and ends its other processes. The caller ends this one."""
+        ...
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """An engine that needs something from others before it can start: a shadow its weights. Who waits for the other
+    engine while it has the `init` permit, which the other needs for loading, would wait for ever.
+    """
+
+    def await_others(self) -> None:
+        """Blocks until `start` won't. Touches no device."""
         ...

@@ -16,6 +16,8 @@ from sidecar.settings import BadValue, host_port
 
 ROLES = ("primary", "shadow")
 KNOWN = {"reference": "engine_shim.reference:make", "vllm": "engine_shim.vllm_engine:make"}
+DEVICES = {"reference": "REFERENCE_DEVICES", "vllm": "FAILOVER_VLLM_DEVICES"}
+"""The variable by which each is told its devices, where its arguments don't say so."""
 
 
 class CantRun(Exception):

@@ -111,8 +111,11 @@ def _two_names(text: str) -> tuple[str, ...]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    it = parser()
+    options = it.parse_args(argv)
     run_dir = options.run_dir.absolute()
+    if options.command == "up" and (wrong := _devices_wrong(options)):
+        it.error(wrong)
     try:
         if options.command == "up":
             return _up(options, run_dir)
@@ -128,11 +131,22 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
+def _devices_wrong(options: Any) -> str:
+    """Why an engine can't have these devices; empty if it can."""
+    on_host = [device.startswith("host:") for device in options.devices]
+    if options.engine in engines.KNOWN and not options.devices:
+        return (
+            f"--devices none: the engine {options.engine} has its weights in GMS, on a device: --devices host:0, say; "
+            "none is for engines of one's own that need no GMS"
+        )
+    if any(on_host) and not all(on_host):
+        return f"--devices {','.join(options.devices)}: host devices and GPUs can't be mixed"
+    if options.engine == "reference" and not all(on_host):
+        return f"--devices {','.join(options.devices)}: the reference engine computes in host memory: --devices host:0"
+    return ""
+
+
 def _up(options: Any, run_dir: Path) -> int:
-    if options.engine == "reference":
-        wrong = [device for device in options.devices if not device.startswith("host:")]
-        if wrong or not options.devices:
-            raise CannotStart(f"the reference engine computes in host memory: --devices host:0, not {wrong or 'none'}")
     process.raise_descriptor_limit()
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):

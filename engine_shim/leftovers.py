@@ -14,40 +14,77 @@ Not covered: a file whose maker closes it within the moment that looking takes, 
 import contextlib
 import ctypes
 import os
+import select
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from sidecar.loop import Loop
-
 SHM = Path("/dev/shm")
 PREFIXES = ("psm_", "sem.mp-", "vllm_dist_")
-MOST_UNKNOWN = 64
+AGAIN_MS = (10, 50, 250, 1000, 5000)
+"""When those whose maker was not found are looked at again, after the last that has appeared."""
 _IN_CREATE, _IN_MOVED_TO = 0x100, 0x80
 _EVENT = struct.Struct("iIII")
 
 
 class Leftovers:
+    """A thread of its own looks: to read what a process has mapped takes as long as that process is busy mapping, and
+    the shim's loop waits for nothing of the engine's.
+    """
+
     def __init__(self, tree: Callable[[], list[int]], notes: Path, directory: Path = SHM) -> None:
         """`tree`: the processes that are ours, now. `notes`: where the list is kept."""
         self._tree = tree
         self._notes = notes
         self._directory = directory
+        self._turn = threading.Lock()
+        """For the two below. Nobody looks while having it."""
         self._unknown: dict[str, int] = {}
         """Name -> inode of what has appeared, and whose isn't known."""
         self.ours: dict[str, int] = self._read()
 
-    def watch(self, loop: Loop) -> bool:
+    def watch(self) -> bool:
         """False where the kernel won't tell: then nothing is cleaned up."""
         libc = ctypes.CDLL(None, use_errno=True)
-        fd: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        fd: int = libc.inotify_init1(os.O_CLOEXEC)
         if fd < 0:
             return False
         if libc.inotify_add_watch(fd, os.fsencode(self._directory), _IN_CREATE | _IN_MOVED_TO) < 0:
             os.close(fd)
             return False
-        loop.add(fd, lambda _: self._appeared(os.read(fd, 65536)))
+        threading.Thread(target=self._run, args=(fd,), name="leftovers", daemon=True).start()
         return True
+
+    def remove(self) -> list[str]:
+        """The tree is gone: so does what it left. Returns the names."""
+        with self._turn:
+            removed = [name for name, inode in self.ours.items() if self._is_there(name, inode)]
+            for name in removed:
+                (self._directory / name).unlink(missing_ok=True)
+            self._unknown.clear()
+            if self.ours:
+                self.ours.clear()
+                self._write()
+        return removed
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self, fd: int) -> None:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        looks = 0
+        while True:
+            wait_ms = AGAIN_MS[looks] if self._unknown and looks < len(AGAIN_MS) else None
+            if poll.poll(wait_ms):
+                self._appeared(os.read(fd, 65536))
+                looks = 0
+            else:
+                looks += 1
+            self._look()
+            if looks == len(AGAIN_MS):  # by now they are somebody else's
+                with self._turn:
+                    self._unknown.clear()
 
     def _appeared(self, data: bytes) -> None:
         at = 0
@@ -57,38 +94,22 @@ class Leftovers:
             name = os.fsdecode(data[at : at + length].rstrip(b"\0"))
             at += length
             if name.startswith(PREFIXES):
-                if len(self._unknown) >= MOST_UNKNOWN:
-                    del self._unknown[next(iter(self._unknown))]  # the oldest: by now it is somebody else's
-                with contextlib.suppress(OSError):
+                with self._turn, contextlib.suppress(OSError):
                     self._unknown[name] = os.lstat(self._directory / name).st_ino
-        self.look()
 
-    def look(self) -> None:
+    def _look(self) -> None:
         """Whose are those that have appeared? Nobody of ours may have one open *yet*, so those are looked at again."""
-        if not self._unknown:
+        with self._turn:
+            wanted = {inode: name for name, inode in self._unknown.items()}
+        if not wanted:
             return
-        known = len(self.ours)
-        wanted = {inode: name for name, inode in self._unknown.items()}
         device = os.stat(self._directory).st_dev
-        for pid in self._tree():
-            for inode in _files_of(pid, device, set(wanted)):
-                name = wanted[inode]
-                if name in self._unknown:
-                    self.ours[name] = self._unknown.pop(name)
-        if len(self.ours) > known:
-            self.ours = {name: inode for name, inode in self.ours.items() if self._is_there(name, inode)}
-            self._write()
-
-    def remove(self) -> list[str]:
-        """The tree is gone: so does what it left. Returns the names."""
-        removed = [name for name, inode in self.ours.items() if self._is_there(name, inode)]
-        for name in removed:
-            (self._directory / name).unlink(missing_ok=True)
-        self._unknown.clear()
-        if self.ours:
-            self.ours.clear()
-            self._write()
-        return removed
+        found = {inode for pid in self._tree() for inode in _files_of(pid, device, set(wanted))}
+        with self._turn:
+            ours = {wanted[inode]: inode for inode in found if self._unknown.pop(wanted[inode], 0) == inode}
+            if ours:
+                self.ours = {name: inode for name, inode in self.ours.items() if self._is_there(name, inode)} | ours
+                self._write()
 
     def _is_there(self, name: str, inode: int) -> bool:
         try:

@@ -27,7 +27,8 @@ The rules:
     processors to its successor, for a moment. With `exit`: the shim ends instead.
  7. Told to end: an engine that serves drains, within `drain_s`; any other has nothing to lose, and is killed. Told
     again, it is killed. Nobody waits then for anything but our own processes: the next start has rule 1.
- 8. An engine that says that it was called wrongly (exit code 64) isn't started again: that takes a person.
+ 8. An engine that says in Init that starting it again changes nothing (exit code 64: wrong arguments, weights of
+    another model) isn't started again: that takes a person. The shim ends with the same code.
 """
 
 import math
@@ -101,6 +102,8 @@ class Lifecycle:
         self.terminating = False
         self.exiting = False
         self._exit_code: int | None = None
+        self._ended_in = State.INIT
+        """In which state the last tree ended."""
         self._failing = ""
         self._beat_at = self._progress_at = 0.0
         self._steps = -1
@@ -226,6 +229,7 @@ class Lifecycle:
         expected = self.terminating or self.state is State.DRAINING
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
         self._terminate_by = math.inf
+        self._ended_in = self.state
         self._move(State.DEAD)
         self._await_end()
 
@@ -278,11 +282,15 @@ class Lifecycle:
             self._end("its main process died" if main else "one of its processes died")
 
     def _on_ended(self, event: e.Ended) -> None:
+        how = f"with exit code {event.code}" if event.code >= 0 else f"by signal {-event.code}"
+        why = f"its main process ended {how}"
         if self.tree is Tree.ALIVE:
-            if event.code == EX_USAGE and self.state is State.INIT:
-                self._exit_code = EX_USAGE
-            how = f"with exit code {event.code}" if event.code >= 0 else f"by signal {-event.code}"
-            self._end(f"its main process ended {how}")
+            self._end(why)
+        elif self.terminating:
+            return
+        if event.code == EX_USAGE and self._ended_in is State.INIT and self.tree is Tree.ENDING:
+            # Also when a worker, which dies with its parent's thread, was seen to end before its parent.
+            self._exit_code, self.why = EX_USAGE, self._failing or why
 
     def _on_not_started(self, event: e.NotStarted) -> None:
         if self.tree is Tree.ALIVE:

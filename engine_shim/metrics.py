@@ -4,6 +4,7 @@ the client library, which is an extra, costs a start nothing.
 What this file may not do: keep any figure of its own.
 """
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
@@ -26,6 +27,14 @@ def registry_of(machine: Lifecycle, clock: Clock = time.monotonic) -> "Collector
     registry = metrics.new_registry()
     registry.register(_Collector(machine, clock))
     return registry
+
+
+def prepare() -> None:
+    """In a thread, once: to load the library takes a tenth of a second, far longer on a busy machine, and the first
+    scrape would hold up the probes for it.
+    """
+    with contextlib.suppress(metrics.MetricsUnavailable):
+        metrics.new_registry()
 
 
 class _Collector:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from engine_shim import tree
@@ -28,6 +28,8 @@ class Child:
     name: str
     command: tuple[str, ...]
     """A module of ours, and its arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Beside what it gets from here."""
     pid: int = 0
     started_at: float = 0.0
     start_at: float = 0.0
@@ -91,7 +93,7 @@ class Nursery:
         os.set_blocking(reading, False)
         command = (sys.executable, "-m", "engine_shim.armed", str(os.getpid()), *child.command)
         try:
-            child.pid = tree.start(command, os.environ, output=writing)
+            child.pid = tree.start(command, {**os.environ, **child.environment}, output=writing)
         finally:
             os.close(writing)
         child.starts += 1

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn, Protocol, runtime_checkable
+from typing import NoReturn
 
 from engine_shim import engines, places, presence
 from engine_shim import messages as m
-from engine_shim.engine import Engine, Listen
+from engine_shim.engine import Engine, Listen, Patient
 from engine_shim.engines import CantRun, Setting
 from lockserver import client
 from lockserver.client import LockClient
@@ -29,25 +29,13 @@ from sidecar.settings import EX_USAGE, Parser, name, seconds
 TEXT_MOST = 1500
 
 
-@runtime_checkable
-class Patient(Protocol):
-    """An engine that needs something from others before it can start: a shadow its weights. Who waits for the other
-    engine while it has the `init` permit, which the other needs for loading, would wait for ever.
-    """
-
-    def await_others(self) -> None:
-        """Blocks until `start` won't. Touches no device."""
-        ...
-
-
 @dataclass
 class Order:
     """What an engine that serves is told. From other threads, and carried out in the main one."""
 
     what: str
-    timeout_s: float = 0.0
+    """`drain` and `drained`, `resume`, `end`."""
     done: threading.Event = field(default_factory=threading.Event)
-    error: Exception | None = None
 
 
 class Main:
@@ -102,24 +90,27 @@ class Main:
         engine.stop()
 
     def _serve(self, token: int, url: str) -> None:
-        """Until it is told to end. The endpoint is withdrawn before anything else."""
+        """Until it is told to end. The endpoint is withdrawn before anything else.
+
+        A drain for a switchover goes on in a thread of its own: when that is called off, the engine serves on at once,
+        and not when the drain comes back.
+        """
         while True:
             order = self.orders.get()
             if order.what in ("drain", "end"):
                 self.lock.serving("")
                 if self.state == "active":
                     self._step("draining", token=token)
-                try:
-                    self.engine.drain(order.timeout_s)
-                except Exception as error:  # said to whoever asked for the switchover, who calls it off
-                    order.error = error
                 order.done.set()
                 if order.what == "end":
+                    self.engine.drain(self.drain_s)
                     return
-            elif self.state == "draining":
+            elif order.what == "resume" and self.state == "draining":
                 self.engine.resume()
                 self.lock.serving(url)
                 self._step("active", token=token, url=url)
+            elif order.what == "drained" and self.state == "active":
+                self.engine.resume()  # called off so early that the drain may have begun only after that
 
     def _step(self, to: str, token: int = 0, url: str = "") -> None:
         self.state = to
@@ -136,16 +127,19 @@ class Main:
     def _on_sigterm(self, *_: object) -> None:
         """An engine that serves drains; any other has nothing to lose."""
         if self.state in ("active", "draining"):
-            self.orders.put(Order("end", self.drain_s))
+            self.orders.put(Order("end"))
         else:
             os._exit(0)
 
     def _on_drain(self, timeout_s: float) -> None:
-        order = Order("drain", timeout_s)
+        """For a switchover, in a thread of its own. What it raises calls the switchover off."""
+        order = Order("drain")
         self.orders.put(order)
         order.done.wait()
-        if order.error is not None:
-            raise order.error
+        try:
+            self.engine.drain(timeout_s)
+        finally:
+            self.orders.put(Order("drained"))
 
     def _on_lost(self, why: str) -> NoReturn:
         self.shim.say(m.Failing(why=f"lock lost: {why}"[:TEXT_MOST]))
@@ -211,6 +205,8 @@ def run(argv: list[str] | None = None) -> NoReturn:
     except SystemExit:
         os._exit(EX_USAGE)  # the engine's parser has said what was wrong with its arguments
     except (CantRun, presence.PresenceError) as error:
+        if shim is not None:
+            shim.say(m.Failing(why=str(error)[:TEXT_MOST]))
         _last_words(str(error))
         os._exit(EX_USAGE if isinstance(error, CantRun) else 1)
     except BaseException as error:

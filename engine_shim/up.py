@@ -21,6 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_shim import engines
 from engine_shim.nursery import Child, Nursery
 from lockserver.onlooker import OnlookerError, watch_forever
 from sidecar.durable import AlreadyLocked, DirectoryLock
@@ -59,15 +60,12 @@ def children(options: Options) -> list[Child]:
     if options.devices:
         size = ("--capacity", options.capacity) if on_host else ()
         found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
-    arguments = options.arguments
-    if options.engine == "reference" and "--devices" not in arguments:
-        arguments = ("--devices", ",".join(options.devices), *arguments)
+    variable = engines.DEVICES.get(options.engine)
+    told = {variable: ",".join(options.devices)} if variable and on_host else {}
     for number, engine_id in enumerate(options.engine_ids):
         role = "shadow" if number else "primary"
-        who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role)
-        found.append(
-            Child(engine_id, ("engine_shim", *who, *place, "--probe", "127.0.0.1:0", *options.shim, "--", *arguments))
-        )
+        who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")
+        found.append(Child(engine_id, ("engine_shim", *who, *place, *options.shim, "--", *options.arguments), told))
     return found
 
 

@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
+from engine_shim.engines import CantRun
 from engine_shim.reference.model import Floats
 from engine_shim.reference.options import Options
 from engine_shim.reference.rank import Home, Rank, device_of
@@ -48,6 +49,8 @@ class Answer(msgspec.Struct):
     """From a worker."""
 
     error: str = ""
+    hopeless: bool = False
+    """And another start would end in the same way."""
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
@@ -118,7 +121,8 @@ class _Worker:
         self._sock.settimeout(None)
         answer = msgspec.msgpack.decode(head, type=Answer)
         if answer.error:
-            raise WorkerFailed(f"worker {self.rank} (pid {self.process.pid}): {answer.error}")
+            said = f"worker {self.rank} (pid {self.process.pid}): {answer.error}"
+            raise CantRun(said) if answer.hopeless else WorkerFailed(said)
         return answer, data
 
     def stop(self) -> None:

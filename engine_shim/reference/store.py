@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from engine_shim.engines import CantRun
 from engine_shim.reference.model import Floats, Shape
 from engine_shim.reference.weights import fill
 from gms.client import GmsClient, Reader, Writer
@@ -25,8 +26,8 @@ _KEY = "reference"
 _SLAB_BYTES = 256 << 20
 
 
-class OtherWeights(Exception):
-    """GMS has the weights of another model."""
+class OtherWeights(CantRun):
+    """GMS has the weights of another model. That takes a person: another start would find the same."""
 
 
 class Store(Protocol):

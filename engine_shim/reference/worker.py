@@ -38,6 +38,7 @@ def serve(sock: socket.socket) -> None:
     import msgspec
     import numpy as np
 
+    from engine_shim.engines import CantRun
     from engine_shim.reference import options
     from engine_shim.reference.crew import Answer, Ask, Start, hear, say
     from engine_shim.reference.rank import Home, Rank
@@ -73,7 +74,7 @@ def serve(sock: socket.socket) -> None:
             except (OSError, EOFError):
                 raise
             except Exception as error:  # whatever it is: the main process is told, and ends
-                say(sock, Answer(error=f"{type(error).__name__}: {error}"))
+                say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CantRun)))
     except (OSError, EOFError):
         return  # the main process is gone, or wants no more
     finally:

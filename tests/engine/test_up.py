@@ -135,6 +135,9 @@ def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim
         (("--devices", "gpu0"), "'gpu0' is no device; allowed:"),
         (("--devices", "host:0,host:0"), "names a device twice"),
         (("--devices", "cuda"), "the reference engine computes in host memory"),
+        (("--devices", "none"), "the engine reference has its weights in GMS, on a device"),
+        (("--engine", "vllm", "--devices", "none"), "the engine vllm has its weights in GMS, on a device"),
+        (("--devices", "host:0,cuda"), "host devices and GPUs can't be mixed"),
         (("--engine", "tests.engine.toy:Toy", "--devices", "cuda"), "--devices cuda:"),
         (("--capacity", "much"), "'much' is no size"),
         (("--capacity", "100TiB"), "100TiB|has room for|bytes"),
@@ -184,4 +187,24 @@ def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
     assert lock.command[:3] == ("lockserver", "--run-dir", "/run") and "host" in lock.command
     assert "host:0,host:1" in gms.command and "1GiB" in gms.command
     assert "primary" in first.command and "shadow" in second.command
-    assert first.command[-4:] == ("--devices", "host:0,host:1", "--seed", "7")
+    assert first.command[-3:] == second.command[-3:] == ("--", "--seed", "7")
+
+
+@pytest.mark.parametrize(
+    ("engine", "told"),
+    [
+        ("reference", {"REFERENCE_DEVICES": "host:x,host:y"}),
+        ("vllm", {"FAILOVER_VLLM_DEVICES": "host:x,host:y"}),
+        ("my.module:Engine", {}),
+    ],
+)
+def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[str, str]) -> None:
+    options = Options(Path("/run"), engine, ("host:x", "host:y"), "1GiB", ("a", "b"), (), ())
+    assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
+
+
+@chaos
+@REFERENCE
+def test_devices_have_the_names_that_up_was_given(house: House) -> None:
+    running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
+    assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
