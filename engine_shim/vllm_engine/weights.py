@@ -4,15 +4,18 @@ What this file may not do: know how a model is built (`loader.py`), or import vL
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from engine_shim.vllm_engine.home import Home
 from gms import torch as modules
 from gms.client import GmsClient, Memory, Reader, Writer, open_memory
+from gms.torch_views import torch_device
 
 KEY = "vllm"
+ON_HOST_KEY = "vllm-on-host"
+"""Names of tensors that were in the host's memory, and not on the device, before they were published."""
 
 
 class OtherWeights(Exception):
@@ -38,16 +41,21 @@ class Weights:
         )
         self._reader: Reader | None = None
 
-    def get(self, described: Mapping[str, str], load: Callable[[], torch.nn.Module]) -> Reader:
+    def get(
+        self, described: Mapping[str, str], load: Callable[[], torch.nn.Module], private: Sequence[str] = ()
+    ) -> Reader:
         """A layout to read. Whoever may write loads it first if nobody has: `load` gives a module with its weights,
-        which is moved to GMS, and is good for nothing else afterwards.
+        which is moved to GMS, and is good for nothing else afterwards. `private`: patterns of names of which each
+        engine has a copy of its own.
         """
         timeout_s = self._home.weights_timeout_s
         granted = self._client.write_or_read(timeout_s) if self._home.writes else self._client.read(timeout_s)
         said = json.dumps(dict(described), sort_keys=True)
         if isinstance(granted, Writer):
             with granted:
-                self._reader = modules.publish(load(), granted, metadata={KEY: said})
+                module = load()
+                metadata = {KEY: said, ON_HOST_KEY: json.dumps(self._on_host(module))}
+                self._reader = modules.publish(module, granted, private=private, metadata=metadata)
         else:
             self._reader = granted
         self._there = None
@@ -64,6 +72,17 @@ class Weights:
         if self._reader is None:
             raise RuntimeError("the weights have not been loaded")
         return self._reader
+
+    @property
+    def on_host(self) -> list[str]:
+        """Tensors that belong in the host's memory again once a module has adopted them."""
+        found: list[str] = json.loads(self.reader.layout.metadata.get(ON_HOST_KEY, "[]"))
+        return found
+
+    def _on_host(self, module: torch.nn.Module) -> list[str]:
+        if torch_device(self.device).type == "cpu":
+            return []
+        return [found.name for found in modules.find(module) if found.tensor.device.type == "cpu"]
 
     @property
     def well(self) -> bool:

@@ -8,7 +8,8 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 
-from engine_shim.vllm_engine.kv import Allocating, KvPool  # noqa: E402
+from engine_shim.vllm_engine.kv import Allocating  # noqa: E402
+from engine_shim.vllm_engine.pool import KvPool  # noqa: E402
 from gms.memory import OutOfMemory  # noqa: E402
 from gms.memory.host import HostMemory  # noqa: E402
 from gms.memory.host_device import create_device  # noqa: E402
