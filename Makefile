@@ -31,7 +31,7 @@ test-vllm: $(vllm) ## what needs torch, and the scenarios on vLLM itself, on the
 	FAILOVER_CHAOS_DEADLINE_S=240 .venv-vllm/bin/python -m pytest -m "torch or vllm" tests
 
 bench-vllm: $(vllm) ## kill -> first token with vLLM on the CPU, and its cold start
-	@.venv-vllm/bin/python -m tests.vllm.measure
+	@.venv-vllm/bin/python -m bench --only vllm-main
 
 test-system: $(venv) ## the tests that need root
 	@if [ "$$(id -u)" = 0 ]; then $(pytest) -m root tests; \

@@ -7,6 +7,10 @@
     handoff.py      SIGKILL of a holder -> the next `acquire` returned
     rest.py         the server at rest: wake-ups, memory, start
     acquire.py      an uncontended `acquire`
+    weights.py      GMS: bind, wake, read, publish, a request, coming back
+    pair.py         a pair of engines, and one takeover played and timed
+    failover.py     the reference engine is killed, or stops -> the other's first token
+    vllm.py         the same with vLLM on the CPU, and its cold start (`make bench-vllm`)
 
 Times of one machine say little and times of two runs can't be compared, so nothing here is compared with a number from
 another run, and nothing here fails because something was slow: a missed goal is said in the table. How to read it, and

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, handoff, rest, stage, weights
+from bench import acquire, failover, handoff, pair, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
 examples:
-  python -m bench                          everything, in about five minutes
+  python -m bench                          everything but vLLM, in about half an hour
   python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
-  python -m bench --only handoff           one of: {names}
+  python -m bench --only handoff           one of: {names};
+                                           with vLLM (make bench-vllm): {vllm}
   python -m bench --rounds 1000 --only handoff --only acquire
   python -m bench --disk-dir /var/tmp      which disk
 
@@ -40,6 +41,10 @@ class Size:
     tensors: int = 10_000
     heavy_rounds: int = 10
     """Of what takes a new process each."""
+    kills: int = 200
+    """Of an engine, which takes a second to come back; and of vLLM, which takes most of a minute."""
+    stalls: int = 50
+    vllm_kills: int = 20
 
 
 FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
@@ -53,6 +58,9 @@ QUICK = Size(
     weights_bytes=64 << 20,
     tensors=500,
     heavy_rounds=2,
+    kills=3,
+    stalls=1,
+    vllm_kills=2,
 )
 
 
@@ -79,7 +87,17 @@ BENCHES: dict[str, Bench] = {
     "weights-publish": lambda w, n: weights.measure_publish(w.tmpfs, n.weights_bytes, n.tensors),
     "weights-request": lambda w, n: weights.measure_request(w.tmpfs, n.rounds),
     "weights-back": lambda w, n: weights.measure_hand_back(w.tmpfs, n.weights_bytes, n.tensors, n.heavy_rounds),
+    "failover-main": lambda w, n: failover.measure(w.tmpfs, pair.MAIN, n.kills),
+    "failover-worker": lambda w, n: failover.measure(w.tmpfs, pair.WORKER, n.kills),
+    "failover-group": lambda w, n: failover.measure(w.tmpfs, pair.GROUP, n.kills),
+    "failover-stall": lambda w, n: failover.measure_stall(w.tmpfs, n.stalls),
 }
+ON_VLLM: dict[str, Bench] = {
+    "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
+    "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
+    "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
+}
+"""Only when they are named."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -88,6 +106,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.rounds:
         n = options.rounds
         size = replace(size, rounds=n, disk_rounds=n, crowd_rounds=n, start_rounds=n, heavy_rounds=n)
+        size = replace(size, kills=n, stalls=n, vllm_kills=n)
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1
@@ -104,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for name in options.only or BENCHES:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            results[name] = list(BENCHES[name](where, size))
+            results[name] = list((BENCHES | ON_VLLM)[name](where, size))
     except (stage.Broken, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         broken = True  # what was measured before is still worth reading
@@ -127,11 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The benchmarks: each a ratio to a floor measured in the same run.",
-        epilog=EXAMPLES.format(names=", ".join(BENCHES)),
+        epilog=EXAMPLES.format(names=", ".join(BENCHES), vllm=", ".join(ON_VLLM)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--only", action="append", choices=BENCHES, metavar="NAME", help="only this one; may be repeated"
+        "--only", action="append", choices=[*BENCHES, *ON_VLLM], metavar="NAME", help="only this one; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="a few rounds of each, to see that it works")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="this many rounds of everything")

@@ -27,6 +27,8 @@ class Comparison:
     goal_median: float | None = None
     """At most this many times the floor."""
     goal_p99: float | None = None
+    goal_ms: float | None = None
+    """Of our own median, whatever the floor is."""
     ours: list[int] = field(default_factory=list)
     floor: list[int] = field(default_factory=list)
 
@@ -40,15 +42,16 @@ class Comparison:
 
     @property
     def goal(self) -> str:
-        said = [
-            f"{goal:g}x {name}" for goal, name in ((self.goal_median, ""), (self.goal_p99, "p99")) if goal is not None
-        ]
-        return ("<= " + ", ".join(said).strip().replace(" ,", ",")) if said else ""
+        said = [] if self.goal_ms is None else [f"{self.goal_ms:g} ms"]
+        said += [] if self.goal_median is None else [f"{_times(self.goal_median)}x"]
+        said += [] if self.goal_p99 is None else [f"{_times(self.goal_p99)}x p99"]
+        return "<= " + ", ".join(said) if said else ""
 
     @property
     def met(self) -> bool | None:
         """None where there is no goal."""
-        goals = [(self.median, self.goal_median), (self.p99, self.goal_p99)]
+        median_ms = statistics.median(self.ours) / 1e6
+        goals = [(self.median, self.goal_median), (self.p99, self.goal_p99), (median_ms, self.goal_ms)]
         judged = [value <= goal for value, goal in goals if goal is not None]
         return all(judged) if judged else None
 
@@ -57,7 +60,7 @@ class Comparison:
             self.what,
             _spread(self.ours),
             f"{_spread(self.floor)}  {self.against}",
-            f"{self.median:.2f} / {self.p99:.2f}",
+            f"{_times(self.median)} / {_times(self.p99)}",
             self.goal,
             _verdict(self.met),
         ]
@@ -69,11 +72,31 @@ class Comparison:
             "rounds": len(self.ours),
             "ours_us": _summary(self.ours),
             "floor_us": _summary(self.floor),
-            "ratio_median": round(self.median, 3),
-            "ratio_p99": round(self.p99, 3),
+            "ratio_median": round(self.median, 4),
+            "ratio_p99": round(self.p99, 4),
             "goal": self.goal,
             "met": self.met,
         }
+
+
+@dataclass
+class Part:
+    """One phase of something that was measured, and what share of it it had. Nanoseconds, one of each for a round."""
+
+    what: str
+    ours: list[int]
+    whole: list[int]
+
+    @property
+    def share(self) -> float:
+        """The median round's."""
+        return statistics.median(part / whole for part, whole in zip(self.ours, self.whole, strict=True))
+
+    def row(self) -> list[str]:
+        return [f"    {self.what}", _spread(self.ours), "", f"{self.share:.0%}", "", ""]
+
+    def json(self) -> Json:
+        return {"what": self.what, "us": _summary(self.ours), "share": round(self.share, 4)}
 
 
 @dataclass
@@ -106,7 +129,7 @@ class Reading:
         }
 
 
-Result = Comparison | Reading
+Result = Comparison | Part | Reading
 
 
 def p99(samples: Sequence[int]) -> int:
@@ -148,7 +171,14 @@ def _spread(samples: Sequence[int]) -> str:
 
 
 def _time(ns: float) -> str:
+    if ns >= 10e9:
+        return f"{ns / 1e9:.1f} s"
     return f"{ns / 1e3:.0f} us" if ns < 10e6 else f"{ns / 1e6:.1f} ms"
+
+
+def _times(ratio: float) -> str:
+    """As a fraction where that says more."""
+    return f"{ratio:.2f}".removesuffix(".00") if ratio >= 0.1 else f"1/{1 / ratio:.0f}"
 
 
 def _summary(samples: Sequence[int]) -> dict[str, float]:

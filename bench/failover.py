@@ -1,0 +1,76 @@
+"""The reference engine that serves is killed, or stops: how long until the other's first token?
+
+Ours: a pair with two processes an engine. It is whole, and has just answered. Then SIGKILL to the main process, to the
+worker, or to all of the group at once; whoever waits is granted the lock when the last process of the other is proven
+dead, maps the weights, creates its KV cache, binds, announces; and the client, who watches the lock, asks the same as
+before. The round counts until the first token is in its hands, and only if the whole answer is the same.
+
+The floor, in the same round: the end of the same processes, of an engine that nobody succeeds, and a first token from
+one that is awake. Whoever must be sure that the other is dead can't be faster than that; what is left is the lock, the
+wake, and the announcement. The end is that of a second engine, alone at servers of its own, which is killed in the same
+way, by the same signal to the same process, with the same shim above it, a moment before (its next start waits a
+quarter of a second, and takes nothing from ours). The first token is what the pair's own engine needed for the same
+question just before its end. The two are added up, for each round.
+
+Shares are medians of what each phase had of its round, so they add up to nearly a hundred.
+
+A main process that is stopped (SIGSTOP) is noticed by its silence. The floor there is `--stall-s` itself, the time that
+it may be silent; the last word before counts, so a little less than that can pass.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from bench.figures import Comparison, Part, Reading, Result
+from bench.pair import PHASES, STOPPED, Pair, Takeover, Victim, house
+from tests.engine.kinds import REFERENCE
+
+WARM_UP = 3
+GOAL_MS = 30.0
+STALL_S = 1.0
+MODEL = "reference"
+
+
+def measure(parent: Path, victim: Victim, rounds: int) -> Iterator[Result]:
+    """The pair's round and the lone engine's end, in turns."""
+    with contextlib.ExitStack() as stack:
+        alone = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, "a")
+        pair = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL)
+        taken, floor = [], []
+        for number in range(WARM_UP + rounds):
+            pair.whole()
+            end = alone.end_of(victim)
+            played = pair.takeover(victim)
+            if number >= WARM_UP:
+                taken.append(played)
+                floor.append(end + played.beside)
+    what = f"kill -9 of {victim.name} -> first token"
+    yield Comparison(
+        what, "its end, and a token of one awake", goal_ms=GOAL_MS, ours=[one.total for one in taken], floor=floor
+    )
+    yield from parts(taken)
+
+
+def measure_stall(parent: Path, rounds: int) -> Iterator[Result]:
+    """Its main process is stopped, and says nothing any more."""
+    with house(parent) as here:
+        pair = Pair(here, REFERENCE, MODEL, more=("--stall-s", f"{STALL_S:g}"))
+        taken = [pair.takeover(STOPPED) for _ in range(1 + rounds)][1:]
+    floor = [round(STALL_S * 1e9)]
+    yield Comparison(
+        "SIGSTOP of the main process -> first token",
+        f"--stall-s {STALL_S:g}",
+        ours=[one.total for one in taken],
+        floor=floor,
+    )
+    yield from parts(taken)
+
+
+def parts(taken: list[Takeover]) -> Iterator[Result]:
+    """Where the time goes."""
+    whole = [one.total for one in taken]
+    for name in PHASES:
+        yield Part(name, [one.phases[name] for one in taken], whole)
+    again = sorted(one.whole for one in taken)
+    yield Reading("until the pair is whole again", again[len(again) // 2] / 1e9, "s", beside="median")
