@@ -1,14 +1,18 @@
 """`make mutants`: takes each rule out and sees whether somebody notices. Prints a table; exits 1 if a mutant lives.
 
     python -m tests.mutants                       all of them
-    python -m tests.mutants --only pidfds,memory  some
+    python -m tests.mutants --only pidfds,gms-*   some
     python -m tests.mutants --list
 
-For rules of the machines it counts the simulator's schedules until the first violation. For rules of the shells it
-runs the named tests on a changed copy of the source, and they must fail.
+For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation. For all other
+rules it runs the named tests on a changed copy of the source, and they must fail; and once on an unchanged one, where
+they must pass: a test that fails anyway has noticed nothing.
+
+All of it happens in a copy that is made at the beginning, so that the source may be edited meanwhile.
 """
 
 import argparse
+import fnmatch
 import importlib.abc
 import importlib.machinery
 import importlib.util
@@ -24,23 +28,45 @@ from pathlib import Path
 from types import CodeType
 
 from tests.mutants.gms_rules import GMS
+from tests.mutants.lifecycle_rules import LIFE
 from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def mutated(mutant: Mutant) -> dict[str, str]:
-    """File -> its text without the rule."""
+PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "tests")
+BATCH = 25
+"""Mutants that one process tries, one after the other."""
+
+
+class BadMutant(Exception):
+    """One that doesn't fit the source any more."""
+
+
+def mutated(mutant: Mutant, root: Path = ROOT) -> dict[str, str]:
+    """File -> its text without the rule. Raises BadMutant."""
     files: dict[str, str] = {}
     for path, text, instead in mutant.edits:
-        source = files.get(path) or (ROOT / path).read_text()
+        source = files.get(path) or (root / path).read_text()
         if source.count(text) != 1:
-            raise SystemExit(
+            raise BadMutant(
                 f"mutant {mutant.name}: its text stands {source.count(text)} times in {path}, not once:\n{text}"
             )
         files[path] = source.replace(text, instead)
+    for path, source in files.items():
+        if path.endswith(".py"):
+            try:
+                compile(source, path, "exec")
+            except SyntaxError as error:
+                raise BadMutant(f"mutant {mutant.name}: {path} is no Python without its text: {error}") from None
     return files
+
+
+def copied(root: Path, to: Path) -> None:
+    for package in PACKAGES:
+        shutil.copytree(root / package, to / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
+    shutil.copy(root / "pyproject.toml", to)
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -55,6 +81,9 @@ class _Loader(importlib.machinery.SourceFileLoader):
 class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self, files: dict[str, str]) -> None:
         self._sources = {path.removesuffix(".py").replace("/", "."): (path, source) for path, source in files.items()}
+
+    def loaded(self) -> list[str]:
+        return [name for name in self._sources if name in sys.modules]
 
     def find_spec(
         self, fullname: str, path: object = None, target: object = None
@@ -85,38 +114,112 @@ def _hunt(mutant: Mutant, first: int) -> int:
     return 0
 
 
-def _simulate(mutant: Mutant, first: int) -> tuple[str, str]:
+def _simulate(mutant: Mutant, first: int, root: Path) -> tuple[str, str]:
     command = [sys.executable, "-m", "tests.mutants", "--hunt", mutant.name, "--first", str(first)]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise SystemExit(f"mutant {mutant.name}: {ended.stderr.strip()}")
     found = json.loads(ended.stdout)
     return (str(found["after"]) if found["after"] else "", found["what"].partition(": ")[2])
 
 
-def _test(mutant: Mutant) -> tuple[str, str]:
+def _pytest(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", "-p", "no:cacheprovider", *words]
+    # Without the plugins that none of these tests needs: loading them takes longer than most of the tests.
+    environment = {**os.environ, "PYTHONPATH": str(where), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
+
+
+def _test(mutant: Mutant, root: Path) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
-        for package in ("lockserver", "gms", "sidecar", "tests"):
-            shutil.copytree(
-                ROOT / package, Path(scratch) / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis")
-            )
-        shutil.copy(ROOT / "pyproject.toml", scratch)
-        for path, source in mutated(mutant).items():
+        copied(root, Path(scratch))
+        for path, source in mutated(mutant, root).items():
             (Path(scratch) / path).write_text(source)
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *mutant.tests]
-        environment = {**os.environ, "PYTHONPATH": scratch}
-        ended = subprocess.run(command, cwd=scratch, env=environment, capture_output=True, text=True, check=False)
-    failed = [line for line in ended.stdout.splitlines() if line.startswith(("FAILED", "ERROR"))]
-    if ended.returncode not in (0, 1):
-        raise SystemExit(
-            f"mutant {mutant.name}: pytest could not run its tests:\n{ended.stdout[-2000:]}{ended.stderr[-2000:]}"
-        )
-    return ("test" if ended.returncode == 1 else "", failed[0].partition("::")[2] if failed else "")
+        ended = _pytest(Path(scratch), "-x", *mutant.tests)
+    return _read(mutant, ended.returncode, ended.stdout + ended.stderr)
 
 
-def _row(mutant: Mutant, first: int) -> tuple[Mutant, str, str]:
-    found, what = _test(mutant) if mutant.tests else _simulate(mutant, first)
+def _read(mutant: Mutant, code: int, said: str) -> tuple[str, str]:
+    """What pytest has found."""
+    failed = [line for line in said.splitlines() if line.startswith(("FAILED", "ERROR"))]
+    if code not in (0, 1):
+        raise SystemExit(f"mutant {mutant.name}: pytest could not run its tests:\n{said[-3000:]}")
+    return ("test" if code == 1 else "", failed[0].partition("::")[2] if failed else "")
+
+
+def _row(mutant: Mutant, first: int, root: Path) -> tuple[Mutant, str, str]:
+    found, what = _test(mutant, root) if mutant.tests else _simulate(mutant, first, root)
     return mutant, found, what
+
+
+def _in_process(names: list[str]) -> int:
+    """In a process of its own: a fork for each of these mutants, with pytest loaded already. Prints JSON."""
+    import hypothesis  # noqa: F401 (whatever the tests load and no mutant touches is loaded once)
+    import pytest
+
+    import lockserver.client
+    import lockserver.onlooker  # noqa: F401
+
+    everyone = _everyone()
+    rows: dict[str, tuple[int, str]] = {}
+    for name in names:
+        with tempfile.TemporaryFile("w+") as said:
+            child = os.fork()
+            if child == 0:
+                os.dup2(said.fileno(), 1)
+                os.dup2(said.fileno(), 2)
+                finder = _Finder(mutated(everyone[name]))
+                if loaded := finder.loaded():
+                    raise SystemExit(f"mutant {name}: {loaded} are loaded already")
+                sys.meta_path.insert(0, finder)
+                code = pytest.main(["-x", "-q", "--tb=line", "-p", "pytest_timeout", *everyone[name].tests])
+                sys.stdout.flush()
+                os._exit(code)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            said.seek(0)
+            rows[name] = (code, said.read())
+    print(json.dumps(rows))
+    return 0
+
+
+def _batch(mutants: list[Mutant], root: Path) -> list[tuple[Mutant, str, str]]:
+    command = [sys.executable, "-m", "tests.mutants", "--in-process", ",".join(mutant.name for mutant in mutants)]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    if ended.returncode != 0:
+        raise SystemExit(f"mutants in one process: {ended.stderr.strip()}")
+    found = json.loads(ended.stdout)
+    return [(mutant, *_read(mutant, *found[mutant.name])) for mutant in mutants]
+
+
+def _control(chosen: list[Mutant], root: Path) -> str:
+    """The tests of all of them, with every rule in place. What went wrong, or nothing."""
+    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+    files = {test for test in tests if "::" not in test}
+    tests = [test for test in tests if test in files or test.partition("::")[0] not in files]
+    ended = _pytest(root, *tests) if tests else None
+    if ended is None or ended.returncode == 0:
+        return ""
+    return f"with every rule in place tests fail, so that nothing they find means anything:\n{ended.stdout[-3000:]}"
+
+
+def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
+    found = []
+    for mutant in chosen:
+        try:
+            mutated(mutant, root)
+        except BadMutant as error:
+            found.append(str(error))
+    return found
+
+
+def _everyone() -> dict[str, Mutant]:
+    found: dict[str, Mutant] = {}
+    for mutant in (*MUTANTS, *GMS, *SHELLS, *LIFE):
+        if mutant.name in found:
+            raise SystemExit(f"two mutants are called {mutant.name}")
+        found[mutant.name] = mutant
+    return found
 
 
 def main() -> int:
@@ -128,20 +231,37 @@ def main() -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
+    parser.add_argument("--in-process", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    everyone = {mutant.name: mutant for mutant in (*MUTANTS, *GMS, *SHELLS)}
+    everyone = _everyone()
+    if options.in_process:
+        return _in_process(options.in_process.split(","))
     if options.hunt:
         return _hunt(everyone[options.hunt], options.first)
-    unknown = [name for name in options.only.split(",") if name and name not in everyone]
+    named = [word for word in options.only.split(",") if word]
+    unknown = [word for word in named if not fnmatch.filter(everyone, word)]
     if unknown:
         parser.error(f"no such mutant: {', '.join(unknown)}; --list names them")
-    chosen = [everyone[name] for name in options.only.split(",") if name] or list(everyone.values())
+    chosen = [
+        mutant for name, mutant in everyone.items() if not named or any(fnmatch.fnmatch(name, word) for word in named)
+    ]
     if options.list:
         print("\n".join(f"{mutant.name:26} {mutant.without}" for mutant in chosen))
         return 0
     began = time.monotonic()
-    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        rows = list(pool.map(lambda mutant: _row(mutant, options.first), chosen))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as copy:
+        root = Path(copy)
+        copied(ROOT, root)
+        if misfits := _misfits(chosen, root):
+            print("\n".join(misfits), file=sys.stderr)
+            return 1
+        quick = [mutant for mutant in chosen if mutant.in_process]
+        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            control = pool.submit(_control, chosen, root)
+            slow = [pool.submit(_row, mutant, options.first, root) for mutant in chosen if not mutant.in_process]
+            batches = [pool.submit(_batch, quick[at : at + BATCH], root) for at in range(0, len(quick), BATCH)]
+            rows = [row.result() for row in slow] + [row for batch in batches for row in batch.result()]
+            wrong = control.result()
     alive = [mutant.name for mutant, found, _ in rows if not found]
     if options.json:
         print(
@@ -162,7 +282,9 @@ def main() -> int:
             f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; "
             f"{len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
         )
-    return 1 if alive else 0
+    if wrong:
+        print(wrong, file=sys.stderr)
+    return 1 if alive or wrong else 0
 
 
 if __name__ == "__main__":

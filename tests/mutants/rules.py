@@ -29,6 +29,8 @@ class Mutant:
     world: str = "lock"
     """Which simulator has to find it."""
     tests: tuple[str, ...] = ()
+    in_process: bool = False
+    """These tests start no process: the changed module needs to be in their own memory only, which is quicker."""
 
 
 _ALL = (
