@@ -5,9 +5,9 @@
     a worker class         asleep: no weights mapped, no KV cache; awake: both, at their addresses    napping.py
 
 Reading order: `options.py` (what `vllm serve` takes, and what can't be in a pair), `home.py` (what workers are told),
-`plugin.py`, `weights.py` and `loader.py`, `pool.py` and `kv.py`, `napping.py`, then `worker.py` for the CPU, or
-`budget.py` and `cuda_worker.py` for GPUs; `endpoint.py` (HTTP, up to the address), `engine.py` (the contract). What
-differs between versions of vLLM is in `versions.py` and nowhere else.
+`plugin.py` (and `announced.py`: how vLLM finds it), `weights.py` and `loader.py`, `pool.py` and `kv.py`, `napping.py`,
+then `worker.py` for the CPU, or `budget.py` and `cuda_worker.py` for GPUs; `endpoint.py` (HTTP, up to the address),
+`engine.py` (the contract). What differs between versions of vLLM is in `versions.py` and nowhere else.
 
 The package isn't called vllm: in a process that has this directory in its path, that name would be taken.
 """
@@ -39,15 +39,13 @@ def make(setting: "Setting") -> "Engine":
 
 def prepare(setting: "Setting") -> None:
     """The environment of this process and of those that it starts, before vLLM is loaded."""
-    from engine_shim.vllm_engine import scratch
+    from engine_shim.vllm_engine import announced, scratch
 
     scratch.begin(setting.run_dir, setting.engine_id)
+    announced.announce(scratch.directory(setting.run_dir, setting.engine_id))
     # Forked workers run no plugin again, and don't end with their parent.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     allowed = os.environ.get("VLLM_PLUGINS")
-    if allowed is not None and PLUGIN not in allowed.split(","):
-        os.environ["VLLM_PLUGINS"] = f"{allowed},{PLUGIN}" if allowed else PLUGIN
-
-
-PLUGIN = "gpu_failover"
-"""The name of the general plugin (pyproject.toml)."""
+    name = announced.PLUGIN
+    if allowed is not None and name not in allowed.split(","):
+        os.environ["VLLM_PLUGINS"] = f"{allowed},{name}" if allowed else name

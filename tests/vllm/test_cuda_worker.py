@@ -109,7 +109,7 @@ def test_a_given_size_is_taken_if_it_fits(worker: Any) -> None:
     worker.cache_config.kv_cache_memory_bytes = 56 * GIB
     assert worker.determine_available_memory() == 56 * GIB
     worker.cache_config.kv_cache_memory_bytes = 56 * GIB + 1
-    with pytest.raises(DoesNotFit, match="at most 56.00 GiB"):
+    with pytest.raises(DoesNotFit, match=r"at most 56\.00 GiB"):
         worker.determine_available_memory()
 
 
@@ -165,10 +165,12 @@ def test_before_anything_is_unmapped_the_gpu_is_waited_for_and_then_torch_gives_
 
 
 def test_a_rank_on_another_gpu_than_its_weights_is_refused(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.v1.worker import gpu_worker
+
     from engine_shim.vllm_engine import cuda_worker, scratch
     from engine_shim.vllm_engine.cuda_worker import OtherDevice
 
-    monkeypatch.setattr(cuda_worker.Worker, "init_device", lambda self: None)
+    monkeypatch.setattr(gpu_worker.Worker, "init_device", lambda self: None)
     monkeypatch.setattr(scratch, "remember", lambda *_: None)
     monkeypatch.setattr(cuda_worker, "torch_device", lambda _: torch.device("cuda", 1))
     worker.distributed_init_method = ""

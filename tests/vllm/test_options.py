@@ -75,7 +75,7 @@ assert not any(name == "torch" or name.split(".")[0] == "vllm" for name in sys.m
 def test_the_plugin_is_found_by_vllm() -> None:
     from importlib.metadata import entry_points
 
-    from engine_shim.vllm_engine import PLUGIN
+    from engine_shim.vllm_engine.announced import PLUGIN
 
     names = [entry.name for entry in entry_points(group="vllm.general_plugins")]
     assert PLUGIN in names, "install gpu-failover into this Python anew: its entry points have changed"
