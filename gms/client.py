@@ -17,9 +17,7 @@ requests. A thread (`sidecar/wheel.py`) watches the connection, asleep or awake:
 back, and takes the layout to the next server when one dies. One connection per process and device.
 """
 
-import contextlib
 import os
-import select
 import threading
 import time
 from collections import deque
@@ -38,8 +36,8 @@ from gms.mapped import Addresses, Reader, Writer
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.pack import pack
 from gms.rundir import connect, socket_path
-from sidecar import peers
-from sidecar.frames import BadFrame, Channel, PeerTooSlow, close_all
+from sidecar.frames import Channel
+from sidecar.link import Link
 from sidecar.wheel import Wheel
 
 __all__ = [  # all that other packages need of GMS
@@ -113,12 +111,9 @@ class GmsClient:
         self._on_change = on_change
         self._on_lost = on_lost
         self._machine = c.ClientMachine(engine_id, os.getpid())
-        self._channel: Channel | None = None
-        self._writing = False
         self._away = ""
         self._problem = ""
         """Why the server ended the connection, if it said so."""
-        self._arriving: tuple[int, ...] = ()
         self._shelf = Shelf(lambda generation: self._wheel.tell(c.Gone(generation)))
         self._shelf.memory = memory
         self._behind = Behind(self._shelf, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
@@ -128,6 +123,11 @@ class GmsClient:
         self._asked = False
         self._answer: _Answer | None = None
         self._wheel: Wheel[c.Event] = Wheel("gms-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self._link = Link(
+            self._wheel,
+            heard=lambda message: self._feed(c.Heard(message)),
+            ended=lambda why: self._feed(c.Disconnected(why)),
+        )
         self._wheel.start()
         self._wheel.tell(c.Tick())
 
@@ -178,8 +178,7 @@ class GmsClient:
         elif session is not None:
             session.close()
         self._wheel.stop()
-        if self._channel is not None:
-            self._hang_up()
+        self._link.hang_up()
         self._shelf.close()
         if self._shelf.memory is not None:
             self._shelf.memory.close()
@@ -255,7 +254,7 @@ class GmsClient:
         if isinstance(answer, c.Lost):
             raise Lost(answer.why)
         if isinstance(answer, c.No):
-            where = self._where() if answer.reason == "time_out" and self._channel is None else ""
+            where = self._where() if answer.reason == "time_out" and not self._link.up else ""
             raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
         return answer
 
@@ -313,8 +312,7 @@ class GmsClient:
         if isinstance(effect, c.Say):
             return self._say(effect)
         if isinstance(effect, c.Keep):
-            self._shelf.keep(effect.generation, effect.first, self._arriving)
-            self._arriving = ()
+            self._shelf.keep(effect.generation, effect.first, self._link.take_descriptors())
             return None
         if isinstance(effect, c.LetGo):
             return c.Gone(effect.generation) if self._shelf.let_go(effect.generation) else None
@@ -362,67 +360,22 @@ class GmsClient:
             self._away = error.strerror or str(error)
             return c.Disconnected()
         self._away = ""
-        self._channel = Channel(
-            sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES
+        self._link.open(
+            Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES)
         )
-        self._writing = False
-        self._wheel.add(sock.fileno(), self._on_ready)
         return c.Connected()
 
     def _say(self, effect: c.Say) -> c.Event | None:
-        channel = self._channel
-        if channel is None:
+        if not self._link.up:
             return None  # it ended a moment ago, and the machine hears of it next
-        own: list[int] = []
-        try:
-            if isinstance(effect.message, m.Hello):
-                with contextlib.suppress(OSError):  # a kernel without pidfds: the server has its own way, or says so
-                    own = [peers.own_pidfd()]
-                channel.send(effect.message, own)
-            elif effect.count:
-                slabs = self._shelf.descriptors(effect.generation, effect.first, effect.count)
-                channel.send(effect.message, slabs)
-            else:
-                channel.send(effect.message)
-        except PeerTooSlow:
-            return self._hang_up()
-        finally:
-            close_all(own)
-        self._mind_writing()
-        return None
-
-    def _on_ready(self, what: int) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        if what & select.EPOLLOUT:
-            channel.flush()
-            self._mind_writing()
-        try:
-            received = channel.receive()
-        except BadFrame as error:
-            self._feed(self._hang_up(str(error)))
-            return
-        for message, descriptors in received:
-            if self._channel is channel:
-                self._arriving = descriptors
-                self._feed(c.Heard(message))  # type: ignore[arg-type]
-                descriptors, self._arriving = self._arriving, ()
-            close_all(descriptors)
-        if channel.eof and self._channel is channel:
-            self._feed(self._hang_up())
-
-    def _hang_up(self, why: str = "") -> c.Event:
-        if self._channel is not None:
-            self._wheel.remove(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
-        return c.Disconnected(why)
-
-    def _mind_writing(self) -> None:
-        if self._channel is not None and self._channel.wants_write is not self._writing:
-            self._writing = not self._writing
-            self._wheel.mind_writing(self._channel.fileno(), self._writing)
+        if isinstance(effect.message, m.Hello):
+            said = self._link.introduce(effect.message)
+        elif effect.count:
+            slabs = self._shelf.descriptors(effect.generation, effect.first, effect.count)
+            said = self._link.say(effect.message, slabs)
+        else:
+            said = self._link.say(effect.message)
+        return None if said else c.Disconnected()
 
 
 def open_memory(device: str) -> Memory:

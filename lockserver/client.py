@@ -18,7 +18,6 @@ connection from `start` on: it sees a server that went away within milliseconds,
 import contextlib
 import os
 import secrets
-import select
 import sys
 import threading
 import time
@@ -32,9 +31,10 @@ from lockserver import client_machine as c
 from lockserver import messages as m
 from lockserver.messages import ACTIVE, INIT
 from lockserver.rundir import LIFE, RunDir, RunDirGone, connect
-from sidecar import peers, process
-from sidecar.frames import BadFrame, Channel, PeerTooSlow, close_all
+from sidecar import process
+from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
+from sidecar.link import Link
 from sidecar.wheel import Wheel
 
 RUN_DIR_VARIABLE = "FAILOVER_RUN_DIR"
@@ -81,20 +81,22 @@ class _Session:
         self.name = f"{me.engine_id}.{me.incarnation}"
         self._on_lost = on_lost
         self._machine = c.ClientMachine(me)
-        self._channel: Channel | None = None
         self._directory: RunDir | None = None
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
         self._kept: dict[str, tuple[int, ...]] = {}
-        self._arriving: tuple[int, ...] = ()
         self._children: dict[int, int] = {}
         self._counted: set[int] = set()
         self.joined = False
         self._refusal = ""
         self._loss = ""
         self.grants: dict[str, Grant] = {}
-        self._writing = False
         self.wheel: Wheel[c.Event] = Wheel("lock-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self._link = Link(
+            self.wheel,
+            heard=lambda message: self._feed(c.Heard(message)),
+            ended=lambda why: self._feed(self._disconnected()),
+        )
         self.tell = self.wheel.tell
         self.wait = self.wheel.wait
 
@@ -106,8 +108,7 @@ class _Session:
         """Leaves. What is held stays held until the process has ended: the server goes by that alone."""
         if not self.wheel.stop():
             return
-        if self._channel is not None:
-            self._hang_up()
+        self._link.hang_up()
         for lock in (*self._old_lives, *([self._life] if self._life else [])):
             lock.close()
         for copies in self._kept.values():
@@ -136,7 +137,7 @@ class _Session:
             return self.check(effect.round)
         if isinstance(effect, c.KeepCopies):
             close_all(self._kept.pop(effect.tree, ()))
-            self._kept[effect.tree], self._arriving = self._arriving, ()
+            self._kept[effect.tree] = self._link.take_descriptors()
             return None
         if isinstance(effect, c.DropCopies):
             close_all(self._kept.pop(effect.tree, ()))
@@ -182,8 +183,7 @@ class _Session:
             return c.Hopeless(str(error))
         except (OSError, RunDirGone):
             return c.Disconnected(same)
-        self._channel, self._writing = Channel(sock, m.from_server), False
-        self.wheel.add(sock.fileno(), self._on_ready)
+        self._link.open(Channel(sock, m.from_server))
         return c.Connected(life.inode, same)
 
     def _take_life(self, same: bool) -> LifeLock:
@@ -212,58 +212,20 @@ class _Session:
             self._directory = RunDir(self.run_dir)
 
     def _say(self, message: m.ClientMessage) -> c.Event | None:
-        assert self._channel is not None
-        own: list[int] = []
-        try:
-            if isinstance(message, m.Register | m.Join):
-                with contextlib.suppress(OSError):  # a kernel without pidfds: the server has its own way, or says so
-                    own = [peers.own_pidfd()]
-                self._channel.send(message, own)
-            elif isinstance(message, m.Adopt):
-                self._channel.send(message, [self._children[message.child]])
-            elif isinstance(message, m.HandBack):
-                self._channel.send(message, self._kept[message.tree])
-            else:
-                self._channel.send(message)
-        except PeerTooSlow:
-            return self._hang_up()
-        finally:
-            close_all(own)
-        self._mind_writing()
-        return None
+        if not self._link.up:
+            return None  # it ended a moment ago, and the machine hears of it next
+        if isinstance(message, m.Register | m.Join):
+            said = self._link.introduce(message)
+        elif isinstance(message, m.Adopt):
+            said = self._link.say(message, [self._children[message.child]])
+        elif isinstance(message, m.HandBack):
+            said = self._link.say(message, self._kept[message.tree])
+        else:
+            said = self._link.say(message)
+        return None if said else self._disconnected()
 
-    def _on_ready(self, what: int) -> None:
-        channel = self._channel
-        if channel is None:
-            return
-        if what & select.EPOLLOUT:
-            channel.flush()
-            self._mind_writing()
-        try:
-            received = channel.receive()
-        except BadFrame:
-            self._feed(self._hang_up())
-            return
-        for message, descriptors in received:
-            if isinstance(message, m.Keep):
-                self._arriving = descriptors
-            else:
-                close_all(descriptors)
-            self._feed(c.Heard(message))  # type: ignore[arg-type]
-        if channel.eof:
-            self._feed(self._hang_up())
-
-    def _hang_up(self) -> c.Event:
-        if self._channel is not None:
-            self.wheel.remove(self._channel.fileno())
-            self._channel.close()
-            self._channel = None
+    def _disconnected(self) -> c.Event:
         return c.Disconnected(self._directory is None or not self._directory.replaced())
-
-    def _mind_writing(self) -> None:
-        if self._channel is not None and self._channel.wants_write is not self._writing:
-            self._writing = not self._writing
-            self.wheel.mind_writing(self._channel.fileno(), self._writing)
 
     def welcomed(self, timeout_s: float | None) -> None:
         """Blocks until this process counts."""
