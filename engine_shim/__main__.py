@@ -1,8 +1,6 @@
 """`engine-shim`: the command. Settings and a sentence for what a person can put right; the work is in `shim.py`."""
 
-import contextlib
 import sys
-from pathlib import Path
 
 from engine_shim import engines
 from engine_shim.events import Config, Restart
@@ -11,16 +9,22 @@ from engine_shim.shim import CannotStart, Options, Shim, command
 from sidecar import process
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
-from sidecar.settings import Parser, host_port, name, seconds
+from sidecar.settings import Parser, host_port, name
 
 EXAMPLES = """\
 examples:
   engine-shim --engine reference --engine-id a --role primary --run-dir /run/failover --probe :9000
-  engine-shim --engine reference --engine-id b --role shadow --run-dir /run/failover --probe :9001 -- --seed 7
+  engine-shim --engine reference --engine-id b --role shadow --run-dir /run/failover --probe :9001
+  engine-shim --engine-id a --run-dir /run/failover --probe :9000 -- --preset small      behind -- is the engine's own
+
+A lock server and GMS have to run in the same directory; failover up starts all of it on one machine.
 
 It runs until SIGTERM or SIGINT, which drain an engine that serves; told twice, it ends at once.
 Probes: /live /startup /ready /state /metrics.
 """
+
+
+INTERRUPTED = 130
 
 
 def parser() -> Parser:
@@ -49,7 +53,7 @@ def parser() -> Parser:
     p.setting(
         "--run-dir",
         required=True,
-        parse=Path,
+        parse=engines.directory,
         metavar="DIR",
         help="the lock server's and GMS's directory; the engine serves in DIR/engine unless --listen says otherwise",
     )
@@ -67,20 +71,21 @@ def parser() -> Parser:
         choices=[mode.value for mode in Restart],
         help="what follows the engine's death: its next start here, or the end of this process",
     )
-    for flag, default, what in (
-        ("--waking-timeout-s", 60, "how long a wake may take"),
-        ("--init-timeout-s", 7200, "how long Init may take"),
-        ("--stall-s", 60, "how long an engine may be silent, or have work queued and finish no step"),
-        ("--drain-s", 20, "how long an engine that is told to end may finish what it has"),
-    ):
-        p.setting(flag, default=default, parse=seconds, metavar="S", help=what)
+    engines.times(p)
     p.switch("--log-json", help="log lines as JSON")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser().parse_args(argv)
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:  # before it minds signals: nothing was started yet
+        return INTERRUPTED
+
+
+def _main(argv: list[str] | None) -> int:
+    options = engines.parsed(parser(), argv)
     process.raise_descriptor_limit()
     config = Config(
         engine_id=options.engine_id,
@@ -107,5 +112,4 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
+    sys.exit(main())

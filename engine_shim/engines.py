@@ -6,13 +6,13 @@ MODULE:FACTORY      one of your own: FACTORY(setting) gives an `engine.Engine`
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine_shim.engine import Engine, Listen
-from sidecar.settings import BadValue, host_port
+from sidecar.settings import BadValue, Parser, host_port, seconds
 
 ROLES = ("primary", "shadow")
 KNOWN = {"reference": "engine_shim.reference:make", "vllm": "engine_shim.vllm_engine:make"}
@@ -43,8 +43,9 @@ def make(kind: str, setting: Setting) -> Engine:
     module, _, factory = KNOWN.get(kind, kind).partition(":")
     try:
         found: Any = getattr(importlib.import_module(module), factory, None)
-        if found is None:
-            raise CantRun(f"the engine {kind} can't be loaded: {module} has no {factory}")
+        if not callable(found):
+            what = "has no" if found is None else "can't be called for its"
+            raise CantRun(f"the engine {kind} can't be loaded: {module} {what} {factory}")
         engine: Engine = found(setting)
     except ImportError as error:
         hint = f"; pip install 'gpu-failover[{kind}]'" if kind in KNOWN else ""
@@ -57,6 +58,33 @@ def kind(text: str) -> str:
     if text not in KNOWN and not all(text.partition(":")):
         raise BadValue(f"{text!r} is no engine; allowed: reference, vllm, or MODULE:FACTORY for one of your own")
     return text
+
+
+def directory(text: str) -> Path:
+    """A value of --run-dir."""
+    if not text:
+        raise BadValue("it is empty; allowed: a directory such as /run/failover")
+    return Path(text)
+
+
+def times(parser: Parser) -> None:
+    """The bounds of an engine's life: settings that `engine-shim` has, and `failover up` for both of its engines."""
+    for flag, default, what in (
+        ("--waking-timeout-s", 60, "how long a wake may take"),
+        ("--init-timeout-s", 7200, "how long Init may take"),
+        ("--stall-s", 60, "how long an engine may be silent, or have work queued and finish no step"),
+        ("--drain-s", 20, "how long an engine that is told to end may finish what it has"),
+    ):
+        parser.setting(flag, default=default, parse=seconds, metavar="S", help=what)
+
+
+def parsed(parser: Parser, argv: Sequence[str] | None) -> Any:
+    """Its settings. A flag that it doesn't know is the engine's, as a rule, and in the wrong place."""
+    options, unknown = parser.parse_known_args(argv)
+    if unknown:
+        hint = "" if "--" in unknown or not hasattr(options, "arguments") else "; the engine's own go behind --"
+        parser.error(f"unknown here: {' '.join(unknown)}{hint}")
+    return options
 
 
 def listen(text: str) -> Listen:

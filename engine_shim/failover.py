@@ -2,7 +2,6 @@
 a person can put right; the work is in `up.py` and `pair.py`.
 """
 
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -25,6 +24,23 @@ examples:
 
 Everything is one process tree: if the machine or the container ends, both engines do. Two pods don't have that limit.
 """
+
+
+STATUS_EXAMPLES = """\
+examples:
+  failover status                     for people
+  failover status --json | jq .lock   for programs: run_dir, up (process), lock (as lockctl status --json), engines
+"""
+KILL_EXAMPLES = """\
+examples:
+  failover kill active                and what follows, with times
+  failover kill active --anyway       though nobody is ready to take over
+"""
+DOWN_EXAMPLES = """\
+examples:
+  failover down                       whoever serves drains first; exit code 0 when everything has ended
+"""
+INTERRUPTED = 130
 
 
 def default_run_dir() -> Path:
@@ -61,7 +77,7 @@ def parser() -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
         it.setting(
             "--run-dir",
-            parse=Path,
+            parse=engines.directory,
             default=default_run_dir(),
             metavar="DIR",
             help="where everything of this pair is",
@@ -86,18 +102,15 @@ def parser() -> Parser:
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
-    up.setting("--stall-s", default=60, parse=seconds, metavar="S", help="as for engine-shim")
-    up.setting("--waking-timeout-s", default=60, parse=seconds, metavar="S", help="as for engine-shim")
-    up.setting("--init-timeout-s", default=7200, parse=seconds, metavar="S", help="as for engine-shim")
-    up.setting("--drain-s", default=20, parse=seconds, metavar="S", help="as for engine-shim")
+    engines.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody; 3: "
-                     "nothing runs here.")  # fmt: skip
+                     "nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
-    down = command("down", "End the pair that failover up runs, and wait for it.")
+    down = command("down", "End the pair that failover up runs, and wait for it.", epilog=DOWN_EXAMPLES)
     down.setting("--timeout-s", default=pair.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
-    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.")
+    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
     kill.add_argument("--anyway", action="store_true", help="though nobody is ready to take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
@@ -111,8 +124,15 @@ def _two_names(text: str) -> tuple[str, ...]:
 
 
 def main(argv: list[str] | None = None) -> int:
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _main(argv: list[str] | None) -> int:
     it = parser()
-    options = it.parse_args(argv)
+    options = engines.parsed(it, argv)
     run_dir = options.run_dir.absolute()
     if options.command == "up" and (wrong := _devices_wrong(options)):
         it.error(wrong)
@@ -164,5 +184,4 @@ def _up(options: Any, run_dir: Path) -> int:
 
 
 if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(main())
+    sys.exit(main())

@@ -33,7 +33,8 @@ class ProbePort:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._listener = socket.create_server((host, port), family=family, backlog=128)
         except OSError as error:
-            raise CannotListen(f"the probes can't listen on {host}:{port}: {error.strerror or error}") from None
+            why = (error.strerror or str(error)).partition(" (while")[0]  # where create_server repeats the address
+            raise CannotListen(f"the probes can't listen on {host}:{port}: {why}; give another --probe") from None
         self._listener.setblocking(False)
         self._loop = loop
         self._machine = machine

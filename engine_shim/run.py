@@ -27,6 +27,7 @@ from lockserver.client import LockClient
 from sidecar.settings import EX_USAGE, Parser, name, seconds
 
 TEXT_MOST = 1500
+HINT_AFTER_S = 3.0
 
 
 @dataclass
@@ -63,11 +64,13 @@ class Main:
         """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained."""
         engine, lock = self.engine, self.lock
         signal.signal(signal.SIGTERM, self._on_sigterm)
-        lock.start()
+        with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
+            lock.start()
         os.environ.update(lock.environment())
         self.shim.say(m.Tree(name=lock.name))
         if isinstance(engine, Patient):
-            engine.await_others()
+            with _hint("waits for the weights: GMS has to run, and a primary to write them (or somebody else)"):
+                engine.await_others()
         asked = time.monotonic()
         with lock.permit():
             self.shim.phase("permit", time.monotonic() - asked)
@@ -175,6 +178,18 @@ class Main:
         return m.Beat(well=well, why=health.detail[:TEXT_MOST], queued=health.queued, steps=health.steps)
 
 
+@contextmanager
+def _hint(why: str) -> Iterator[None]:
+    """A line for the person who looks at an engine that does nothing."""
+    timer = threading.Timer(HINT_AFTER_S, _tell, (why,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
 def _said(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:TEXT_MOST]
 
@@ -184,7 +199,7 @@ def parser() -> Parser:
     p.setting("--engine", required=True, parse=engines.kind, help="which engine")
     p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
     p.setting("--role", default="primary", choices=engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
-    p.setting("--run-dir", required=True, parse=Path, metavar="DIR", help="the run directory")
+    p.setting("--run-dir", required=True, parse=engines.directory, metavar="DIR", help="the run directory")
     p.setting("--listen", parse=engines.listen, metavar="ADDRESS", help="where to serve")
     p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
@@ -207,7 +222,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
     except (CantRun, presence.PresenceError) as error:
         if shim is not None:
             shim.say(m.Failing(why=str(error)[:TEXT_MOST]))
-        _last_words(str(error))
+        _tell(str(error))
         os._exit(EX_USAGE if isinstance(error, CantRun) else 1)
     except BaseException as error:
         state = main.state if main is not None else "init"
@@ -216,12 +231,12 @@ def run(argv: list[str] | None = None) -> NoReturn:
             shim.say(m.Failing(why=why))
         if not isinstance(error, client.LockError | KeyboardInterrupt):
             traceback.print_exc()
-        _last_words(why)
+        _tell(why)
         os._exit(1)
     os._exit(0)
 
 
-def _last_words(why: str) -> None:
+def _tell(why: str) -> None:
     try:
         print(f"engine: {why}", file=sys.stderr, flush=True)
     except (OSError, ValueError):

@@ -85,7 +85,8 @@ class Up:
                 "failover down ends it, another --run-dir is another pair"
             ) from None
         except OSError as error:
-            raise CannotStart(f"{run_dir} can't be used: {error.strerror}; give another --run-dir") from None
+            what = "it is no directory" if run_dir.exists() and not run_dir.is_dir() else error.strerror
+            raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
         self._nursery = Nursery(named, self.say)

@@ -65,11 +65,12 @@ class Process:
 class Program(Process):
     """A child of the test, with its words on stderr in a file."""
 
-    def __init__(self, house: "House", name: str, *command: str) -> None:
+    def __init__(self, house: "House", name: str, *command: str, through: tuple[str, ...] = ()) -> None:
+        """`through`: a program that runs it, in a namespace say."""
         self.log = house.directory / f"{name}.log"
         with open(self.log, "ab") as log:
             self.child = subprocess.Popen(
-                [sys.executable, "-m", *command],
+                [*through, sys.executable, "-m", *command],
                 cwd=ROOT,
                 env=house.environment,
                 stderr=log,
@@ -92,15 +93,26 @@ class Program(Process):
 
 
 class Shim(Program):
-    def __init__(self, house: "House", kind: Kind, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        house: "House",
+        kind: Kind,
+        engine_id: str,
+        *more: str,
+        arguments: tuple[str, ...] = (),
+        role: str = "",
+        through: tuple[str, ...] = (),
+    ) -> None:
+        """Unless its role is said, `a` is the primary and everybody else a shadow."""
         self.house = house
         self.kind = kind
         self.engine_id = engine_id
-        role = "primary" if engine_id == "a" else "shadow"
+        role = role or ("primary" if engine_id == "a" else "shadow")
         command = ("engine_shim", "--engine", kind.engine, "--engine-id", engine_id, "--role", role)
         place = ("--run-dir", str(house.run_dir), "--probe", "127.0.0.1:0")
         faults = ("--faults", str(house.faults(engine_id))) if kind.name == "toy" else ()
-        super().__init__(house, engine_id, *command, *place, *more, "--", *kind.arguments, *faults, *arguments)
+        words = (*command, *place, *more, "--", *kind.arguments, *faults, *arguments)
+        super().__init__(house, engine_id, *words, through=through)
 
     def state(self) -> dict[str, Any]:
         try:
@@ -169,6 +181,8 @@ class House:
         }
         self.programs: list[Program] = []
         self.lock: Program | None = None
+        self.gms: Program | None = None
+        self.first_answer = ""
 
     def add(self, program: Program) -> None:
         self.programs.append(program)
@@ -183,25 +197,54 @@ class House:
     def start_gms(self, kind: Kind) -> Program | None:
         if not kind.gms:
             return None
-        gms = Program(self, "gms", "gms", "--run-dir", str(self.run_dir), *kind.gms)
-        self.add(gms)
-        return gms
+        self.gms = Program(self, "gms", "gms", "--run-dir", str(self.run_dir), *kind.gms)
+        self.add(self.gms)
+        return self.gms
 
-    def shim(self, kind: Kind, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> Shim:
-        shim = Shim(self, kind, engine_id, *more, arguments=arguments)
+    def restart(self, server: str, kind: Kind) -> None:
+        """SIGKILL to the `lock` server or `gms`, and another in its place."""
+        running = self.lock if server == "lock" else self.gms
+        assert running is not None
+        running.kill()
+        running.child.wait()
+        if server == "lock":
+            self.start_lock()
+        else:
+            self.start_gms(kind)
+
+    def shim(
+        self,
+        kind: Kind,
+        engine_id: str,
+        *more: str,
+        arguments: tuple[str, ...] = (),
+        role: str = "",
+        through: tuple[str, ...] = (),
+    ) -> Shim:
+        shim = Shim(self, kind, engine_id, *more, arguments=arguments, role=role, through=through)
         self.add(shim)
         return shim
 
-    def pair(self, kind: Kind, *more: str) -> tuple[Shim, Shim]:
+    def pair(self, kind: Kind, *more: str, arguments: tuple[str, ...] = ()) -> tuple[Shim, Shim]:
         """`a` serves, `b` is ready to."""
         if self.lock is None:
             self.start_lock()
         self.start_gms(kind)
-        a = self.shim(kind, "a", *more)
+        a = self.shim(kind, "a", *more, arguments=arguments)
         a.until("Active", ready=True)
-        b = self.shim(kind, "b", *more)
+        self.answers_as_ever(kind)
+        b = self.shim(kind, "b", *more, arguments=arguments)
         b.until("Standby", ready=True)
         return a, b
+
+    def answers_as_ever(self, kind: Kind) -> None:
+        """The announced endpoint answers: the same prompt the same, byte for byte, whoever serves."""
+        if kind.prompt is None:
+            assert self.served(kind)
+            return
+        answer = str(json.loads(self.ask(kind.asked, kind.prompt))["choices"])
+        self.first_answer = self.first_answer or answer
+        assert answer == self.first_answer
 
     def status(self) -> Status | None:
         try:

@@ -2,6 +2,7 @@
 
 import importlib.util
 from dataclasses import dataclass
+from typing import Any
 
 from engine_shim.engines import KNOWN
 
@@ -16,11 +17,20 @@ class Kind:
     """Of the endpoint: what is asked for to see that it serves."""
     gms: tuple[str, ...] = ()
     """Arguments of the GMS that it needs; none where it needs none."""
+    prompt: dict[str, Any] | None = None
+    """What has the same answer from everybody."""
+    asked: str = "/v1/completions"
 
 
+PROMPT = {"model": "reference", "prompt": "the fox", "max_tokens": 24, "temperature": 0, "return_token_ids": True}
 TOY = Kind("toy", "tests.engine.toy:Toy", ("--workers", "2", "--shared-memory"), "/")
 REFERENCE = Kind(
-    "reference", "reference", ("--workers", "1"), "/v1/models", ("--devices", "host:0", "--capacity", "64MiB")
+    "reference",
+    "reference",
+    ("--workers", "1"),
+    "/v1/models",
+    ("--devices", "host:0", "--capacity", "28MiB"),  # weights and one KV cache: two awake engines don't fit
+    PROMPT,
 )
 
 

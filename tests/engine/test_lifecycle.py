@@ -164,6 +164,24 @@ def test_an_engine_that_was_called_wrongly_is_not_started_again() -> None:
     assert bench.said[-1] == e.Exit(64, bench.machine.why)
 
 
+def test_exit_code_64_counts_though_a_worker_was_seen_to_end_first_and_the_reason_is_what_it_said() -> None:
+    """Workers die with their parent's thread, which ends before the process does."""
+    bench = at(State.INIT)
+    bench.feed(e.Died(WORKER))
+    bench.feed(e.Failing("other weights"))
+    bench.feed(e.Ended(64))
+    bench.gone()
+    assert bench.said[-1] == e.Exit(64, "other weights")
+
+
+def test_exit_code_64_of_an_engine_that_a_person_has_ended_is_no_mistake() -> None:
+    bench = at(State.INIT)
+    bench.feed(e.Terminate())
+    bench.feed(e.Ended(64))
+    bench.gone()
+    assert isinstance(bench.said[-1], e.Exit) and bench.said[-1].code == 0
+
+
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
 def test_exit_code_64_means_nothing_later_on(state: State) -> None:
     bench = at(state)

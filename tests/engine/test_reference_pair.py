@@ -7,11 +7,10 @@ import json
 import pytest
 
 from gms.memory.host import HostMemory
-from tests.engine.house import House, Program, Shim, until
-from tests.engine.kinds import REFERENCE, there
+from tests.engine.house import House, Shim, until
+from tests.engine.kinds import PROMPT, REFERENCE, there
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
-PROMPT = {"model": "reference", "prompt": "the fox", "max_tokens": 24, "temperature": 0, "return_token_ids": True}
 
 
 def tokens(house: House) -> list[int]:
@@ -23,10 +22,6 @@ def tokens(house: House) -> list[int]:
 
 def other(house: House, a: Shim, b: Shim) -> tuple[Shim, Shim]:
     return (a, b) if house.holder() == "a" else (b, a)
-
-
-def gms_of(house: House) -> Program:
-    return next(program for program in reversed(house.programs) if program.log.name == "gms.log")
 
 
 def test_the_same_prompt_has_the_same_tokens_from_either_engine(house: House) -> None:
@@ -43,7 +38,8 @@ def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: H
     a, b = house.pair(REFERENCE)
     before = tokens(house)
     for _ in range(2):
-        gms = gms_of(house)
+        gms = house.gms
+        assert gms is not None
         gms.kill()
         gms.child.wait()
         assert tokens(house) == before, "an awake engine needs no GMS"
@@ -61,9 +57,7 @@ def test_gms_is_killed_while_an_engine_wakes_or_starts_and_the_pair_recovers_by_
     a = house.shim(REFERENCE, "a", arguments=("--wake-delay-s", "1", "--wake-timeout-s", "2", "--init-delay-s", "1"))
     for state in ("Init", "Waking"):
         a.until(state)
-        gms_of(house).kill()
-        gms_of(house).child.wait()
-        house.start_gms(REFERENCE)
+        house.restart("gms", REFERENCE)
     a.until("Active", ready=True)
     b = house.shim(REFERENCE, "b")
     b.until("Standby", ready=True)
@@ -93,7 +87,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tr
     device = house.devices / "0"
     until(device.exists, "GMS has made the device")
     memory = HostMemory("0", house.devices)
-    hog = memory.create(48 << 20)
+    hog = memory.create(14 << 20)
     a = house.shim(REFERENCE, "a")
     until(lambda: a.state()["deaths"] >= 1, "there is no room for its KV cache")
     assert "failed in waking" in a.state()["last_end"]

@@ -20,7 +20,7 @@ def settled(house: House, kind: Kind, active: Shim, standby: Shim) -> None:
     standby.until("Standby", ready=True)
     assert house.holder() == active.engine_id
     assert house.endpoint() == active.state()["url"] and house.endpoints(standby.engine_id) == []
-    assert house.served(kind)
+    house.answers_as_ever(kind)
 
 
 def all_dead(processes: list[Process]) -> None:

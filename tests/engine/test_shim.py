@@ -9,7 +9,7 @@ import pytest
 
 from engine_shim import places
 from sidecar.rendezvous import connect
-from tests.engine.house import House, until
+from tests.engine.house import House, Program, until
 from tests.engine.kinds import TOY, Kind
 
 pytestmark = pytest.mark.chaos
@@ -119,6 +119,28 @@ def test_a_drain_that_hangs_is_ended_at_its_bound(house: House) -> None:
     assert a.code() == 0
 
 
+def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_its_drain_hangs(house: House) -> None:
+    """Called off by the end of whoever asked for it."""
+    a, b = house.pair(TOY)
+    url, tree = house.endpoint(), a.state()["tree"]
+    (house.faults("a") / "hang_drain").touch()
+    words = ("--run-dir", str(house.run_dir), "switchover", "--drain-timeout", "3600")
+    for _ in range(2):
+        asked = Program(house, "switchover", "lockserver.lockctl", *words)
+        house.add(asked)
+        a.until("Draining")
+        until(lambda: house.endpoint() == "", "the endpoint is withdrawn")
+        asked.kill()
+        a.until("Active", ready=True, url=url)
+        assert house.endpoint() == url and house.served(TOY)
+    assert a.state()["tree"] == tree and b.state()["state"] == "Standby"
+    (house.faults("a") / "hang_drain").unlink()
+    asked = Program(house, "switchover", "lockserver.lockctl", *words)
+    house.add(asked)
+    assert asked.code() == 0, asked.said()
+    b.until("Active", ready=True)
+
+
 def test_told_twice_it_ends_at_once(house: House) -> None:
     house.start_lock()
     (house.faults("a") / "hang_drain").touch()
@@ -134,7 +156,15 @@ def test_an_engine_that_refuses_its_arguments_is_not_tried_again(house: House) -
     for arguments in (("--refuse",), ("--no-such-flag",)):
         a = house.shim(TOY, "a", arguments=arguments)
         assert a.code() == 64
-        assert "Traceback" not in a.said()
+        assert "Traceback" not in a.said() and a.said().count(" start ") == 1
+        a.log.unlink()
+
+
+def test_an_engine_that_waits_for_others_says_for_whom(house: House) -> None:
+    a = house.shim(TOY, "a")
+    until(lambda: "engine: waits for a lock server in" in a.said(), "a hint")
+    house.start_lock()
+    a.until("Active", starts=1)
 
 
 def test_a_second_shim_of_one_name_says_so_in_a_line(house: House) -> None:

@@ -2,7 +2,8 @@
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
 Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `hang_init`, `unwell`, `stall`,
-`hang_drain`; they may come and go while it runs. What this file may not do: know the shim's insides.
+`hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs. What this
+file may not do: know the shim's insides.
 """
 
 import argparse
@@ -20,6 +21,13 @@ from engine_shim import presence
 from engine_shim.engine import Health, Listen
 from engine_shim.engines import CantRun, Setting
 from sidecar.rendezvous import address_of
+
+ORPHANS = """
+import subprocess, sys
+for _ in range(2):
+    wait = "import threading; threading.Event().wait()"
+    subprocess.Popen([sys.executable, "-c", wait, "orphan"], start_new_session=True)
+"""
 
 
 class Toy:
@@ -55,6 +63,8 @@ class Toy:
             assert worker.stdout is not None
             if worker.stdout.readline() != b"here\n":
                 raise RuntimeError("a worker did not come up")
+        if self.fault("orphan"):
+            subprocess.run([sys.executable, "-c", ORPHANS, "orphan"], check=True)
         if self.options.shared_memory:
             self.shared = SharedMemory(create=True, size=4096)
 

@@ -1,0 +1,183 @@
+"""The commands as a person meets them: help with examples, a line for every mistake, Ctrl-C without a traceback."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from engine_shim import __main__ as shim_command
+from engine_shim import failover
+from tests.engine.house import ROOT, House, Program, until
+from tests.engine.kinds import TOY
+
+SHIM = ("--engine-id", "a", "--run-dir", "/run/failover", "--probe", ":0")
+
+
+def answer(module: str, *words: str, **environment: str) -> tuple[int, str]:
+    """Exit code, and all that it said."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *words],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+def mistake(capsys: pytest.CaptureFixture[str], command: object, *words: str) -> str:
+    """What it says of them, in a line; and where help is."""
+    with pytest.raises(SystemExit) as ended:
+        command.main(list(words))  # type: ignore[attr-defined]
+    said = capsys.readouterr()
+    assert ended.value.code == 64 and not said.out
+    line, help = said.err.splitlines()
+    assert re.fullmatch(r"see: (engine-shim|failover( \w+)?) --help", help)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "the following arguments are required: --engine-id, --run-dir, --probe"),
+        ((*SHIM, "--engine", "nix"), "'nix' is no engine; allowed: reference, vllm, or MODULE:FACTORY"),
+        ((*SHIM, "--role", "boss"), "'boss' is unknown; allowed: primary, shadow"),
+        ((*SHIM, "--restart", "maybe"), "'maybe' is unknown; allowed: in-place, exit"),
+        ((*SHIM, "--engine-id", "a/b"), "'a/b' is no name; allowed:"),
+        ((*SHIM, "--run-dir", ""), "--run-dir: it is empty; allowed: a directory"),
+        ((*SHIM, "--probe", "9000"), "'9000' is no address; allowed: HOST:PORT"),
+        ((*SHIM, "--listen", "unix:here"), "a Unix socket needs an absolute path"),
+        ((*SHIM, "--listen", "here"), "'here' is no address; allowed: unix:PATH, or HOST:PORT"),
+        ((*SHIM, "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
+        *(
+            ((*SHIM, flag, value), f"{flag}: '{value}' is no time in seconds")
+            for flag in ("--waking-timeout-s", "--init-timeout-s", "--stall-s", "--drain-s")
+            for value in ("soon", "0", "-1", "inf", "nan")
+        ),
+    ],
+)
+def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    assert expected in mistake(capsys, shim_command, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "the following arguments are required: up|status|down|kill"),
+        (("sit",), "invalid choice: 'sit'"),
+        (("up", "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
+        (("up", "--run-dir", ""), "--run-dir: it is empty"),
+        (("up", "--devices", ""), "'' is no device; allowed: host:NAME"),
+        (("up", "--devices", "none"), "the engine reference has its weights in GMS, on a device: --devices host:0"),
+        (("up", "--engine", "vllm", "--devices", "none"), "the engine vllm has its weights in GMS"),
+        (("up", "--devices", "cuda"), "the reference engine computes in host memory: --devices host:0"),
+        (("up", "--devices", "host:0,cuda"), "can't be mixed"),
+        (("up", "--capacity", "much"), "'much' is no size"),
+        (("up", "--engine-ids", "a"), "isn't two names such as a,b"),
+        (("up", "--engine-ids", "a,up"), "isn't two names such as a,b"),
+        (("up", "--stall-s", "0"), "'0' is no time in seconds"),
+        (("status", "--jsn"), "unknown here: --jsn"),
+        (("down", "--timeout-s", "x"), "'x' is no time in seconds"),
+        (("kill",), "the following arguments are required: active"),
+        (("kill", "standby"), "invalid choice: 'standby'"),
+    ],
+)
+def test_a_mistake_in_failovers_settings_is_answered_with_a_line(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], expected: str
+) -> None:
+    assert expected in mistake(capsys, failover, *words)
+
+
+def test_a_mistake_in_the_environment_is_named_with_its_variable() -> None:
+    code, said = answer("engine_shim", *SHIM, FAILOVER_STALL_S="abc")
+    assert code == 64 and "from the environment (FAILOVER_STALL_S): 'abc' is no time" in said
+    code, said = answer("engine_shim", *SHIM, ENGINE_ROLE="king")
+    assert code == 64 and "from the environment (ENGINE_ROLE): 'king' is unknown" in said
+
+
+@pytest.mark.parametrize(
+    "words", [("engine_shim",), *(("engine_shim.failover", word) for word in ("", "up", "status", "down", "kill"))]
+)
+def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
+    module, *rest = [word for word in words if word]
+    code, said = answer(module, *rest, "--help")
+    assert code == 0
+    name = "failover" if module.endswith("failover") else "engine-shim"
+    examples = [line.strip() for line in said.split("examples:")[1].splitlines() if line.startswith(f"  {name} ")]
+    assert examples
+    for line in examples:
+        arguments = re.split(r"\s{3,}|\s\|\s", line)[0].split()[1:]
+        (failover if name == "failover" else shim_command).parser().parse_args(arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--probe", "nowhere.invalid:0"), "the probes can't listen on nowhere.invalid:0: "),
+        (("--run-dir", "/etc/hostname"), "/etc/hostname/engine can't be used: Not a directory"),
+    ],
+)
+def test_what_the_machine_refuses_the_shim_is_said_in_a_line(words: tuple[str, ...], expected: str) -> None:
+    code, said = answer("engine_shim", "--engine-id", "a", "--run-dir", "/tmp", "--probe", "127.0.0.1:0", *words)
+    assert code == 1 and said.startswith(f"engine-shim: {expected}") and len(said.splitlines()) == 1
+
+
+def test_failover_up_in_a_file_says_so() -> None:
+    code, said = answer("engine_shim.failover", "up", "--run-dir", "/etc/hostname")
+    assert code == 1 and said == "failover: /etc/hostname can't be used: it is no directory; give another --run-dir\n"
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(
+    ("engine", "expected"),
+    [
+        ("json:nothing", "the engine json:nothing can't be loaded: json has no nothing"),
+        ("os:path", "the engine os:path can't be loaded: os can't be called for its path"),
+        ("nomodule:X", "the engine nomodule:X can't be loaded: No module named 'nomodule'"),
+    ],
+)
+def test_an_engine_that_isnt_one_is_refused_with_a_sentence(tmp_path: Path, engine: str, expected: str) -> None:
+    place = ("--engine-id", "a", "--run-dir", str(tmp_path), "--probe", "127.0.0.1:0")
+    code, said = answer("engine_shim", *place, "--engine", engine)
+    assert code == 64 and f"engine: {expected}" in said and "Traceback" not in said
+
+
+@pytest.mark.chaos
+def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
+    """With `down`: what it waits for drains for ever."""
+    (house.faults("a") / "hang_drain").touch()
+    place = ("--run-dir", str(house.run_dir))
+    toy = ("--engine", TOY.engine, "--devices", "none", "--drain-s", "3600", "--", "--faults", str(house.faults("a")))
+    up = Program(house, "up", "engine_shim.failover", "up", *place, *toy)
+    house.add(up)
+    until(lambda: " serves at " in up.said(), "somebody serves")
+    down = Program(house, "down", "engine_shim.failover", "down", *place)
+    house.add(down)
+    until(lambda: "state=Draining" in up.said(), "it waits")
+    down.signal(signal.SIGINT)
+    assert down.code() == 130 and down.said() == ""
+    up.signal(signal.SIGINT)
+    assert up.code() == 0
+
+
+@pytest.mark.chaos
+def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None:
+    a, _ = house.pair(TOY)
+    code, said = answer("engine_shim.failover", "status", "--json", "--run-dir", str(house.run_dir))
+    found = json.loads(said)
+    assert code == 0 and set(found) == {"run_dir", "up", "lock", "engines"}
+    assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [
+        ("a", "Active"),
+        ("b", "Standby"),
+    ]
+    assert found["lock"]["holder"]["engine_id"] == "a" and found["engines"][0]["url"] == a.state()["url"]

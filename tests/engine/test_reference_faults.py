@@ -1,0 +1,234 @@
+"""The reference pair's faults one by one: each server's crash in each state of an engine, a wake that hangs, weights
+that are wrong or were replaced, one side that is slow, roles that change. After each exactly one serves, the other is
+ready, and the same prompt has the same answer; or the exact failure that is wanted.
+"""
+
+import signal
+import threading
+from functools import partial
+
+import pytest
+
+from engine_shim.reference import options
+from engine_shim.reference.store import _write
+from gms.client import GmsClient
+from gms.memory.host import HostMemory
+from tests.engine.house import House, Program, Shim, until
+from tests.engine.kinds import REFERENCE, TOY, there
+from tests.engine.test_scenarios import all_dead, settled
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
+SLOW = ("--init-delay-s", "1", "--wake-delay-s", "1", "--wake-timeout-s", "3")
+
+
+@pytest.mark.parametrize("state", ["Init", "Standby", "Waking", "Active"])
+@pytest.mark.parametrize("server", ["lock", "gms"])
+def test_a_servers_crash_in_each_state_of_an_engine_and_the_pair_is_whole_again(
+    house: House, server: str, state: str
+) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a")
+    a.until("Active", ready=True)
+    house.answers_as_ever(REFERENCE)
+    b = house.shim(REFERENCE, "b", arguments=SLOW)
+    if state == "Init":
+        until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")
+        house.restart(server, REFERENCE)
+    b.until("Standby", ready=True)
+    if state == "Standby":
+        house.restart(server, REFERENCE)
+        settled(house, REFERENCE, a, b)
+    a.main().kill()
+    if state == "Waking":
+        b.until("Waking")
+        house.restart(server, REFERENCE)
+    b.until("Active", ready=True)
+    if state == "Active":
+        house.restart(server, REFERENCE)
+        house.answers_as_ever(REFERENCE)
+    settled(house, REFERENCE, b, a)
+    assert (a.state()["deaths"], b.state()["deaths"]) == (1, 0)
+
+
+@pytest.mark.parametrize("server", ["lock", "gms"])
+def test_a_server_that_stays_away_for_a_while_costs_a_serving_pair_nothing(house: House, server: str) -> None:
+    a, b = house.pair(REFERENCE)
+    url = house.endpoint()
+    program = house.lock if server == "lock" else house.gms
+    assert program is not None
+    program.kill()
+    program.child.wait()
+    for shim in (a, b):
+        until(partial(longer, shim, shim.state()["for_s"] + 2), "two beats have passed")
+    assert a.get("/ready")[0] == 200
+    if server == "lock":
+        house.start_lock()
+        until(lambda: house.endpoint() == url, "the holder is back")
+    else:
+        house.answers_as_ever(REFERENCE)
+        house.start_gms(REFERENCE)
+    settled(house, REFERENCE, a, b)
+    assert a.state()["deaths"] == b.state()["deaths"] == 0
+
+
+def longer(shim: Shim, than_s: float) -> bool:
+    return bool(shim.state()["for_s"] > than_s)
+
+
+def test_a_wake_that_hangs_is_ended_at_its_bound_and_the_other_serves(house: House) -> None:
+    a, b = house.pair(REFERENCE)
+    b.signal(signal.SIGTERM)
+    b.code()
+    hanging = house.shim(REFERENCE, "b", "--waking-timeout-s", "2", arguments=("--wake-delay-s", "3600"))
+    hanging.until("Standby", ready=True)
+    a.main().kill()
+    hanging.until("Waking")
+    until(lambda: "the wake took longer than 2 s" in hanging.said(), "its bound")
+    settled(house, REFERENCE, a, hanging)
+
+
+def test_a_worker_that_is_stopped_while_it_has_work_is_noticed_within_the_bound(house: House) -> None:
+    a, b = house.pair(REFERENCE, "--stall-s", "3")
+    a.workers()[0].signal(signal.SIGSTOP)
+    asking = threading.Thread(target=broken_off, args=(house,))
+    asking.start()
+    b.until("Active", ready=True)
+    asking.join()
+    settled(house, REFERENCE, b, a)
+    assert a.state()["deaths"] == 1
+
+
+def broken_off(house: House) -> None:
+    with pytest.raises((AssertionError, OSError, IndexError)):
+        house.ask("/v1/completions", REFERENCE.prompt)
+
+
+# -- weights -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role", ["primary", "shadow"])
+def test_an_engine_that_finds_another_models_weights_ends_for_good_with_a_sentence_and_the_other_serves_on(
+    house: House, role: str
+) -> None:
+    a, b = house.pair(REFERENCE)
+    b.signal(signal.SIGTERM)
+    assert b.code() == 0
+    before = set(house.processes())
+    other = house.shim(REFERENCE, "c", arguments=("--seed", "7"), role=role)
+    assert other.code() == 64
+    assert "host:0 has the weights of another model" in other.said() and "Traceback" not in other.said()
+    assert other.said().count(" start ") == 1, "it is started once, and not again"
+    until(lambda: set(house.processes()) == before, "nothing of it is left")
+    settled(house, REFERENCE, a, house.shim(REFERENCE, "b"))
+    assert a.state()["deaths"] == 0
+
+
+def test_a_worker_that_finds_another_models_weights_on_its_device_ends_the_engine_for_good(house: House) -> None:
+    """The main process finds the right ones on its own."""
+    two = ("--devices", "host:0,host:1")
+    house.start_lock()
+    house.add(Program(house, "gms", "gms", "--run-dir", str(house.run_dir), *two, "--capacity", "28MiB"))
+    until((house.devices / "1").exists, "GMS has made the device")
+    replaced(house, "host:1", ("--seed", "7"), first=True)
+    a = house.shim(REFERENCE, "a", arguments=two)
+    assert a.code() == 64
+    assert "host:1 has the weights of another model" in a.said() and "Traceback" not in a.said()
+
+
+def replaced(house: House, device: str, arguments: tuple[str, ...], *, first: bool = False) -> None:
+    """By somebody who is no engine."""
+    shape = options.parse([*REFERENCE.arguments, *arguments], {}).shape
+    memory = HostMemory(device.removeprefix("host:"), house.devices)
+    with GmsClient(house.run_dir, device, "somebody", memory=memory) as client:
+        _write(client.write(30) if first else client.replace(8 << 20, 30), shape)
+
+
+@pytest.fixture
+def asleep(house: House) -> tuple[Shim, Shim]:
+    """A reference engine that waits behind another kind of engine: nobody reads the weights."""
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    x = house.shim(TOY, "x")
+    x.until("Active", ready=True)
+    a = house.shim(REFERENCE, "a")
+    a.until("Standby", ready=True)
+    return x, a
+
+
+def test_a_standby_whose_weights_were_replaced_by_another_models_is_not_ready_and_ends_for_good(
+    house: House, asleep: tuple[Shim, Shim]
+) -> None:
+    x, a = asleep
+    replaced(house, "host:0", ("--seed", "7"))
+    assert a.code() == 64
+    assert "unwell" in a.said() and "has the weights of another model" in a.said()
+    assert x.state()["state"] == "Active" and x.state()["deaths"] == 0
+
+
+def test_a_standby_whose_weights_were_written_anew_wakes_on_the_new_ones(
+    house: House, asleep: tuple[Shim, Shim]
+) -> None:
+    x, a = asleep
+    replaced(house, "host:0", ())
+    x.signal(signal.SIGTERM)
+    a.until("Active", ready=True)
+    house.answers_as_ever(REFERENCE)
+    b = house.shim(REFERENCE, "b")
+    b.until("Standby", ready=True)
+    a.main().kill()
+    b.until("Active", ready=True)
+    settled(house, REFERENCE, b, a)
+
+
+# -- one side is slow, roles ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slow", ["a", "b"])
+def test_one_side_starts_slowly_and_the_other_waits_only_for_what_it_needs(house: House, slow: str) -> None:
+    """A primary that is slow keeps its shadow waiting for weights, and not for ever; a slow shadow keeps nobody."""
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "3") if slow == "b" else ())
+    until(lambda: b.state()["processes"] >= 1, "b is there first")
+    a = house.shim(REFERENCE, "a", arguments=("--init-delay-s", "3") if slow == "a" else ())
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "both have got there")
+    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    settled(house, REFERENCE, active, standby)
+    before = active.tree()
+    active.main().kill()
+    all_dead(before)
+    standby.until("Active", ready=True)
+    settled(house, REFERENCE, standby, active)
+    assert [shim.state()["deaths"] for shim in (active, standby)] == [1, 0]
+
+
+def test_roles_can_be_the_other_way_round_and_change_between_two_starts(house: House) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a", role="shadow")
+    b = house.shim(REFERENCE, "b", role="primary")
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")
+    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    settled(house, REFERENCE, active, standby)
+    for _ in range(2):  # whoever serves goes, and comes back in the other role
+        role = {"primary": "shadow", "shadow": "primary"}[active.state()["role"]]
+        active.kill()
+        active.child.wait()
+        standby.until("Active", ready=True)
+        active, standby = standby, house.shim(REFERENCE, active.engine_id, role=role)
+        standby.until("Standby", ready=True)
+        assert standby.state()["role"] == role
+        settled(house, REFERENCE, active, standby)
+
+
+def test_two_primaries_are_a_pair_too(house: House) -> None:
+    house.start_lock()
+    house.start_gms(REFERENCE)
+    a, b = (house.shim(REFERENCE, engine_id, role="primary") for engine_id in ("a", "b"))
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")
+    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    settled(house, REFERENCE, active, standby)
+    active.main().kill()
+    standby.until("Active", ready=True)
+    settled(house, REFERENCE, standby, active)
