@@ -31,6 +31,7 @@ from tests.mutants.gms_rules import GMS
 from tests.mutants.lifecycle_rules import LIFE
 from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
+from tests.mutants.way_rules import WAY
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -172,7 +173,7 @@ def _in_process(names: list[str]) -> int:
                 if loaded := finder.loaded():
                     raise SystemExit(f"mutant {name}: {loaded} are loaded already")
                 sys.meta_path.insert(0, finder)
-                code = pytest.main(["-x", "-q", "--tb=line", "-p", "pytest_timeout", *everyone[name].tests])
+                code = pytest.main(["-x", "-q", "--tb=line", "-p", "pytest_timeout", "--timeout=20", *everyone[name].tests])
                 sys.stdout.flush()
                 os._exit(code)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -215,7 +216,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
 
 def _everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for mutant in (*MUTANTS, *GMS, *SHELLS, *LIFE):
+    for mutant in (*MUTANTS, *GMS, *SHELLS, *LIFE, *WAY):
         if mutant.name in found:
             raise SystemExit(f"two mutants are called {mutant.name}")
         found[mutant.name] = mutant
