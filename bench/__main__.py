@@ -15,7 +15,7 @@ from bench.figures import Result, machine, table
 
 EXAMPLES = """\
 examples:
-  python -m bench                          everything but vLLM, in about half an hour
+  python -m bench                          everything but vLLM, in about twenty minutes
   python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
   python -m bench --only handoff           one of: {names};
                                            with vLLM (make bench-vllm): {vllm}

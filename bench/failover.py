@@ -37,19 +37,23 @@ def measure(parent: Path, victim: Victim, rounds: int) -> Iterator[Result]:
     with contextlib.ExitStack() as stack:
         alone = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL, "a")
         pair = Pair(stack.enter_context(house(parent)), REFERENCE, MODEL)
-        taken, floor = [], []
+        taken, ends = [], []
         for number in range(WARM_UP + rounds):
             pair.whole()
             end = alone.end_of(victim)
             played = pair.takeover(victim)
             if number >= WARM_UP:
                 taken.append(played)
-                floor.append(end + played.beside)
+                ends.append(end)
+    tokens = [one.beside for one in taken]
+    floor = [end + token for end, token in zip(ends, tokens, strict=True)]
     what = f"kill -9 of {victim.name} -> first token"
     yield Comparison(
         what, "its end, and a token of one awake", goal_ms=GOAL_MS, ours=[one.total for one in taken], floor=floor
     )
     yield from parts(taken)
+    yield Part("of the floor: the end", ends, floor)
+    yield Part("of the floor: the token", tokens, floor)
 
 
 def measure_stall(parent: Path, rounds: int) -> Iterator[Result]:

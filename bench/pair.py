@@ -208,6 +208,7 @@ class Pair:
         first, tokens = self.ask(url)
         if tokens != expected or url == old:
             raise Broken(f"{standby.engine_id} answers {tokens} where {active.engine_id} answered {expected}")
+        self.until(lambda: standby.state()["state"] == "Active", "all that the engine has said of its wake")
         took = {name: round(spent * 1e9) for name, spent in standby.state()["phases_s"].items()}
         self.until(lambda: active.state()["state"] != "Active", "the killed engine's shim to notice")
         self.whole()
