@@ -41,6 +41,8 @@ examples:
   failover down                       whoever serves drains first; exit code 0 when everything has ended
 """
 INTERRUPTED = 130
+GPUS = Path("/dev/nvidiactl")
+"""There where NVIDIA's driver is, and not where a container was given no GPU."""
 
 
 def default_run_dir() -> Path:
@@ -95,10 +97,10 @@ def parser() -> Parser:
     )
     up.setting(
         "--devices",
-        default="host:0",
         parse=_devices,
         metavar="DEVICE,...",
-        help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none",
+        shown_default="host:0; for vllm where there are NVIDIA GPUs cuda",
+        help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
@@ -134,8 +136,11 @@ def _main(argv: list[str] | None) -> int:
     it = parser()
     options = engines.parsed(it, argv)
     run_dir = options.run_dir.absolute()
-    if options.command == "up" and (wrong := _devices_wrong(options)):
-        it.error(wrong)
+    if options.command == "up":
+        if options.devices is None:
+            options.devices = default_devices(options.engine)
+        if wrong := _devices_wrong(options):
+            it.error(wrong)
     try:
         if options.command == "up":
             return _up(options, run_dir)
@@ -149,6 +154,10 @@ def _main(argv: list[str] | None) -> int:
         print(f"failover: {error}", file=sys.stderr)
         return 1
     return 0
+
+
+def default_devices(engine: str) -> tuple[str, ...]:
+    return ("cuda",) if engine == "vllm" and GPUS.exists() else ("host:0",)
 
 
 def _devices_wrong(options: Any) -> str:

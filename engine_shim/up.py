@@ -61,7 +61,8 @@ def children(options: Options) -> list[Child]:
         size = ("--capacity", options.capacity) if on_host else ()
         found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
     variable = engines.DEVICES.get(options.engine)
-    told = {variable: ",".join(options.devices)} if variable and on_host else {}
+    named = options.devices and "cuda" not in options.devices  # which is as many as the engine has ranks
+    told = {variable: ",".join(options.devices)} if variable and named else {}
     for number, engine_id in enumerate(options.engine_ids):
         role = "shadow" if number else "primary"
         who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")

@@ -104,7 +104,10 @@ def _named(ranks: int) -> tuple[str, ...]:
     given = os.environ.get(DEVICES_VARIABLE)
     names = tuple(name.strip() for name in given.split(",")) if given else ()
     if names and len(names) != ranks:
-        raise CantRun(f"{DEVICES_VARIABLE} names {len(names)} devices, and there are {ranks} ranks: one for each")
+        raise CantRun(
+            f"{DEVICES_VARIABLE} (--devices of failover up) names {len(names)} devices, and there are {ranks} ranks: "
+            "one for each"
+        )
     return names
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
 from tests.engine.house import House, Process, Program, until
@@ -201,6 +202,21 @@ def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
 def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[str, str]) -> None:
     options = Options(Path("/run"), engine, ("host:x", "host:y"), "1GiB", ("a", "b"), (), ())
     assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
+
+
+def test_gpus_are_told_by_name_too_and_cuda_is_as_many_as_an_engine_has_ranks() -> None:
+    for devices, told in ((("GPU-1", "GPU-2"), {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}), (("cuda",), {})):
+        options = Options(Path("/run"), "vllm", devices, "1GiB", ("a", "b"), (), ())
+        assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
+
+
+@pytest.mark.parametrize("there_are_gpus", [True, False])
+def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
+    there_are_gpus: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(failover_command, "GPUS", tmp_path if there_are_gpus else tmp_path / "none")
+    assert failover_command.default_devices("reference") == ("host:0",)
+    assert failover_command.default_devices("vllm") == (("cuda",) if there_are_gpus else ("host:0",))
 
 
 @chaos
