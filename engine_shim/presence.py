@@ -7,6 +7,7 @@ with the lock server, and is known to the shim.
 Keep what they return for as long as the process lives. What this file may not do: know what the process is for.
 """
 
+import gc
 import os
 import select
 import threading
@@ -66,6 +67,7 @@ def enter() -> Presence:
     parent = os.getppid()
     # Orphans become children of the shim (or of PID 1): that parent was not the one that started this process.
     process.die_with_parent(parent if parent not in (shim_pid, 1) else -1)
+    gc.enable()  # off since `run.py` was loaded
     shim = _register(main=False)
     return Presence(shim, client.join())
 

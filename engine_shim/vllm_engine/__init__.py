@@ -12,6 +12,7 @@ then `worker.py` for the CPU, or `budget.py` and `cuda_worker.py` for GPUs; `end
 The package isn't called vllm: in a process that has this directory in its path, that name would be taken.
 """
 
+import gc
 import importlib.util
 import os
 import sys
@@ -42,6 +43,7 @@ def prepare(setting: "Setting") -> None:
     from engine_shim.vllm_engine import announced, scratch
 
     scratch.begin(setting.run_dir, setting.engine_id)
+    gc.disable()  # until it has started: see the end of `run.py`
     announced.announce(scratch.directory(setting.run_dir, setting.engine_id))
     # Forked workers run no plugin again, and don't end with their parent.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"

@@ -10,6 +10,7 @@ What this file may not do: know a version of vLLM (`versions.py`), or how a work
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import socket
 import threading
 import time
@@ -86,6 +87,8 @@ class VllmEngine:
         if generates:
             said = await self._endpoint.warm_up("/v1/completions", self._first_request(), self._api_key())
             self._log.info("warmed_up", answer=said)
+        gc.freeze()  # a million objects that stay: not to be looked through again and again
+        gc.enable()
         self._was_well = True
 
     def sleep(self) -> None:
