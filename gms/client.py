@@ -26,9 +26,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from gms import client_machine as c
+from gms import client_events as c
 from gms import messages as m
 from gms.behind import Behind
+from gms.client_machine import ClientMachine, Kept
 from gms.errors import Asleep, GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
 from gms.held import Held, Shelf
 from gms.layout import Layout, Tensor
@@ -72,7 +73,7 @@ _ERRORS: dict[str, type[GmsError]] = {
 class _Granted(NamedTuple):
     mode: str
     held: Held
-    kept: c.Kept | None
+    kept: Kept | None
     """A reader's."""
 
 
@@ -110,7 +111,7 @@ class GmsClient:
         """Of the layout that there was last."""
         self._on_change = on_change
         self._on_lost = on_lost
-        self._machine = c.ClientMachine(engine_id, os.getpid())
+        self._machine = ClientMachine(engine_id, os.getpid())
         self._away = ""
         self._problem = ""
         """Why the server ended the connection, if it said so."""

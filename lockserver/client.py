@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lockserver import client_machine as c
+from lockserver import client_events as c
 from lockserver import messages as m
+from lockserver.client_machine import ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
 from lockserver.rundir import LIFE, RunDir, RunDirGone, connect
 from sidecar import process
@@ -75,12 +76,12 @@ def end_process(why: str) -> NoReturn:
 class _Session:
     """One process's standing with the lock server: its machine, its connection, its life lock, its thread."""
 
-    def __init__(self, run_dir: Path | str, me: c.Me, on_lost: Callable[[str], object]) -> None:
+    def __init__(self, run_dir: Path | str, me: Me, on_lost: Callable[[str], object]) -> None:
         self.run_dir = Path(run_dir)
         self.me = me
         self.name = f"{me.engine_id}.{me.incarnation}"
         self._on_lost = on_lost
-        self._machine = c.ClientMachine(me)
+        self._machine = ClientMachine(me)
         self._directory: RunDir | None = None
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
@@ -261,7 +262,7 @@ class LockClient(_Session):
         `on_exit`: drained, and the successor is ready; by default the process ends. Callbacks run in the client's
         thread, `on_drain` in one of its own.
         """
-        super().__init__(run_dir, c.Me(engine_id, secrets.token_hex(8), os.getpid(), True), on_lost)
+        super().__init__(run_dir, Me(engine_id, secrets.token_hex(8), os.getpid(), True), on_lost)
         self._check = check
         self._on_drain = on_drain
         self._on_resume = on_resume
@@ -361,7 +362,7 @@ def join(
     if not run_dir or not tree:
         raise LockError(f"which engine's process is this? Neither given nor in {RUN_DIR_VARIABLE} and {TREE_VARIABLE}")
     engine_id, _, incarnation = tree.rpartition(".")
-    membership = Membership(run_dir, c.Me(engine_id, incarnation, os.getpid(), False), on_lost)
+    membership = Membership(run_dir, Me(engine_id, incarnation, os.getpid(), False), on_lost)
     membership.begin()
     try:
         membership.welcomed(timeout_s)

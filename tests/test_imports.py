@@ -87,8 +87,8 @@ SHELLS = {
 }
 # The rules: these modules exist and are no shells.
 MACHINES = {
-    "lockserver": {"machine", "tree", "record", "client_machine"},
-    "gms": {"machine", "desk", "writing", "recovery", "pins", "record", "layout", "client_machine"},
+    "lockserver": {"machine", "tree", "record", "client_machine", "client_events"},
+    "gms": {"machine", "desk", "writing", "recovery", "pins", "record", "layout", "client_machine", "client_events"},
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
 IMPURE = {

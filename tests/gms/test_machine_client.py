@@ -1,7 +1,8 @@
 """A process's side of GMS, one promise a test: what it says, what it keeps, and what it tells its program."""
 
-from gms import client_machine as c
+from gms import client_events as c
 from gms import messages as m
+from gms.client_machine import GRACE_S, RETRY_MOST_S, ClientMachine, Doing
 from gms.layout import structure_hash
 from tests.gms.machine_bench import document
 
@@ -14,7 +15,7 @@ class Program:
     """Its shell, which answers at once."""
 
     def __init__(self, batch: int = 253) -> None:
-        self.machine = c.ClientMachine("engine", 7, batch)
+        self.machine = ClientMachine("engine", 7, batch)
         self.now = 0.0
         self.said: list[m.ClientMessage] = []
         self.told: list[c.Effect] = []
@@ -74,7 +75,7 @@ class Program:
         self.comes_in()
         self.feed(c.Want("ro"))
         self.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
-        assert self.machine.doing is c.Doing.READING
+        assert self.machine.doing is Doing.READING
 
     def sleeps(self) -> None:
         self.reads()
@@ -107,7 +108,7 @@ def test_a_writer_makes_and_publishes_and_reads() -> None:
     program.feed(c.Publish(DOCUMENT, (10, 20)))
     assert program.last_said == m.Commit(layout=DOCUMENT)
     program.hears(m.Committed(generation=6, hash=HASH))
-    assert program.last(c.Done) == c.Done(6, HASH) and program.machine.doing is c.Doing.READING
+    assert program.last(c.Done) == c.Done(6, HASH) and program.machine.doing is Doing.READING
 
 
 def test_a_sleeper_says_what_it_keeps_and_wakes_with_it() -> None:
@@ -127,7 +128,7 @@ def test_a_reader_reads_on_while_its_server_is_away_and_says_so_when_it_is_back(
     told = len(program.told)
     program.feed(c.Disconnected())
     program.later(60.0)
-    assert program.machine.doing is c.Doing.READING
+    assert program.machine.doing is Doing.READING
     program.comes_in(5, HASH, recovering=True)
     back = program.said[-1]
     assert isinstance(back, m.HandBack) and back.reading and back.layout == DOCUMENT
@@ -195,7 +196,7 @@ def test_a_writer_whose_server_is_gone_has_lost_its_work() -> None:
     program.writes()
     program.feed(c.Disconnected())
     assert program.count(c.Lost) == 1 and program.last(c.LetGo) == c.LetGo(6)
-    assert program.machine.doing is c.Doing.NOTHING
+    assert program.machine.doing is Doing.NOTHING
 
 
 def test_a_writer_whose_commit_was_not_answered_comes_back_with_it() -> None:
@@ -249,14 +250,14 @@ def test_a_wish_ends_in_time_with_no_server_at_all() -> None:
     assert program.count(c.No) == 0
     program.later(0.2)
     told = program.last(c.No)
-    assert isinstance(told, c.No) and told.reason == "time_out" and program.machine.doing is c.Doing.NOTHING
+    assert isinstance(told, c.No) and told.reason == "time_out" and program.machine.doing is Doing.NOTHING
 
 
 def test_a_wish_ends_in_time_though_the_server_does_not_answer() -> None:
     program = Program()
     program.comes_in()
     program.feed(c.Want("ro", 3.0))
-    program.later(3.0 + c.GRACE_S + 0.1)
+    program.later(3.0 + GRACE_S + 0.1)
     assert program.count(c.No) == 1 and m.Withdraw() in program.said
     program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
     assert program.count(c.Got) == 0 and program.count(c.Keep) == 0, "it was under way"
@@ -310,7 +311,7 @@ def test_it_knocks_less_and_less_often_where_nobody_answers() -> None:
     program = Program()
     program.feed(c.Disconnected())
     tries = sum(isinstance(effect, c.Connect) for effect in program.later(10.0))
-    steadily = 10.0 / c.RETRY_MOST_S
+    steadily = 10.0 / RETRY_MOST_S
     assert 0.9 * steadily <= tries <= 1.2 * steadily
 
 
@@ -321,7 +322,7 @@ def test_what_is_out_of_turn_is_refused_here_already() -> None:
         program.feed(event)
         told = program.last(c.No)
         assert isinstance(told, c.No) and told.reason == "not_now"
-    assert program.machine.doing is c.Doing.READING
+    assert program.machine.doing is Doing.READING
 
 
 def test_what_a_server_will_never_take_back_is_stale_and_not_tried_for_ever() -> None:

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lockserver import client_machine as c
+from lockserver import client_events as c
 from lockserver import messages as m
-from lockserver.client_machine import PRESUMED_DEAD_SHARE, RETRY_FIRST_S, RETRY_MOST_S, STEADY_S, ClientMachine
+from lockserver.client_machine import PRESUMED_DEAD_SHARE, RETRY_FIRST_S, RETRY_MOST_S, STEADY_S, ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
 
 E = TypeVar("E", bound=c.Effect)
@@ -20,7 +20,7 @@ class Client:
     """A client's machine, and the few things that a shell would remember."""
 
     def __init__(self, *, main: bool = True, presume_dead: bool = False) -> None:
-        self.machine = ClientMachine(c.Me("a", "0123abcd", 41, main))
+        self.machine = ClientMachine(Me("a", "0123abcd", 41, main))
         self.presume_dead = presume_dead
         self.now = 0.0
         self.effects: list[c.Effect] = []

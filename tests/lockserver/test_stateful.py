@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lockserver import client_machine as c
+from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver import record
 from lockserver.messages import ACTIVE, INIT

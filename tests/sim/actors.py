@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lockserver import client_machine as c
+from lockserver import client_events as c
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
+from lockserver.client_machine import ClientMachine, Me
 from lockserver.machine import Machine
 from tests.sim.files import Lock
 from tests.sim.kernel import Process
@@ -315,10 +316,10 @@ _DO: dict[type, Callable[[SimServer, Any], None]] = {
 class SimClient:
     """One process's client: the machine, its connection, its life lock. What it does with a grant is told to `on`."""
 
-    def __init__(self, world: "World", process: Process, me: c.Me, on: Callable[[c.Effect], None]) -> None:
+    def __init__(self, world: "World", process: Process, me: Me, on: Callable[[c.Effect], None]) -> None:
         self.world = world
         self.process = process
-        self.machine = c.ClientMachine(me)
+        self.machine = ClientMachine(me)
         self.me = me
         self.name = f"{me.engine_id}.{me.incarnation}"
         self.on = on

@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from gms import client_machine as c
+from gms import client_events as c
 from gms import events as e
 from gms import messages as m
 from gms import record
+from gms.client_machine import ClientMachine
 from gms.machine import Machine
 from tests.sim.events import Event
 from tests.sim.openfiles import Allocation, Connection
@@ -251,7 +252,7 @@ class SimReader:
     def __init__(self, world: "GmsWorld", process: Process, name: str, on: Callable[[c.Effect], None]) -> None:
         self.world = world
         self.process = process
-        self.machine = c.ClientMachine(name, process.pid, batch=world.batch)
+        self.machine = ClientMachine(name, process.pid, batch=world.batch)
         self.on = on
         self.fd: int | None = None
         self.kept: dict[int, dict[int, int]] = {}

@@ -24,11 +24,12 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from gms import client_machine as c
+from gms import client_events as c
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
 from gms import record
+from gms.client_machine import Doing
 from gms.sessions import Returning
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SOCKET, SimGms, SimReader, memory
 from tests.sim.kernel import Kernel, Process, ReleaseOrder
@@ -100,7 +101,7 @@ class Engine:
 
     def want(self) -> None:
         rng, world = self.world.rng, self.world
-        if self.client.machine.doing is not c.Doing.NOTHING or self.bound:
+        if self.client.machine.doing is not Doing.NOTHING or self.bound:
             return  # (who sleeps wakes)
         self.wakes = False
         timeout = rng.choice((None, 0.0, 0.1, 2.0)) if not world.calm else WAKE_S
@@ -154,7 +155,7 @@ class Engine:
     def _refused(self, no: c.No) -> None:
         rng, process, machine = self.world.rng, self.process, self.client.machine
         self.asked_at = -1.0
-        if machine.doing is c.Doing.WRITING:
+        if machine.doing is Doing.WRITING:
             if no.reason == "disk" and rng.random() < 0.7:
                 process.after(0.05 + rng.random() * 0.1, self._publish)
             else:
@@ -167,7 +168,7 @@ class Engine:
 
     def _make(self) -> None:
         rng = self.world.rng
-        if self.client.machine.doing is not c.Doing.WRITING:
+        if self.client.machine.doing is not Doing.WRITING:
             return
         if self.made < len(self.writes):
             if rng.random() < 0.03:
@@ -179,7 +180,7 @@ class Engine:
             self._publish()
 
     def _publish(self) -> None:
-        if self.client.machine.doing is not c.Doing.WRITING:
+        if self.client.machine.doing is not Doing.WRITING:
             return
         generation, sizes = self.client.machine.draft, self.writes
         if self.world.rng.random() < 0.05:
@@ -210,9 +211,9 @@ class Engine:
         self.mapped, self.reads = [], 0
 
     def _give_up(self) -> None:
-        if self.client.machine.doing is c.Doing.NOTHING and not self.stale:
+        if self.client.machine.doing is Doing.NOTHING and not self.stale:
             return
-        if self.world.calm and self.client.machine.doing is c.Doing.READING:
+        if self.world.calm and self.client.machine.doing is Doing.READING:
             return
         self._unmap()
         self.stale, self.bound, self.asked_at = False, "", -1.0
@@ -220,14 +221,14 @@ class Engine:
         self.again(0.5)
 
     def _sleep(self) -> None:
-        if self.client.machine.doing is c.Doing.READING:
+        if self.client.machine.doing is Doing.READING:
             self._unmap()
             self.client.feed(c.Sleep())
             if self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
                 self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
 
     def _wake(self) -> None:
-        if self.client.machine.doing is c.Doing.NOTHING and not self.stale:
+        if self.client.machine.doing is Doing.NOTHING and not self.stale:
             self.wakes = True
             self.asked_at = self.world.kernel.now
             self.client.feed(c.Want("ro", WAKE_S, expect=self.bound))
@@ -239,17 +240,17 @@ class Engine:
         return (
             self.alive
             and self.client.connected
-            and self.client.machine.doing is c.Doing.WRITING
+            and self.client.machine.doing is Doing.WRITING
             and not self.client.machine.commits
         )
 
     @property
     def waits_to_write(self) -> bool:
-        return self.role == "deployer" and self.client.machine.doing is c.Doing.WAITING
+        return self.role == "deployer" and self.client.machine.doing is Doing.WAITING
 
     @property
     def is_reader(self) -> bool:
-        return self.alive and self.client.machine.doing is c.Doing.READING
+        return self.alive and self.client.machine.doing is Doing.READING
 
     def has(self, generation: int) -> bool:
         """Asleep or awake, it could bring that layout back."""

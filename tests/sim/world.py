@@ -25,9 +25,10 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
-from lockserver import client_machine as c
+from lockserver import client_events as c
 from lockserver import events as e
 from lockserver import messages as m
+from lockserver.client_machine import Me
 from tests.sim.actors import HOLDER, LIFE, RUN, SOCKET, SimClient, SimServer
 from tests.sim.kernel import Kernel, Process, ReleaseOrder
 
@@ -94,7 +95,7 @@ class Slot:
         if world.over:
             return
         main = kernel.spawn(self.engine_id)
-        me = c.Me(self.engine_id, f"{rng.getrandbits(48):012x}", main.pid, True)
+        me = Me(self.engine_id, f"{rng.getrandbits(48):012x}", main.pid, True)
         client = self.client = SimClient(world, main, me, lambda effect: self._on(client, tree, effect))
         tree = self.tree = Tree(client.name, main, [main], needs=NEED if self.needs else 0)
         world.trees[tree.name] = tree
@@ -187,7 +188,7 @@ class Slot:
         child = main.spawn(f"{self.engine_id}/worker")
         world.spawned.append(child)
         tree.children.append(child)
-        me = c.Me(client.me.engine_id, client.me.incarnation, child.pid, False)
+        me = Me(client.me.engine_id, client.me.incarnation, child.pid, False)
 
         def on(effect: c.Effect) -> None:
             if isinstance(effect, c.Joined) and child not in tree.processes:
@@ -633,7 +634,7 @@ class World:
             if isinstance(effect, c.Lost | c.No):
                 child.exit()
 
-        client = SimClient(self, child, c.Me(engine_id, incarnation, child.pid, True), on)
+        client = SimClient(self, child, Me(engine_id, incarnation, child.pid, True), on)
         client.machine.holds[m.ACTIVE] = holder.granted
         child.after(0.001, lambda: client.feed(c.Tick()))
         child.after(0.5, child.exit)

@@ -1,0 +1,164 @@
+"""The words between a client's machine and its shell: what happens (events), and what to do about it (effects).
+
+What the shell does:
+
+* It feeds one event at a time and carries out its effects in order before the next. `Tick` at `deadline`, and once at
+  the beginning.
+* `Connect`: tries to connect, and feeds `Connected` or `Disconnected`. When the connection ends: `Disconnected`.
+* `Say`: sends the message; with `Hello` its own pidfd, if there is such a thing; with `HandBack` the descriptors of its
+  kept slabs `first` to `first + count`.
+* `Heard`: every message of the server. The descriptors that came with it are closed, unless a `Keep` came back.
+* `Keep`: those descriptors are slabs `first` and following of layout `generation`. They belong to the shell until
+  `LetGo(generation)`.
+* `LetGo`: closes whatever it has of that layout, and feeds `Gone(generation)` when that is done. It never comes for a
+  layout that this process reads.
+* `Got`: the wish is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs; both
+  are empty if it had kept them (`same`): then it maps again what it has.
+* `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
+* `Stale`: what this process has kept is no more the layout. A reader has to end, or to unmap and `Release`; a sleeper
+  need do nothing.
+* `Sleep` and `Release` (the program's words) only after everything is unmapped: from then on this process is no reader.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from gms import messages as m
+
+# -- events: from the connection, and from the program -------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    pass
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection ended, or could not be made."""
+
+    why: str = ""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    message: m.ServerMessage
+
+
+class Want(msgspec.Struct, frozen=True):
+    mode: m.Mode
+    timeout_s: float | None = None
+    """A wake has to have one."""
+    replace: bool = False
+    bytes: int = 0
+    expect: str = ""
+
+
+class Make(msgspec.Struct, frozen=True):
+    size: int
+
+
+class Publish(msgspec.Struct, frozen=True):
+    document: bytes
+    sizes: tuple[int, ...]
+    """Of all slabs that were made."""
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Everything is unmapped, and the descriptors are kept."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The program gives up whatever it has or waits for, and keeps nothing."""
+
+
+class Sums(msgspec.Struct, frozen=True):
+    generation: int
+    sums: tuple[str, ...]
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """The answer to `LetGo`."""
+
+    generation: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = Connected | Disconnected | Heard | Want | Make | Publish | Sleep | Release | Sums | Gone | Tick
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Connect(msgspec.Struct, frozen=True):
+    pass
+
+
+class Say(msgspec.Struct, frozen=True):
+    message: m.ClientMessage
+    generation: int = 0
+    first: int = 0
+    count: int = 0
+    """Descriptors of the kept slabs `first` to `first + count` of that layout go with it."""
+
+
+class Keep(msgspec.Struct, frozen=True):
+    generation: int
+    first: int
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class Got(msgspec.Struct, frozen=True):
+    opened: m.Opened
+    same: bool = False
+    """A reader: it has the layout and the slabs already."""
+
+
+class Made(msgspec.Struct, frozen=True):
+    slab: int
+    size: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The layout is committed, and this process reads it."""
+
+    generation: int
+    hash: str
+
+
+class No(msgspec.Struct, frozen=True):
+    why: str
+    reason: m.Reason | Literal["problem"]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A writer's work is gone: it has to begin anew, with `Want`."""
+
+    why: str
+
+
+class Stale(msgspec.Struct, frozen=True):
+    generation: int
+    why: str
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Which layout the server has now. 0: none."""
+
+    generation: int
+    hash: str
+
+
+class ServerIs(msgspec.Struct, frozen=True):
+    """Connected, with another server than before or the same."""
+
+    incarnation: str
+    device: str
+    granularity: int
+
+
+Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs

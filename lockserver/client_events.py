@@ -1,0 +1,170 @@
+"""The words between a client's machine and its shell: what happens (events), and what to do about it (effects).
+
+The shell feeds events one at a time and carries the effects of each out in order before the next. `Connect` and `Check`
+are questions; their answers come back as events.
+"""
+
+import msgspec
+
+from lockserver import messages as m
+
+# -- events: from the connection, and from the program -------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    life: tuple[int, int]
+    same_directory: bool = True
+    """The run directory is the one in which this process began."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection ended, or could not be made."""
+
+    same_directory: bool = True
+
+
+class Hopeless(msgspec.Struct, frozen=True):
+    """There is nothing to come back to."""
+
+    why: str
+
+
+class Heard(msgspec.Struct, frozen=True):
+    message: m.ServerMessage
+
+
+class Want(msgspec.Struct, frozen=True):
+    lock: m.LockName
+    needs: dict[str, int] = {}
+
+
+class Withdraw(msgspec.Struct, frozen=True):
+    """The program no longer waits for this lock."""
+
+    lock: m.LockName
+
+
+class SetReady(msgspec.Struct, frozen=True):
+    ready: bool
+    needs: dict[str, int] | None = None
+
+
+class SetServing(msgspec.Struct, frozen=True):
+    url: str
+
+
+class Checked(msgspec.Struct, frozen=True):
+    round: int
+    ok: bool
+    why: str = ""
+
+
+class DrainEnded(msgspec.Struct, frozen=True):
+    round: int
+    ok: bool
+    why: str = ""
+
+
+class AdoptChild(msgspec.Struct, frozen=True):
+    child: int
+    pid: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Connect(msgspec.Struct, frozen=True):
+    """Answered by `Connected` or `Disconnected`."""
+
+
+class Say(msgspec.Struct, frozen=True):
+    """The shell adds the descriptors that belong to the message."""
+
+    message: m.ClientMessage
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """This process counts: it may touch a device."""
+
+
+class Got(msgspec.Struct, frozen=True):
+    lock: str
+    token: int
+
+
+class ChildCounts(msgspec.Struct, frozen=True):
+    child: int
+
+
+class No(msgspec.Struct, frozen=True):
+    """The wish (or this process, which holds nothing yet) was refused."""
+
+    why: str
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """What was held is held no more, or may soon be somebody else's: end the process."""
+
+    why: str
+
+
+class Check(msgspec.Struct, frozen=True):
+    round: int
+
+
+class BeginDrain(msgspec.Struct, frozen=True):
+    round: int
+    timeout_s: float
+
+
+class ServeOn(msgspec.Struct, frozen=True):
+    why: str
+
+
+class End(msgspec.Struct, frozen=True):
+    """Drained, and the successor is ready: exit."""
+
+
+class KeepCopies(msgspec.Struct, frozen=True):
+    """The descriptors that came with this message replace those kept of this tree before."""
+
+    tree: str
+
+
+class DropCopies(msgspec.Struct, frozen=True):
+    tree: str
+
+
+Effect = (
+    Connect
+    | Say
+    | Joined
+    | Got
+    | ChildCounts
+    | No
+    | Lost
+    | Check
+    | BeginDrain
+    | ServeOn
+    | End
+    | KeepCopies
+    | DropCopies
+)
+Event = (
+    Connected
+    | Disconnected
+    | Hopeless
+    | Heard
+    | Want
+    | Withdraw
+    | SetReady
+    | SetServing
+    | Checked
+    | DrainEnded
+    | AdoptChild
+    | Tick
+)
