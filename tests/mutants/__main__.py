@@ -31,6 +31,7 @@ from tests.mutants.gms_rules import GMS
 from tests.mutants.lifecycle_rules import LIFE
 from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
+from tests.mutants.tree_rules import PROCESSES
 from tests.mutants.way_rules import WAY
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -173,7 +174,9 @@ def _in_process(names: list[str]) -> int:
                 if loaded := finder.loaded():
                     raise SystemExit(f"mutant {name}: {loaded} are loaded already")
                 sys.meta_path.insert(0, finder)
-                code = pytest.main(["-x", "-q", "--tb=line", "-p", "pytest_timeout", "--timeout=20", *everyone[name].tests])
+                code = pytest.main(
+                    ["-x", "-q", "--tb=line", "-p", "pytest_timeout", "--timeout=60", *everyone[name].tests]
+                )
                 sys.stdout.flush()
                 os._exit(code)
             code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -185,7 +188,7 @@ def _in_process(names: list[str]) -> int:
 
 def _batch(mutants: list[Mutant], root: Path) -> list[tuple[Mutant, str, str]]:
     command = [sys.executable, "-m", "tests.mutants", "--in-process", ",".join(mutant.name for mutant in mutants)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "FAILOVER_CHAOS_DEADLINE_S": "20"}
     ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise SystemExit(f"mutants in one process: {ended.stderr.strip()}")
@@ -216,7 +219,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
 
 def _everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for mutant in (*MUTANTS, *GMS, *SHELLS, *LIFE, *WAY):
+    for mutant in (*MUTANTS, *GMS, *SHELLS, *LIFE, *WAY, *PROCESSES):
         if mutant.name in found:
             raise SystemExit(f"two mutants are called {mutant.name}")
         found[mutant.name] = mutant
