@@ -3,6 +3,7 @@
 import argparse
 import gc
 import json
+import signal
 import sys
 import tempfile
 import time
@@ -58,7 +59,7 @@ QUICK = Size(
     weights_bytes=64 << 20,
     tensors=500,
     heavy_rounds=2,
-    kills=3,
+    kills=2,
     stalls=1,
     vllm_kills=2,
 )
@@ -118,6 +119,7 @@ def main(argv: list[str] | None = None) -> int:
             print(f'note: what is called "{name}" below is {kind}; choose another with --{name}-dir', file=sys.stderr)
     here = machine()
     results: dict[str, list[Result]] = {}
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the stage is cleared then, too
     gc.freeze()  # what is here by now is shared with every child, and no collection touches it
     began, broken = time.monotonic(), False
     try:
@@ -127,6 +129,9 @@ def main(argv: list[str] | None = None) -> int:
     except (stage.Broken, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         broken = True  # what was measured before is still worth reading
+    except KeyboardInterrupt:
+        print("bench: stopped; nothing is left of it", file=sys.stderr)
+        return 130
     if not results:
         return 1
     print(table(result for each in results.values() for result in each))

@@ -26,7 +26,7 @@ from bench.figures import Comparison, Part, Reading, Result
 from bench.pair import PHASES, STOPPED, Pair, Takeover, Victim, house
 from tests.engine.kinds import REFERENCE
 
-WARM_UP = 3
+WARM_UP = 2
 GOAL_MS = 30.0
 STALL_S = 1.0
 MODEL = "reference"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import BENCHES
-from bench.figures import Comparison, Reading, p99, table
+from bench.figures import Comparison, Part, Reading, p99, table
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -51,6 +51,21 @@ def test_a_missed_goal_is_said() -> None:
         None,
     )
     assert "MISSED" in table([missed]) and "MISSED" not in table([met])
+
+
+def test_a_goal_in_milliseconds_is_for_the_median_and_small_ratios_are_fractions() -> None:
+    slow = Comparison("a", "b", goal_ms=30, ours=[31_000_000] * 3, floor=[1000_000_000])
+    fast = Comparison(
+        "a", "b", goal_ms=30, goal_median=1 / 40, ours=[10_000_000, 20_000_000, 99_000_000], floor=[10**9]
+    )
+    assert (slow.met, fast.met) == (False, True)
+    assert fast.goal == "<= 30 ms, 1/40x" and "1/50 / 1/10" in table([fast])
+
+
+def test_the_shares_of_all_phases_are_all_of_the_time() -> None:
+    first, second = [100, 200, 300], [300, 200, 100]
+    parts = [Part(name, phase, [400] * 3) for name, phase in (("first", first), ("second", second))]
+    assert [part.share for part in parts] == [0.5, 0.5] and "50%" in table(parts)
 
 
 def test_p99_is_exceeded_by_one_in_a_hundred() -> None:
