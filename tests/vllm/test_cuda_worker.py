@@ -4,6 +4,7 @@ What only a GPU shows is in `tests/gpu`.
 """
 
 import inspect
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -68,7 +69,9 @@ def worker(gpu: Gpu, tmp_path: Path) -> Any:
     home = Home(str(tmp_path), "a", True, (GPU,), share=0.9)
     worker = CudaWorker.__new__(CudaWorker)
     worker.cache_config = SimpleNamespace(kv_cache_memory_bytes=None)
-    worker.model_config = SimpleNamespace(multimodal_config=None, enforce_eager=False)
+    worker.model_config = SimpleNamespace(
+        multimodal_config=None, enforce_eager=False, enable_return_routed_experts=False
+    )
     worker.parallel_config = SimpleNamespace(rank=0, data_parallel_size=1)
     worker.vllm_config = SimpleNamespace(
         cache_config=worker.cache_config,
@@ -134,7 +137,7 @@ def test_vllms_own_allocation_of_the_cache_is_the_pools(worker: Any, monkeypatch
     from vllm.v1.worker import gpu_worker
 
     def initialize(kv_cache_config: Any, kv_cache_allocation_context: Any = None) -> None:
-        with kv_cache_allocation_context:
+        with kv_cache_allocation_context or nullcontext():  # 0.26: all of the call is in the context
             size = kv_cache_config.kv_cache_tensors[0]
             worker.model_runner.kv_caches = [torch.zeros(size, dtype=torch.int8, device="cpu").view(4, -1)]
 
