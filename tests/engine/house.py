@@ -208,7 +208,7 @@ class House:
         running.kill()
         running.child.wait()
         if server == "lock":
-            self.start_lock()
+            self.start_lock(*kind.lock)
         else:
             self.start_gms(kind)
 
@@ -228,7 +228,7 @@ class House:
     def pair(self, kind: Kind, *more: str, arguments: tuple[str, ...] = ()) -> tuple[Shim, Shim]:
         """`a` serves, `b` is ready to."""
         if self.lock is None:
-            self.start_lock()
+            self.start_lock(*kind.lock)
         self.start_gms(kind)
         a = self.shim(kind, "a", *more, arguments=arguments)
         a.until("Active", ready=True)

@@ -17,6 +17,8 @@ class Kind:
     """Of the endpoint: what is asked for to see that it serves."""
     gms: tuple[str, ...] = ()
     """Arguments of the GMS that it needs; none where it needs none."""
+    lock: tuple[str, ...] = ()
+    """Arguments of its lock server."""
     prompt: dict[str, Any] | None = None
     """What has the same answer from everybody."""
     asked: str = "/v1/completions"
@@ -30,6 +32,7 @@ REFERENCE = Kind(
     ("--workers", "1"),
     "/v1/models",
     ("--devices", "host:0", "--capacity", "28MiB"),  # weights and one KV cache: two awake engines don't fit
+    ("--memory", "host"),
     PROMPT,
 )
 

@@ -105,6 +105,19 @@ def test_a_mistake_in_the_environment_is_named_with_its_variable() -> None:
     assert code == 64 and "from the environment (ENGINE_ROLE): 'king' is unknown" in said
 
 
+def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_ID", "x")
+    monkeypatch.setenv("ENGINE_ROLE", "shadow")
+    options = shim_command.parser().parse_args(["--run-dir", "/r", "--probe", ":9", "--", "--seed", "7"])
+    assert (options.engine_id, options.role, options.arguments) == ("x", "shadow", ["--seed", "7"])
+    assert (options.engine, options.restart, options.listen) == ("reference", "in-place", None)
+    assert (options.waking_timeout_s, options.init_timeout_s, options.stall_s, options.drain_s) == (60, 7200, 60, 20)
+    flags = ["--engine-id", "y", "--role", "primary", "--listen", "unix:/x.sock", "--restart", "exit"]
+    options = shim_command.parser().parse_args(["--run-dir", "/r", "--probe", ":9", *flags])
+    assert (options.engine_id, options.role, options.listen.path) == ("y", "primary", "/x.sock")
+    assert options.restart == "exit"
+
+
 @pytest.mark.parametrize(
     "words", [("engine_shim",), *(("engine_shim.failover", word) for word in ("", "up", "status", "down", "kill"))]
 )

@@ -167,7 +167,7 @@ def test_as_pid_1_its_end_is_everybodys_and_only_then_the_other_serves(house: Ho
 @pytest.mark.root
 @needs_root
 def test_a_pair_of_containers_fails_over_and_back(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a", through=container())
     a.until("Active", ready=True)

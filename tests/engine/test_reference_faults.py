@@ -21,12 +21,19 @@ pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), re
 SLOW = ("--init-delay-s", "1", "--wake-delay-s", "1", "--wake-timeout-s", "3")
 
 
+def crash(house: House, server: str) -> None:
+    """And another in its place, with the holder back if there was one that served."""
+    url = house.endpoint()
+    house.restart(server, REFERENCE)
+    until(lambda: house.endpoint() == url, "the holder is back")
+
+
 @pytest.mark.parametrize("state", ["Init", "Standby", "Waking", "Active"])
 @pytest.mark.parametrize("server", ["lock", "gms"])
 def test_a_servers_crash_in_each_state_of_an_engine_and_the_pair_is_whole_again(
     house: House, server: str, state: str
 ) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a")
     a.until("Active", ready=True)
@@ -34,18 +41,18 @@ def test_a_servers_crash_in_each_state_of_an_engine_and_the_pair_is_whole_again(
     b = house.shim(REFERENCE, "b", arguments=SLOW)
     if state == "Init":
         until(lambda: (s := house.status()) is not None and s.permits["init"].holder == "b", "b initialises")
-        house.restart(server, REFERENCE)
+        crash(house, server)
     b.until("Standby", ready=True)
     if state == "Standby":
-        house.restart(server, REFERENCE)
+        crash(house, server)
         settled(house, REFERENCE, a, b)
     a.main().kill()
     if state == "Waking":
         b.until("Waking")
-        house.restart(server, REFERENCE)
+        crash(house, server)
     b.until("Active", ready=True)
     if state == "Active":
-        house.restart(server, REFERENCE)
+        crash(house, server)
         house.answers_as_ever(REFERENCE)
     settled(house, REFERENCE, b, a)
     assert (a.state()["deaths"], b.state()["deaths"]) == (1, 0)
@@ -63,13 +70,30 @@ def test_a_server_that_stays_away_for_a_while_costs_a_serving_pair_nothing(house
         until(partial(longer, shim, shim.state()["for_s"] + 2), "two beats have passed")
     assert a.get("/ready")[0] == 200
     if server == "lock":
-        house.start_lock()
+        house.start_lock(*REFERENCE.lock)
         until(lambda: house.endpoint() == url, "the holder is back")
     else:
         house.answers_as_ever(REFERENCE)
         house.start_gms(REFERENCE)
     settled(house, REFERENCE, a, b)
     assert a.state()["deaths"] == b.state()["deaths"] == 0
+
+
+def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_recovers_by_itself(
+    house: House,
+) -> None:
+    """Nobody can hand the layout back then: it is written anew."""
+    a, b = house.pair(REFERENCE, arguments=("--wake-timeout-s", "1"))
+    assert house.gms is not None
+    house.gms.kill()
+    house.gms.child.wait()
+    a.main().kill()
+    until(lambda: b.state()["deaths"] >= 1, "the wake is given up")
+    assert "failed in waking: NotInTime" in b.said() and not house.endpoint()
+    house.start_gms(REFERENCE)
+    until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "the pair is whole again")
+    active, standby = (a, b) if house.holder() == "a" else (b, a)
+    settled(house, REFERENCE, active, standby)
 
 
 def longer(shim: Shim, than_s: float) -> bool:
@@ -127,7 +151,7 @@ def test_an_engine_that_finds_another_models_weights_ends_for_good_with_a_senten
 def test_a_worker_that_finds_another_models_weights_on_its_device_ends_the_engine_for_good(house: House) -> None:
     """The main process finds the right ones on its own."""
     two = ("--devices", "host:0,host:1")
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.add(Program(house, "gms", "gms", "--run-dir", str(house.run_dir), *two, "--capacity", "28MiB"))
     until((house.devices / "1").exists, "GMS has made the device")
     replaced(house, "host:1", ("--seed", "7"), first=True)
@@ -147,7 +171,7 @@ def replaced(house: House, device: str, arguments: tuple[str, ...], *, first: bo
 @pytest.fixture
 def asleep(house: House) -> tuple[Shim, Shim]:
     """A reference engine that waits behind another kind of engine: nobody reads the weights."""
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     x = house.shim(TOY, "x")
     x.until("Active", ready=True)
@@ -187,7 +211,7 @@ def test_a_standby_whose_weights_were_written_anew_wakes_on_the_new_ones(
 @pytest.mark.parametrize("slow", ["a", "b"])
 def test_one_side_starts_slowly_and_the_other_waits_only_for_what_it_needs(house: House, slow: str) -> None:
     """A primary that is slow keeps its shadow waiting for weights, and not for ever; a slow shadow keeps nobody."""
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     b = house.shim(REFERENCE, "b", arguments=("--init-delay-s", "3") if slow == "b" else ())
     until(lambda: b.state()["processes"] >= 1, "b is there first")
@@ -204,7 +228,7 @@ def test_one_side_starts_slowly_and_the_other_waits_only_for_what_it_needs(house
 
 
 def test_roles_can_be_the_other_way_round_and_change_between_two_starts(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a", role="shadow")
     b = house.shim(REFERENCE, "b", role="primary")
@@ -223,7 +247,7 @@ def test_roles_can_be_the_other_way_round_and_change_between_two_starts(house: H
 
 
 def test_two_primaries_are_a_pair_too(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a, b = (house.shim(REFERENCE, engine_id, role="primary") for engine_id in ("a", "b"))
     until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "one serves, one is ready")

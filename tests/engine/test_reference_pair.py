@@ -52,7 +52,7 @@ def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: H
 
 
 def test_gms_is_killed_while_an_engine_wakes_or_starts_and_the_pair_recovers_by_itself(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a", arguments=("--wake-delay-s", "1", "--wake-timeout-s", "2", "--init-delay-s", "1"))
     for state in ("Init", "Waking"):
@@ -97,7 +97,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_it_tr
 
 
 def test_the_active_is_killed_while_the_other_initialises(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     a = house.shim(REFERENCE, "a")
     a.until("Active", ready=True)
@@ -110,7 +110,7 @@ def test_the_active_is_killed_while_the_other_initialises(house: House) -> None:
 
 
 def test_a_standby_is_started_anew_during_the_others_wake(house: House) -> None:
-    house.start_lock()
+    house.start_lock(*REFERENCE.lock)
     house.start_gms(REFERENCE)
     slow = ("--wake-delay-s", "2")
     a, b = (house.shim(REFERENCE, engine_id, arguments=slow) for engine_id in ("a", "b"))

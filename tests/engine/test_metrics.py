@@ -1,0 +1,93 @@
+"""The shim's metrics, as a scrape has them: every one that the documentation names, and what it says of a life."""
+
+import re
+
+import pytest
+
+from engine_shim import events as e
+from engine_shim.events import State
+from engine_shim.metrics import prepare, registry_of
+from sidecar import metrics
+from tests.engine.bench import WALL, Bench
+from tests.engine.house import ROOT
+
+pytest.importorskip("prometheus_client")
+BEHIND = e.LockSeen("engine-b.0123456789abcdef", serves=True)
+
+
+def scrape(bench: Bench) -> dict[str, float]:
+    code, _, body = metrics.page(registry_of(bench.machine, lambda: bench.now))
+    assert code == 200
+    lines = [line.rpartition(" ") for line in body.decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in lines}
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_the_state_is_one_hot_and_has_the_time_when_it_was_entered(state: State) -> None:
+    bench = Bench().begin().to(state)
+    seen = scrape(bench)
+    hot = {name: value for name, value in seen.items() if name.startswith("failover_engine_state{")}
+    assert len(hot) == len(State) and sum(hot.values()) == 1
+    assert hot[f'failover_engine_state{{state="{state.value}"}}'] == 1
+    assert seen[f'failover_engine_state_entered_timestamp_seconds{{state="{state.value}"}}'] == WALL + bench.now
+
+
+def test_a_life_in_figures() -> None:
+    bench = Bench().begin()
+    bench.feed(e.LockSeen(BEHIND.holder, fencing=True))
+    bench.feed(e.Phase("init", 0.2))
+    bench.step(State.STANDBY)
+    bench.feed(e.LockSeen(BEHIND.holder, serves=True, redundant=True))
+    seen = scrape(bench)
+    assert seen["failover_engine_standby_ready"] == seen["failover_engine_redundant"] == 1
+    assert seen["failover_engine_live"] == seen["failover_engine_ready"] == 1
+    assert seen["failover_engine_failovers_total"] == 0
+    bench.feed(e.LockSeen(BEHIND.holder, fencing=True))
+    bench.now += 0.04
+    bench.step(State.WAKING)
+    bench.feed(e.Phase("kv", 0.003))
+    bench.step(State.ACTIVE)
+    bench.feed(e.Beat(True, queued=3, steps=9))
+    seen = scrape(bench)
+    assert seen["failover_engine_failovers_total"] == 1 and seen["failover_engine_token"] == 5
+    assert seen["failover_engine_standby_ready"] == 0 and seen["failover_engine_ready"] == 1
+    assert seen["failover_engine_queued"] == 3 and seen["failover_engine_processes"] == 2
+    assert seen['failover_engine_phase_duration_seconds_sum{phase="fence_wait"}'] == pytest.approx(0.04)
+    assert seen['failover_engine_phase_duration_seconds_bucket{le="0.005",phase="kv"}'] == 1
+    assert seen['failover_engine_phase_duration_seconds_bucket{le="0.0025",phase="kv"}'] == 0
+    assert seen['failover_engine_transitions_total{after="Active",before="Waking"}'] == 1
+    bench.feed(e.Ended(-9))
+    bench.gone()
+    bench.wait(1.0)
+    bench.register()
+    bench.step(State.STANDBY)
+    seen = scrape(bench)
+    assert seen["failover_engine_starts_total"] == 2 and seen["failover_engine_deaths_total"] == 1
+    assert seen["failover_engine_redundancy_restore_seconds_count"] == 1
+    assert seen["failover_engine_redundancy_restore_seconds_sum"] == pytest.approx(1.0, abs=0.1)
+
+
+def test_whatever_the_documentation_names_is_there_and_nothing_else() -> None:
+    text = (ROOT / "docs/engine.md").read_text()
+    section = re.search(r"^## Metrics\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
+    assert section is not None
+    said = re.findall(r"`(?:failover_engine)?(_[a-z_]+)(?:\{[a-z,]*\})?`", section[1])
+    bench = Bench().begin().to(State.ACTIVE)
+    there = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in scrape(bench)}
+    assert {f"failover_engine{name}" for name in said} == there - {name for name in there if name.endswith("_created")}
+
+
+def test_every_phase_is_shown_from_the_beginning() -> None:
+    seen = scrape(Bench())
+    for phase in ("permit", "init", "sleep", "fence_wait", "wake", "remap", "kv", "serve"):
+        assert seen[f'failover_engine_phase_duration_seconds_count{{phase="{phase}"}}'] == 0
+
+
+def test_the_library_is_loaded_beforehand_or_its_absence_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare()
+
+    def none() -> None:
+        raise metrics.MetricsUnavailable("not here")
+
+    monkeypatch.setattr(metrics, "new_registry", none)
+    prepare()
