@@ -35,6 +35,7 @@ REST_S = 0.02
 """Between the last thing that anybody was asked and the kill."""
 TOKENS = 8
 _LOOK_EVERY_S = 0.01
+_END_S = 30.0
 _TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
 """In any of an answer's pieces; `prompt_token_ids` has another word in front."""
 
@@ -213,15 +214,18 @@ class Pair:
         self.until(lambda: active.state()["state"] != "Active", "the killed engine's shim to notice")
         self.whole()
         whole = time.monotonic_ns() - killed
-        dead = min(dead, granted)  # both were there when this process looked
+        awake_and_bound = took["wake"] + took["serve"]
+        granted = min(granted, announced - awake_and_bound)  # whoever looks on may hear of it late
+        dead = min(dead, granted)
+        cache = min(took["kv"], took["wake"] - took["remap"])  # the slowest at the one needn't be that at the other
         parts = (
             dead - killed,
             granted - dead,
             took["remap"],
-            took["kv"],
-            took["wake"] - took["remap"] - took["kv"],
+            cache,
+            took["wake"] - took["remap"] - cache,
             took["serve"],
-            announced - granted - took["wake"] - took["serve"],
+            announced - granted - awake_and_bound,
             first - announced,
         )
         return Takeover(dict(zip(PHASES, parts, strict=True)), beside, whole)
@@ -238,9 +242,11 @@ def house(parent: Path, environment: dict[str, str] | None = None) -> Iterator[H
     except (AssertionError, OnlookerError) as error:  # the house's own words for what didn't come to pass
         raise Broken(str(error)) from None
     finally:
-        for program in here.programs:
-            if isinstance(program, Shim):  # told to end, it removes what its engine leaves in /dev/shm
-                program.signal(signal.SIGTERM)
+        shims = [program for program in here.programs if isinstance(program, Shim)]
+        for shim in shims:  # told to end they remove what their engines leave in /dev/shm; killed ones can't
+            shim.signal(signal.SIGTERM)
+        for shim in shims:
+            select.select([shim.pidfd], [], [], _END_S)
         here.close()
         shutil.rmtree(directory, ignore_errors=True)
 
