@@ -1,5 +1,6 @@
 """What `failover status`, `down` and `kill` do to a pair that `failover up` (or anybody) runs in a directory."""
 
+import contextlib
 import json
 import os
 import select
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine_shim import status
+from engine_shim import places, status
 from engine_shim.up import UP_LOCK
 from lockserver.onlooker import Onlooker, OnlookerError
 from sidecar import peers
@@ -18,6 +19,7 @@ from sidecar.durable import AlreadyLocked, DirectoryLock
 
 SERVES, NOBODY_SERVES, NOTHING_RUNS = 0, 1, 3
 DOWN_S, HANDOFF_S = 60.0, 60.0
+ELSEWHERE = "it is another user's, or in another PID namespace: in a container, say this inside it"
 
 
 class PairError(Exception):
@@ -96,13 +98,12 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
     pid = up_pid(run_dir)
     if pid is None:
         raise PairError(f"no failover up runs in {run_dir}")
+    pidfd = _reach(pid, run_dir / UP_LOCK)
+    if pidfd is None:
+        if up_pid(run_dir) is None:
+            return  # it ended in between
+        raise PairError(f"failover up, process {pid} as it says itself, can't be reached: {ELSEWHERE}")
     try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        if up_pid(run_dir) != pid:
-            return  # it ended in between, and the number may be somebody else's
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         if not select.select([pidfd], [], [], timeout_s)[0]:
             raise PairError(f"process {pid} was told to end and still runs after {timeout_s:g} s; its log says why")
@@ -110,16 +111,44 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
         os.close(pidfd)
 
 
+def _reach(pid: int, file: Path) -> int | None:
+    """A pidfd of the process that has this number *and* this file open; None where there is none here. A number alone
+    may be somebody else's: it comes from another PID namespace, or its process has ended.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        if _has_open(pid, file) and not peers.is_dead(pidfd):
+            kept, pidfd = pidfd, -1
+            return kept
+        return None
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        wanted = os.stat(file)
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
+                    return True
+    return False
+
+
 def kill_active(run_dir: Path, anyway: bool) -> None:
     """SIGKILL to the main process of the engine that serves; prints what follows. Raises PairError."""
     try:
         with Onlooker(run_dir) as onlooker:
-            _kill_and_watch(onlooker, anyway)
+            _kill_and_watch(onlooker, run_dir, anyway)
     except OnlookerError as error:
         raise PairError(str(error)) from None
 
 
-def _kill_and_watch(onlooker: Onlooker, anyway: bool) -> None:
+def _kill_and_watch(onlooker: Onlooker, run_dir: Path, anyway: bool) -> None:
     states = onlooker.watch()
     seen = next(states)
     holder = seen.holder
@@ -127,10 +156,9 @@ def _kill_and_watch(onlooker: Onlooker, anyway: bool) -> None:
         raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
     if not any(waiter.ready for waiter in seen.waiters) and not anyway:
         raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
-    try:
-        pidfd = os.pidfd_open(holder.pid)
-    except (ProcessLookupError, OSError):
-        raise PairError(f"the main process of {holder.engine_id} can't be reached from here") from None
+    pidfd = _reach(holder.pid, run_dir / places.LIFE / f"{holder.engine_id}.{holder.incarnation}")
+    if pidfd is None:
+        raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
     try:
         print(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
         began = time.monotonic()

@@ -12,7 +12,7 @@ import pytest
 from engine_shim import tree
 from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit, needs_root
 from tests.chaos.house import Process as Traced
-from tests.engine.house import ROOT, House, Process, Shim, until
+from tests.engine.house import ROOT, House, Process, Program, Shim, until
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.test_scenarios import all_dead, settled
 
@@ -181,3 +181,36 @@ def test_a_pair_of_containers_fails_over_and_back(house: House) -> None:
     the_shim(a).kill()
     b.until("Active", ready=True)
     house.answers_as_ever(REFERENCE)
+
+
+@pytest.mark.root
+@needs_root
+def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys(house: House) -> None:
+    place = ("--run-dir", str(house.run_dir))
+    words = ("engine_shim.failover", "up", *place, "--engine", TOY.engine, "--devices", "none")
+    up = Program(house, "up", *words, through=container())
+    house.add(up)
+    until(lambda: " a serves at " in up.said() or " b serves at " in up.said(), "somebody serves")
+    first = house.holder()
+    until(lambda: (s := house.status()) is not None and any(w.ready for w in s.waiters), "somebody is ready")
+    everything = [Process(pid) for pid in tree.descendants(up.pid)]
+    assert len(everything) >= 6  # itself, the lock server, two shims, two engines
+    for asked in (("kill", "active"), ("down",)):  # from outside the numbers there are other processes'
+        outside = Program(house, "outside", "engine_shim.failover", *asked, *place)
+        house.add(outside)
+        assert outside.code() == 1
+        assert "in another PID namespace: in a container, say this inside it" in outside.said()
+        outside.log.unlink()
+    assert house.holder() == first and not any(process.dead for process in everything)
+    one = next(pid for pid in tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.failover"])
+    into = ("nsenter", "--target", str(one), "--pid", "--mount")
+    killed = Program(house, "kill", "engine_shim.failover", "kill", "active", *place, through=into)
+    house.add(killed)
+    assert killed.code() == 0, killed.said()
+    assert house.holder() not in ("", first)
+    down = Program(house, "down", "engine_shim.failover", "down", *place, through=into)
+    house.add(down)
+    assert up.code() == 0
+    down.wait()  # with the container's last process
+    all_dead(everything)
+    assert up.said().splitlines()[-1].endswith("everything has ended")

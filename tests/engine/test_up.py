@@ -174,6 +174,17 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
 
 
+@chaos
+def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: House) -> None:
+    """As from outside a container, where the numbers inside it are other processes'."""
+    up = running(house, *TOY)
+    bystander = Program(house, "bystander", "http.server", "--bind", "127.0.0.1", "0")
+    house.add(bystander)
+    (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
+    assert "can't be reached" in said(house, "down", "down", code=1)
+    assert not bystander.dead and not up.dead
+
+
 def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_run_dir() == tmp_path / "gpu-failover"
