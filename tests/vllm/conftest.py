@@ -41,10 +41,19 @@ def house() -> Iterator[House]:
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
-def pair(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
-    """For all tests of a module: starting one takes most of their time. A test finds it whole, and leaves it so."""
+def unborn(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
+    """A pair for all tests of a module. The first of them may start it its own way."""
     for house in _house():
         yield Pair(house, model, request.param)
+
+
+@pytest.fixture
+def pair(unborn: Pair) -> Pair:
+    """One that runs: starting it takes most of the tests' time. A test finds it whole, and leaves it so."""
+    unborn.start()
+    unborn.let_go()
+    unborn.whole()
+    return unborn
 
 
 def _house() -> Iterator[House]:

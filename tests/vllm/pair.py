@@ -2,17 +2,21 @@
 
 import http.client
 import json
+import os
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from engine_shim.vllm_engine import scratch
+from gms import onlooker as weights
+from gms.memory.host import HostMemory
+from gms.messages import AskStatus, Status
 from lockserver.onlooker import Onlooker
 from sidecar.rendezvous import address_of
-from tests.engine.house import DEADLINE_S, House, Process, Program, Shim, until
+from tests.engine.house import DEADLINE_S, House, Process, Shim, until
 from tests.engine.kinds import Kind
 
 NAME = "tiny"
@@ -20,11 +24,17 @@ KV_BYTES = 16 << 20
 CAPACITY = "28MiB"
 """Of a device: weights (2 MiB), a KV cache, and what another engine needs to start; not two caches."""
 PROMPT = "the other one is awake"
+STALL_S, WAKING_TIMEOUT_S = 10, 20
+ENGINE = "tests.vllm.holding:make"
+DISARMED = "FAILOVER_TEST_DISARMED"
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two ranks want more cores than there may be
     "VLLM_LOGGING_LEVEL": "WARNING",
+    # With one rank EngineCore is the worker, as on a GPU; else vLLM has one beside it on the CPU, to bind its threads.
+    # A start is shorter by a third.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
 
 
@@ -73,6 +83,15 @@ class Answer:
 
 def ask(url: str, count: int, prompt: str = PROMPT) -> Answer:
     """A completion at temperature 0, streamed."""
+    connection = asked(url, count, prompt)
+    response = connection.getresponse()
+    if response.status != 200:
+        raise AssertionError(f"{response.status}: {response.read()!r}")
+    return Answer(connection, response)
+
+
+def asked(url: str, count: int, prompt: str = PROMPT) -> _Unix:
+    """The same, before anything has been answered."""
     body = {
         "model": NAME,
         "prompt": prompt,
@@ -84,33 +103,71 @@ def ask(url: str, count: int, prompt: str = PROMPT) -> Answer:
     }
     connection = _Unix(url.removeprefix("unix:"))
     connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-    response = connection.getresponse()
-    if response.status != 200:
-        raise AssertionError(f"{response.status}: {response.read()!r}")
-    return Answer(connection, response)
+    return connection
 
 
 class Pair:
-    def __init__(self, house: House, model: Path, ranks: int, *more: str) -> None:
+    """Nothing of it runs until `start`, or until a test has started it piece by piece."""
+
+    def __init__(self, house: House, model: Path, ranks: int) -> None:
         self.house = house
-        self.kind = kind(model, ranks)
+        self.model = model
+        self.kind = kind(model, ranks, ENGINE)
         self.ranks = ranks
-        house.start_lock()
-        house.start_gms(self.kind)
-        began = time.monotonic()
-        a = house.shim(self.kind, "a", *more)
-        a.until("Active", ready=True)
-        self.tokens(1)
-        self.cold_start_s = time.monotonic() - began
-        """From nothing to an engine that has answered."""
-        self.shims = (a, house.shim(self.kind, "b", *more))
+        self.shims: tuple[Shim, ...] = ()
+        self.expected: list[int] = []
+        """What has been answered once, and is from then on."""
+        self.census: dict[str, int] = {}
+        self.counted_resident = 0
+        self.turns = 0
+        """How often somebody else serves, since the census."""
+        self.litter: set[str] = set()
+        """Names of files that engines had outside of the run directory."""
+        self._last_url = ""
+        self.disarmed = house.directory / "disarmed"
+        self.disarmed.mkdir()
+        path = [str(Path(__file__).parent / "disarming"), os.environ.get("PYTHONPATH", "")]
+        house.environment |= {"PYTHONPATH": os.pathsep.join(filter(None, path)), DISARMED: str(self.disarmed)}
+
+    def start(self) -> None:
+        """For all that follows; the next calls change nothing."""
+        if self.shims:
+            return
+        self.servers()
+        self.shims = (self.shim("a"), self.shim("b"))
         self.whole()
+        self.answers_as_ever()
+
+    def servers(self) -> None:
+        self.house.start_lock()
+        self.house.start_gms(self.kind)
+
+    def shim(self, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> Shim:
+        bounds = ("--stall-s", str(STALL_S), "--waking-timeout-s", str(WAKING_TIMEOUT_S))
+        arguments = (*arguments, str(self.house.faults(engine_id)))
+        return self.house.shim(self.kind, engine_id, *bounds, *more, arguments=arguments)
+
+    def again(self, ended: Shim) -> Shim:
+        """Another shim in the place of one that has ended."""
+        ended.child.wait()
+        new = self.shim(ended.engine_id)
+        self.shims = tuple(new if shim is ended else shim for shim in self.shims)
+        return new
 
     def whole(self) -> tuple[Shim, Shim]:
         """Who serves and who is ready to, once both are. Right after a kill it may still look as before: wait for the
         successor first.
         """
-        return until(self._settled, "one serves and the other is ready") or self.shims
+        try:
+            return until(self._settled, "one serves and the other is ready") or self.both
+        except AssertionError as error:
+            said = "\n".join(f"{shim.engine_id}: {shim.state()}\n{shim.said()[-3000:]}" for shim in self.shims)
+            raise AssertionError(f"{error}\n{said}") from None
+
+    @property
+    def both(self) -> tuple[Shim, Shim]:
+        first, second = self.shims
+        return first, second
 
     def _settled(self) -> tuple[Shim, Shim] | None:
         first = self.house.holder()
@@ -119,11 +176,23 @@ class Pair:
         settled = first and self.house.endpoint() and states == [("Active", True), ("Standby", True)]
         return (active, standby) if settled else None
 
+    def settles(self, active: Shim, standby: Shim) -> None:
+        """One serves, the other is ready to, only the one is to be found, and it answers the same as ever."""
+        assert self.whole() == (active, standby)
+        url = self.house.endpoint()
+        assert url == active.state()["url"] and not self.house.endpoints(standby.engine_id)
+        self.answers_as_ever()
+        self.turns += url != self._last_url
+        self._last_url = url
+        self.litter |= self._outside()
+
+    def answers_as_ever(self) -> None:
+        tokens = self.tokens()
+        self.expected = self.expected or tokens
+        assert tokens == self.expected and len(tokens) > 1
+
     def tokens(self, count: int = 24) -> list[int]:
         return ask(self.house.endpoint(), count).tokens()
-
-    def gms(self) -> Program:
-        return next(program for program in reversed(self.house.programs) if program.log.name == "gms.log")
 
     def successor(self, old: str) -> str:
         """The endpoint after this one, as soon as it is announced."""
@@ -133,6 +202,87 @@ class Pair:
                 if url and url != old:
                     return url
         raise AssertionError("the lock server went")
+
+    # -- in the middle of something --------------------------------------------------------------------------------
+
+    def hold(self, engine_id: str, where: str) -> Path:
+        """Its next start or wake stops on the way, until this file goes."""
+        directory = self.house.faults(engine_id)
+        (directory / f"at_{where}").unlink(missing_ok=True)
+        (directory / f"hold_{where}").touch()
+        return directory / f"hold_{where}"
+
+    def let_go(self) -> None:
+        """Of whatever a test that failed has left held."""
+        for shim in self.shims:
+            for held in self.house.faults(shim.engine_id).glob("hold_*"):
+                held.unlink()
+
+    def reaches(self, shim: Shim, where: str) -> None:
+        until((self.house.faults(shim.engine_id) / f"at_{where}").exists, f"{shim.engine_id} is at its {where}")
+
+    def disarm(self, process: Process) -> None:
+        """It outlives its parent from now on."""
+        process.signal(signal.SIGUSR2)
+        until((self.disarmed / str(process.pid)).exists, f"{process.pid} is disarmed")
+
+    def memory(self) -> HostMemory:
+        """The last rank's device."""
+        return HostMemory(str(self.ranks - 1), self.house.devices)
+
+    def somebody_waits_for_weights(self) -> bool:
+        """At the last rank's GMS."""
+        with weights.Onlooker(self.house.run_dir, f"host:{self.ranks - 1}") as onlooker:
+            return any(client.doing == "waiting" for client in onlooker.ask(AskStatus(), Status).clients)
+
+    # -- what there is ---------------------------------------------------------------------------------------------
+
+    def begin_to_count(self) -> None:
+        """Of a pair that is whole. Once is enough."""
+        if self.census:
+            return
+        self.whole()
+        self.census, self.counted_resident, self.turns = self.count(), self.resident(), 0
+
+    def count(self) -> dict[str, int]:
+        """What must not grow."""
+        house = self.house
+        servers = {"lock": house.lock, "gms": house.gms, **{shim.engine_id: shim for shim in self.shims}}
+        found = {f"descriptors of {name}": program.descriptors() for name, program in servers.items() if program}
+        engines = [process for shim in self.shims for process in shim.tree()]
+        found["descriptors of engines"] = sum(len(os.listdir(f"/proc/{each.pid}/fd")) for each in engines)
+        found["processes"] = len(house.processes())
+        found["files"] = len([name for _, _, names in os.walk(house.run_dir) for name in names])
+        found["files outside"] = len(self._outside())
+        memory = self.memory()
+        found["device"] = memory.free()
+        memory.close()
+        return found
+
+    def resident(self) -> int:
+        """Bytes of those that live on: servers and shims."""
+        programs = [each for each in (self.house.lock, self.house.gms, *self.shims) if each is not None]
+        return sum(_resident(each.pid) for each in programs)
+
+    def lying_about(self) -> set[str]:
+        """Files that engines had outside of the run directory, and that nobody has any more."""
+        return {name for name in self.litter - self._outside() if Path(name).exists()}
+
+    def _outside(self) -> set[str]:
+        """Shared memory that engines have mapped, and the files by which ranks find each other."""
+        found = set()
+        for shim in self.shims:
+            for process in shim.tree():
+                with open(f"/proc/{process.pid}/maps") as maps:
+                    lines = [line.rpartition(" ")[2].strip() for line in maps if " /dev/shm/" in line]
+                    found |= {line for line in lines if Path(line).parent == Path("/dev/shm")}
+            found.update((scratch.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split())
+        return found
+
+
+def _resident(pid: int) -> int:
+    with open(f"/proc/{pid}/statm") as statm:
+        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
 
 
 def end(house: House) -> None:
