@@ -28,6 +28,10 @@ class Listen:
         return f"unix:{self.path}" if self.path else f"http://{self.host}:{self.port}"
 
 
+class CannotServe(Exception):
+    """Nobody can listen there: a person's mistake, or a port that somebody else has. Tried again like any failure."""
+
+
 @dataclass(frozen=True)
 class Health:
     queued: int
@@ -60,7 +64,7 @@ class Engine(Protocol):
         ...
 
     def serve(self, listen: Listen) -> None:
-        """Binds the endpoint. The application was built in `start`."""
+        """Binds the endpoint. The application was built in `start`. Raises CannotServe."""
         ...
 
     def health(self) -> Health: ...

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 
+from engine_shim.engine import CannotServe
 from engine_shim.reference import options
 from engine_shim.reference.engine import ReferenceEngine
 
@@ -28,9 +29,9 @@ def main(argv: list[str]) -> None:
     engine.wake()
     try:
         engine.serve(chosen.listen)
-    except OSError as error:
+    except CannotServe as error:
         engine.stop()
-        sys.exit(f"reference: {chosen.listen.url} can't be bound: {error.strerror}")
+        sys.exit(f"reference: {error}")
     print(f"serving {chosen.model} at {engine.address}", flush=True)
     ended.wait()
     engine.drain(_DRAIN_S)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from engine_shim.engine import Health, Listen
+from engine_shim.engine import CannotServe, Health, Listen
 from engine_shim.reference import api, options
 from engine_shim.reference.app import App
 from engine_shim.reference.crew import Crew
@@ -117,15 +117,22 @@ class ReferenceEngine:
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
         service.call(service.open)
+        try:
+            listener = self._listener(listen)
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]  # where create_server repeats the address
+            raise CannotServe(f"{listen.url} can't be listened at: {why}") from None
+        service.run(server.listen(listener))
+
+    def _listener(self, listen: Listen) -> socket.socket:
         if listen.path:
             path = Path(listen.path)
             self._door = Doorway(path.parent, path.name)
-            listener, self.address = self._door.open(), listen.url
-        else:
-            listener = _bound(listen)
-            port = listener.getsockname()[1]
-            self.address = Listen(host=listen.host, port=port).url
-        service.run(server.listen(listener))
+            self.address = listen.url
+            return self._door.open()
+        listener = _bound(listen)
+        self.address = Listen(host=listen.host, port=listener.getsockname()[1]).url
+        return listener
 
     def health(self) -> Health:
         service, crew = _started(self._service), _started(self._crew)

@@ -4,6 +4,7 @@ ready, and the same prompt has the same answer; or the exact failure that is wan
 """
 
 import signal
+import socket
 import threading
 from functools import partial
 
@@ -203,6 +204,23 @@ def test_a_standby_whose_weights_were_written_anew_wakes_on_the_new_ones(
     a.main().kill()
     b.until("Active", ready=True)
     settled(house, REFERENCE, b, a)
+
+
+@pytest.mark.parametrize("where", ["a port that somebody has", "a directory that isn't there"])
+def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: House, where: str) -> None:
+    house.start_lock(*REFERENCE.lock)
+    house.start_gms(REFERENCE)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = where.startswith("a port")
+        address = f"127.0.0.1:{taken.getsockname()[1]}" if port else f"unix:{house.directory}/later/x.sock"
+        a = house.shim(REFERENCE, "a", "--listen", address)
+        until(lambda: a.state()["deaths"] >= 2, "it is tried again")
+        url = f"http://{address}" if port else address
+        assert f"failed in waking: CannotServe: {url} can't be listened at: " in a.said()
+        assert "Traceback" not in a.said()
+        (house.directory / "later").mkdir()
+    a.until("Active", ready=True)
+    assert house.endpoint() == url
 
 
 # -- one side is slow, roles ---------------------------------------------------------------------------------------
