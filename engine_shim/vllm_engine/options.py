@@ -19,7 +19,7 @@ from sidecar.settings import BadValue, size_bytes
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
 CUDA_WORKER = "engine_shim.vllm_engine.cuda_worker.CudaWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
-_HARDLY_ANY = 0.01
+_HARDLY_ANY = 0.001
 """Of the memory of the machine, or of the GPU: vLLM wants so much of it to be free when it starts. On the CPU the cache
 isn't there (`worker.py`), and on a GPU the other engine has it (`budget.py`)."""
 
