@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from engine_shim.engine import Health, Listen
 from engine_shim.engines import Setting
-from engine_shim.vllm_engine import options, versions
+from engine_shim.vllm_engine import heap, options, versions
 from engine_shim.vllm_engine.endpoint import Endpoint
 from gms.client import GmsClient, NotInTime
 from sidecar.logs import Log
@@ -89,6 +89,7 @@ class VllmEngine:
             self._log.info("warmed_up", answer=said)
         gc.freeze()  # a million objects that stay: not to be looked through again and again
         gc.enable()
+        heap.into_huge_pages()
         self._was_well = True
 
     def sleep(self) -> None:

@@ -26,10 +26,12 @@ def register() -> None:
         joined()
     elif not _is_main():
         process.die_with_parent(_PARENT)
-    from engine_shim.vllm_engine import versions
+    from engine_shim.vllm_engine import heap, versions
     from engine_shim.vllm_engine.loader import GmsLoader
 
     versions.register_loader(LOAD_FORMAT, GmsLoader)
+    if has_joined():
+        heap.into_huge_pages()  # by now nearly all is loaded
 
 
 @functools.cache
