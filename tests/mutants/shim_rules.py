@@ -494,6 +494,75 @@ _DEVICE = (
     ),
 )
 
+NURSERY = "engine_shim/nursery.py"
+
+
+def _kept(name: str, without: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(
+        f"nursery-{name}",
+        without,
+        tuple((NURSERY, text, instead) for text, instead in edits),
+        tests=("tests/engine/test_nursery_rules.py",),
+        in_process=True,
+    )
+
+
+_NURSERY = (
+    _kept(
+        "pauses",
+        "a child of failover up is started again after longer and longer pauses",
+        ("PAUSES_S[min(child.failures, len(PAUSES_S)) - 1]", "0.0"),
+    ),
+    _kept(
+        "steady",
+        "having run for a while makes a failure the first again",
+        ("1 if now >= child.started_at + STEADY_S else child.failures + 1", "child.failures + 1"),
+    ),
+    _kept(
+        "hopeless",
+        "one that fails at its first start ends the whole",
+        ("        if code == 64 or (soon and code > 0):\n", "        if code == 64:\n"),
+    ),
+    _kept(
+        "called-wrongly",
+        "one that was called wrongly, too",
+        ("        if code == 64 or (soon and code > 0):\n", "        if soon and code > 0:\n"),
+    ),
+    _kept(
+        "killed-at-first", "one that was killed at its first start is started again", ("(soon and code > 0)", "soon")
+    ),
+    _kept("only-the-first-start", "a later failure ends nothing", ("child.starts == 1 and now", "now")),
+    _kept(
+        "soon",
+        "nor does one that ran for a while",
+        ("soon = child.starts == 1 and now < child.started_at + FIRST_WORDS_S", "soon = child.starts == 1"),
+    ),
+    _kept("stopping", "told to end, nobody is started again", ("        if self._stopping:\n            return\n", "")),
+    _kept(
+        "stopping-for-good",
+        "nor who waited for his pause",
+        ("        for child in self.children:\n            child.start_at = _NEVER\n", ""),
+    ),
+    _kept(
+        "tell",
+        "only who lives is told",
+        (
+            "            if child.pid:\n                os.kill(child.pid, number)\n",
+            "            os.kill(child.pid or 1, number)\n",
+        ),
+    ),
+    _kept(
+        "armed",
+        "children die with failover up",
+        ('"-m", "engine_shim.armed", str(os.getpid()), *child.command)', '"-m", *child.command)'),
+    ),
+    _kept(
+        "names",
+        "each line has its speaker in front",
+        ("            self._say(child.name, line", '            self._say("", line'),
+    ),
+)
+
 _MOVED = {
     "weights-shared": "tests/engine/test_device_rules.py::test_asleep_the_weights_are_not_mapped",
     "weights-read-only": "tests/engine/test_device_rules.py::test_weights_are_read_only",
@@ -501,5 +570,6 @@ _MOVED = {
 }
 
 SHELLS_OF_THE_ENGINE = tuple(
-    replace(mutant, tests=(_MOVED[mutant.name],)) if mutant.name in _MOVED else mutant for mutant in (*_SHIM, *_DEVICE)
+    replace(mutant, tests=(_MOVED[mutant.name],)) if mutant.name in _MOVED else mutant
+    for mutant in (*_SHIM, *_DEVICE, *_NURSERY)
 )
