@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,12 @@ def house() -> Iterator[House]:
     yield from _house()
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["tp1", "tp2"])
+def _apart(ranks: int) -> Any:
+    """Two processors have a pair each (--dist loadgroup): most of a start is one process loading."""
+    return pytest.param(ranks, id=f"tp{ranks}", marks=pytest.mark.xdist_group(f"tp{ranks}"))
+
+
+@pytest.fixture(scope="module", params=[_apart(1), _apart(2)])
 def unborn(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
     """A pair for all tests of a module. The first of them may start it its own way."""
     for house in _house():
