@@ -13,6 +13,7 @@ passed, or skipped; 1 something failed; 64 wrong usage.
 
 import contextlib
 import importlib.metadata
+import importlib.util
 import json
 import platform
 import subprocess
@@ -107,6 +108,8 @@ def _engine(out: Path, about: dict[str, Any], part: str, device: str, emulated: 
             report |= {name: earlier[name] for name in plan.PARTS if name in earlier}
     if emulated:
         result: dict[str, Any] = {"skipped": "an emulated GPU computes nothing"}
+    elif missing := [name for name in plan.NEEDED if importlib.util.find_spec(name) is None]:
+        result = {"skipped": f"{', '.join(missing)} isn't there: install it, or put it into PYTHONPATH"}
     elif left_s < plan.LEAST_S:
         result = {"skipped": f"no time was left: call it again with --parts {part}"}
     else:

@@ -10,16 +10,19 @@ from typing import Any
 
 from engine_shim.vllm_engine import budget
 from engine_shim.vllm_engine.budget import GIB, MIB, Device, DoesNotFit
-from gms.pack import SLAB_BYTES
 
 PARTS = ("memory", "pair", "wake")
 SIZES_GIB = (8, 32, 64)
+SLAB_BYTES = 1 * GIB
+"""That of `gms.pack`, which needs msgspec; the checks of memory do without."""
 KV_BYTES = 4 * GIB
 """The same beside all weights, so that only the weights differ."""
 RESERVE = 4 * GIB
 """Of an engine, guessed before one has measured it."""
 VOCABULARY = 320
 """That of the tokenizer (`tests/vllm/tiny_model.py`)."""
+NEEDED = ("msgspec", "torch", "vllm")
+"""By the engine's parts."""
 LEAST_S = 90
 """A part that has less time than this isn't begun."""
 _ITEM = 2  # bfloat16

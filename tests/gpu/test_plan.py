@@ -10,6 +10,7 @@ import pytest
 
 from bench.pair import PHASES, Takeover
 from engine_shim.vllm_engine.budget import GIB, MIB
+from gms.pack import SLAB_BYTES
 from sidecar.logs import Log
 from tests.gpu import engine, plan
 
@@ -96,6 +97,20 @@ def test_without_torch_vllm_or_a_gpu_it_says_what_is_missing(monkeypatch: pytest
     assert "torch isn't there" in engine.why_not("GPU-x")
 
 
+def test_the_checks_of_memory_need_nothing_but_what_they_ask_and_the_engines_parts_say_what_they_miss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.gpu import __main__ as main
+
+    assert plan.SLAB_BYTES == SLAB_BYTES
+    words = [sys.executable, "-S", "-c", "import tests.gpu.__main__"]  # -S: without what is installed
+    subprocess.run(words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
+    monkeypatch.setattr(plan, "NEEDED", ("msgspec", "nobody_has_this"))
+    assert main._engine(tmp_path, {"device": "GPU-x"}, "wake", "GPU-x", False, 500)
+    report = json.loads((tmp_path / "engine.json").read_text())
+    assert report["wake"]["skipped"].startswith("nobody_has_this isn't there")
+
+
 def test_a_later_call_adds_to_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.gpu import __main__ as main
 
@@ -104,6 +119,7 @@ def test_a_later_call_adds_to_what_was_measured(tmp_path: Path, monkeypatch: pyt
         "wake": {"passed": False, "why": "it broke"},
     }
     monkeypatch.setattr(main, "_run", lambda command, timeout_s: answers[command[3]])
+    monkeypatch.setattr(plan, "NEEDED", ())
     about: dict[str, Any] = {"device": "GPU-x"}
     assert main._engine(tmp_path, about, "pair", "GPU-x", False, 500)
     assert not main._engine(tmp_path, about, "wake", "GPU-x", False, 500)
