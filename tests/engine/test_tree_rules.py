@@ -182,6 +182,7 @@ def shelf(tmp_path: Path) -> Iterator[Shelf]:
         shelf = Shelf(Path(directory), tmp_path / "a.leftovers")
         yield shelf
         shelf.leftovers.remove()
+        shelf.leftovers._directory = tmp_path  # its thread outlives the other one
         for fd in shelf.kept:
             os.close(fd)
 
