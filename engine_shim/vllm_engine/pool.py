@@ -9,7 +9,7 @@ expects.
 What this file may not do: know vLLM or torch (`kv.py` makes tensors of the addresses).
 """
 
-from gms.client import Handle, Memory
+from gms.memory import Handle, Memory
 
 PIECES = 256
 """So many mappings of the scratch make up a range, at most: the kernel's mappings are counted, and a driver's take

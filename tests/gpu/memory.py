@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from engine_shim.vllm_engine.pool import KvPool
 from gms.memory import DeviceError, Handle, OutOfMemory
 from gms.memory.cuda import CudaMemory, devices
 from tools.vmm_refcount.contents import contents
@@ -290,6 +291,42 @@ def costs(uuid: str) -> Figures:
     return {name: {"median": statistics.median(times[1:]), "first": times[0]} for name, times in seen.items()}
 
 
+def a_kv_cache(uuid: str) -> Figures:
+    """One piece mapped over and over, then memory of its own at the same addresses; twice. What each step takes."""
+    memory = CudaMemory(uuid)
+    touch = contents(uuid)
+    memory.release(memory.create(memory.granularity))
+    size = min(memory.free() // 2, 64 << 30) // memory.granularity * memory.granularity
+    pool = KvPool(memory, pieces=1024)
+    figures: Figures = {"bytes": size}
+
+    def timed(name: str, do: Callable[[], Any]) -> Any:
+        started = time.perf_counter()
+        value = do()
+        figures[name] = time.perf_counter() - started
+        return value
+
+    warm = mapped(memory, memory.create(memory.granularity), memory.granularity)  # the context is there from now on
+    touch.poke(warm, b"x")
+    before = memory.free()
+    address = timed("into_scratch_s", lambda: pool.allocate(size))
+    figures["scratch_bytes"] = pool.scratch
+    expect(about(before - memory.free(), pool.scratch), f"scratch of {pool.scratch} cost {before - memory.free()}")
+    last = address + size - 4
+    touch.poke(last, b"last")
+    expect(touch.peek(last, 4) == b"last", "what was written into scratch isn't read there again")
+    for turn in ("first", "second"):
+        timed(f"{turn}_sleep_s", pool.sleep)
+        eventually(lambda: about(memory.free(), before), "asleep, a KV cache still has memory")
+        timed(f"{turn}_wake_s", pool.wake)
+        expect(pool.addresses == [address], "a KV cache moved")
+        expect(about(before - memory.free(), size), f"awake, {size} bytes cost {before - memory.free()}")
+        expect(touch.peek(last, 4) == b"\0" * 4, "a KV cache doesn't begin as zeros")
+        touch.poke(last, b"last")
+    memory.close()
+    return figures
+
+
 CHECKS: dict[str, Callable[[str], Figures]] = {
     check.__name__: check
     for check in (
@@ -301,6 +338,7 @@ CHECKS: dict[str, Callable[[str], Figures]] = {
         descriptors_look_like,
         mappings,
         read_only,
+        a_kv_cache,
         costs,
     )
 }

@@ -103,7 +103,7 @@ def test_the_checks_of_memory_need_nothing_but_what_they_ask_and_the_engines_par
     from tests.gpu import __main__ as main
 
     assert plan.SLAB_BYTES == SLAB_BYTES
-    words = [sys.executable, "-S", "-c", "import tests.gpu.__main__"]  # -S: without what is installed
+    words = [sys.executable, "-S", "-c", "import tests.gpu.__main__, tests.gpu.memory"]  # -S: without what is installed
     subprocess.run(words, cwd=ROOT, env={"PYTHONPATH": str(ROOT)}, check=True, timeout=60)
     monkeypatch.setattr(plan, "NEEDED", ("msgspec", "nobody_has_this"))
     assert main._engine(tmp_path, {"device": "GPU-x"}, "wake", "GPU-x", False, 500)
