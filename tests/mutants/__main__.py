@@ -39,6 +39,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "tests")
+DEADLINE_S = 10.0
+"""How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
 BATCH = 25
 """Mutants that one process tries, one after the other."""
 
@@ -126,10 +128,11 @@ def _simulate(mutant: Mutant, first: int, root: Path) -> tuple[str, str]:
     return (str(found["after"]) if found["after"] else "", found["what"].partition(": ")[2])
 
 
-def _pytest(where: Path, *words: str) -> subprocess.CompletedProcess[str]:
+def _pytest(where: Path, *words: str, deadline_s: float = 60) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "pytest_timeout", "-p", "no:cacheprovider", *words]
     # Without the plugins that none of these tests needs: loading them takes longer than most of the tests.
     environment = {**os.environ, "PYTHONPATH": str(where), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    environment["FAILOVER_CHAOS_DEADLINE_S"] = f"{deadline_s:g}"
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -138,7 +141,7 @@ def _test(mutant: Mutant, root: Path) -> tuple[str, str]:
         copied(root, Path(scratch))
         for path, source in mutated(mutant, root).items():
             (Path(scratch) / path).write_text(source)
-        ended = _pytest(Path(scratch), "-x", *mutant.tests)
+        ended = _pytest(Path(scratch), "-x", *mutant.tests, deadline_s=DEADLINE_S)
     return _read(mutant, ended.returncode, ended.stdout + ended.stderr)
 
 
@@ -189,7 +192,7 @@ def _in_process(names: list[str]) -> int:
 
 def _batch(mutants: list[Mutant], root: Path) -> list[tuple[Mutant, str, str]]:
     command = [sys.executable, "-m", "tests.mutants", "--in-process", ",".join(mutant.name for mutant in mutants)]
-    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "FAILOVER_CHAOS_DEADLINE_S": "20"}
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "FAILOVER_CHAOS_DEADLINE_S": f"{DEADLINE_S:g}"}
     ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise SystemExit(f"mutants in one process: {ended.stderr.strip()}")

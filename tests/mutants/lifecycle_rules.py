@@ -444,9 +444,14 @@ _AGAIN = (
         "no-way-round-the-pause",
         "6: a pause after failures isn't cut short",
         (
-            " and not self.back_off_s:\n            self.restart_at = self._now",
-            ":\n            self.restart_at = self._now",
+            " and not self.back_off_s:\n            self.restart_at = min(self.restart_at, ",
+            ":\n            self.restart_at = min(self.restart_at - self.back_off_s, ",
         ),
+    ),
+    _rule(
+        "first-answers",
+        "6: the successor's first answers have the processors",
+        ("self._now + FIRST_ANSWERS_S)", "self._now)"),
     ),
     _rule(
         "exit-mode",
