@@ -50,6 +50,8 @@ LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
 HANDOFF_S = 0.25
 """Unless the successor serves before: a start that takes a processor meanwhile shows in everybody's handoff."""
+FIRST_ANSWERS_S = 0.1
+"""So long the successor that has just said where it serves is left alone, too: whoever waited asks it now."""
 STUCK_S = 10.0
 """So long nothing of a killed tree should be left."""
 LATE_BEATS = 3
@@ -384,7 +386,7 @@ class Lifecycle:
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         self.redundant = event.redundant
         if self.tree is Tree.NONE and event.serves and event.holder != self.name and not self.back_off_s:
-            self.restart_at = self._now
+            self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
         self._lock = event
         if self.state is State.STANDBY:
             self._mind_lock(event)

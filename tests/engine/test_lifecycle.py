@@ -4,7 +4,16 @@ import pytest
 
 from engine_shim import events as e
 from engine_shim.events import Restart, State
-from engine_shim.lifecycle import BACK_OFF_MOST_S, DRAIN_MARGIN_S, HANDOFF_S, STEADY_S, STEPS, UNWELL_S, Tree
+from engine_shim.lifecycle import (
+    BACK_OFF_MOST_S,
+    DRAIN_MARGIN_S,
+    FIRST_ANSWERS_S,
+    HANDOFF_S,
+    STEADY_S,
+    STEPS,
+    UNWELL_S,
+    Tree,
+)
 from tests.engine.bench import CONN, MAIN, WORKER, Bench, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
@@ -312,6 +321,8 @@ def test_one_that_held_the_lock_leaves_its_successor_the_processors(state: State
         bench.feed(e.LockSeen(bench.machine.name, serves=True))
         assert "Start" not in kinds(bench.said)
         bench.feed(e.LockSeen("engine-b.1", serves=serves))
+        assert "Start" not in kinds(bench.said)
+        bench.wait(FIRST_ANSWERS_S)
         assert ("Start" in kinds(bench.said)) is serves
         bench.wait(HANDOFF_S)
         assert "Start" in kinds(bench.said)

@@ -443,10 +443,7 @@ _AGAIN = (
     _rule(
         "no-way-round-the-pause",
         "6: a pause after failures isn't cut short",
-        (
-            " and not self.back_off_s:\n            self.restart_at = min(self.restart_at, ",
-            ":\n            self.restart_at = min(self.restart_at - self.back_off_s, ",
-        ),
+        (" and event.holder != self.name and not self.back_off_s:", " and event.holder != self.name:"),
     ),
     _rule(
         "first-answers",
