@@ -477,7 +477,7 @@ _DEVICE = (
     ),
     _rule(
         ENGINE,
-        "endpoint-only-in-serve",
+        "endpoint-mode",
         "the endpoint is its user's alone",
         "test_the_endpoint_is_there_only_once_it_serves",
         ("self._door.open()", "self._door.open(0o666)"),
