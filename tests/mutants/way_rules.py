@@ -39,7 +39,7 @@ _ALL = (
     _rule(
         "waits-before-the-permit",
         "it waits for others before it asks for the permit",
-        ("        if isinstance(engine, Patient):\n            engine.await_others()\n", ""),
+        ("                engine.await_others()\n", "                pass\n"),
         (
             '            with self._timed("init"):\n',
             '            engine.await_others()\n            with self._timed("init"):\n',
@@ -48,7 +48,7 @@ _ALL = (
     _rule(
         "waits-for-others",
         "a shadow waits for its weights",
-        ("            engine.await_others()\n", "            pass\n"),
+        ("                engine.await_others()\n", "                pass\n"),
     ),
     _rule(
         "sleeps",
@@ -365,7 +365,7 @@ _ALL = (
     _rule(
         "failure-ends",
         "whatever fails ends it with an exit code that says so",
-        ("        _last_words(why)\n        os._exit(1)\n", "        _last_words(why)\n        os._exit(0)\n"),
+        ("        _tell(why)\n        os._exit(1)\n", "        _tell(why)\n        os._exit(0)\n"),
     ),
     _rule(
         "cannot-run",
