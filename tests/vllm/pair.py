@@ -242,6 +242,7 @@ class Pair:
         if self.census:
             return
         self.whole()
+        until(lambda: self.count() == self.count(), "all connections of the last change are made, or closed")
         self.census, self.counted_resident, self.turns = self.count(), self.resident(), 0
 
     def count(self) -> dict[str, int]:
@@ -255,7 +256,7 @@ class Pair:
         found["files"] = len([name for _, _, names in os.walk(house.run_dir) for name in names])
         found["files outside"] = len(self._outside())
         memory = self.memory()
-        found["device"] = memory.free()
+        found["device"] = memory.capacity() - memory.free()
         memory.close()
         return found
 
