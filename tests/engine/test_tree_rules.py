@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -62,7 +63,25 @@ def test_a_child_hears_all_signals_whatever_its_parent_did_with_them(tmp_path: P
 # -- tree: find, kill, collect -----------------------------------------------------------------------------------------
 
 
-def test_a_kill_of_the_group_and_of_each_that_was_found_reaches_all_and_the_dead_are_taken_away() -> None:
+def alone(story: Callable[[], None], said: Path) -> None:
+    """In a process that has no other children: `collect` takes all that there are."""
+    child = os.fork()
+    if child == 0:
+        try:
+            story()
+        except BaseException:
+            said.write_text(traceback.format_exc())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not said.exists(), said.read_text()
+
+
+def test_a_kill_of_the_group_and_of_each_that_was_found_reaches_all_and_the_dead_are_taken_away(tmp_path: Path) -> None:
+    alone(kill_and_collect, tmp_path / "said")
+
+
+def kill_and_collect() -> None:
     environment = dict(os.environ)
     family = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); {FOREVER}"
     before = set(tree.descendants(os.getpid()))
@@ -96,7 +115,11 @@ def test_children_of_a_thread_that_lives_on_are_found() -> None:
         os.waitpid(child, 0)
 
 
-def test_exit_codes_are_collected() -> None:
+def test_exit_codes_are_collected(tmp_path: Path) -> None:
+    alone(collect_a_code, tmp_path / "said")
+
+
+def collect_a_code() -> None:
     pid = tree.start((sys.executable, "-c", "raise SystemExit(64)"), dict(os.environ))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert tree.collect() == ({pid: 64}, False)
