@@ -29,7 +29,7 @@ test: $(venv) ## all tests that need no root
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
 # run beside each other.
 test-vllm: $(vllm) ## what needs torch, and the scenarios on vLLM itself, on the CPU
-	FAILOVER_CHAOS_DEADLINE_S=240 .venv-vllm/bin/python -m pytest -n 2 --dist loadgroup -m "torch or vllm" tests
+	FAILOVER_CHAOS_DEADLINE_S=240 .venv-vllm/bin/python -m pytest -n 2 --dist loadgroup -m "torch or vllm" -k "$(ONLY)" tests
 
 bench-vllm: $(vllm) ## kill -> first token with vLLM on the CPU, and its cold start
 	@.venv-vllm/bin/python -m bench --only vllm-main
