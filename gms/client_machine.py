@@ -272,8 +272,9 @@ class ClientMachine:
         if self._sealed is not None and there != (self._sealed.generation, self._sealed.hash):
             self._lose("the server went away before the commit was on disk")
         self._returned = self.kept is None and self._sealed is None
-        now = (0, "") if message.recovering else there
-        self._out.append(Changed(*now))
+        ours = self.kept is not None and (self.kept.generation, self.kept.hash) == there
+        # What a new server waits for, and is about to get from here, has not gone meanwhile.
+        self._out.append(Changed(*(there if ours or not message.recovering else (0, ""))))
 
     def _problem(self, why: str) -> None:
         """We said something that this server won't have. The connection ends; what it was about is over."""
@@ -383,7 +384,7 @@ class ClientMachine:
         self._awaiting, self._returned = Awaiting.NONE, True
         if self._sealed is not None:
             self._committed()
-        if self.kept is not None:  # a welcome by a server that waits for it said that there is none
+        if self.kept is not None:  # of a commit: the welcome of a server that waited for it said that there is none
             self._out.append(Changed(self.kept.generation, self.kept.hash))
 
     def _not_taken_back(self, why: str) -> None:

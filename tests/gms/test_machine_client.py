@@ -138,6 +138,17 @@ def test_a_reader_reads_on_while_its_server_is_away_and_says_so_when_it_is_back(
     assert not [effect for effect in program.told[told:] if not isinstance(effect, quiet)], "nobody noticed"
 
 
+def test_to_a_sleeper_what_a_new_server_waits_for_has_not_gone_and_what_others_have_is_not_there_yet() -> None:
+    """Else it says of itself that it can't wake, and is passed over if the other is killed at that moment."""
+    for name, seen in ((HASH, c.Changed(5, HASH)), ("f" * len(HASH), c.Changed(0, ""))):
+        program = Program()
+        program.sleeps()
+        program.feed(c.Disconnected())
+        program.later(1.0)
+        program.comes_in(5, name, recovering=True)
+        assert program.last(c.Changed) == seen
+
+
 def test_what_it_brings_back_comes_in_batches() -> None:
     program = Program(batch=1)
     program.sleeps()
