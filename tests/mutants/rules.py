@@ -380,6 +380,7 @@ _ALL = (
 )
 
 RARE = (
+    "said-again",
     "claims",
     "outcast",
     "told-to-end",
