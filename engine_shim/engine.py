@@ -32,6 +32,10 @@ class CannotServe(Exception):
     """Nobody can listen there: a person's mistake, or a port that somebody else has. Tried again like any failure."""
 
 
+class WorkerFailed(Exception):
+    """Another of the engine's processes is gone, or said that it can't. Why, its own log tells."""
+
+
 @dataclass(frozen=True)
 class Health:
     queued: int

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from engine_shim import engines, places, presence
 from engine_shim import messages as m
-from engine_shim.engine import CannotServe, Engine, Listen, Patient
+from engine_shim.engine import CannotServe, Engine, Listen, Patient, WorkerFailed
 from engine_shim.engines import CantRun, Setting
 from lockserver import client
 from lockserver.client import LockClient
@@ -230,7 +230,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
             shim.say(m.Failing(why=why))
-        if not isinstance(error, client.LockError | CannotServe | KeyboardInterrupt):
+        if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
             traceback.print_exc()
         _tell(why)
         os._exit(1)

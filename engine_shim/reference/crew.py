@@ -18,6 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
+from engine_shim.engine import WorkerFailed
 from engine_shim.engines import CantRun
 from engine_shim.reference.model import Floats
 from engine_shim.reference.options import Options
@@ -28,10 +29,6 @@ T = TypeVar("T")
 _LENGTHS = struct.Struct(">II")
 _WELL_TIMEOUT_S = 2.0
 _STOP_TIMEOUT_S = 2.0
-
-
-class WorkerFailed(Exception):
-    """A worker process is gone, or said that it can't."""
 
 
 class Ask(msgspec.Struct):

@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 
 import engine_shim.reference  # noqa: F401 (first: it says how many threads numpy may have)
@@ -74,6 +75,8 @@ def serve(sock: socket.socket) -> None:
             except (OSError, EOFError):
                 raise
             except Exception as error:  # whatever it is: the main process is told, and ends
+                if not isinstance(error, CantRun):
+                    traceback.print_exc()  # the main process doesn't: where it waited is no help
                 say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CantRun)))
     except (OSError, EOFError):
         return  # the main process is gone, or wants no more

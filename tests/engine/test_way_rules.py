@@ -15,10 +15,11 @@ import pytest
 
 from engine_shim import engines, presence, run
 from engine_shim import messages as m
-from engine_shim.engine import Health, Listen
+from engine_shim.engine import CannotServe, Health, Listen, WorkerFailed
 from engine_shim.engines import CantRun
 from engine_shim.presence import PresenceError
 from lockserver import client
+from lockserver.client import LockError
 from sidecar.settings import EX_USAGE
 
 TOKEN = 17
@@ -424,6 +425,22 @@ def test_whatever_fails_on_the_way_is_said_to_the_shim_and_the_end(
 ) -> None:
     assert ran(book, monkeypatch, live=error)[-2:] == ["live", "exit 1"]
     assert book.failing.startswith(f"failed in init: {type(error).__name__}")
+
+
+@pytest.mark.parametrize(
+    ("error", "shown"),
+    [(RuntimeError("x"), True), (WorkerFailed("gone"), False), (CannotServe("taken"), False), (LockError("no"), False)],
+)
+def test_a_trace_is_shown_only_of_what_went_wrong_in_this_process(
+    book: Notebook,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: Exception,
+    shown: bool,
+) -> None:
+    ran(book, monkeypatch, live=error)
+    said = capsys.readouterr().err
+    assert ("Traceback" in said) is shown and f"failed in init: {type(error).__name__}" in said
 
 
 @pytest.mark.parametrize(

@@ -363,6 +363,11 @@ _ALL = (
         ),
     ),
     _rule(
+        "trace-elsewhere",
+        "what went wrong in another process is no trace of this one",
+        ("CannotServe | WorkerFailed | KeyboardInterrupt", "CannotServe | KeyboardInterrupt"),
+    ),
+    _rule(
         "failure-ends",
         "whatever fails ends it with an exit code that says so",
         ("        _tell(why)\n        os._exit(1)\n", "        _tell(why)\n        os._exit(0)\n"),

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from engine_shim.reference.crew import WorkerFailed
+from engine_shim.engine import WorkerFailed
 from engine_shim.reference.engine import ReferenceEngine
 from engine_shim.reference.store import OtherWeights
 from gms.client import NotInTime
