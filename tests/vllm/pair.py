@@ -15,6 +15,7 @@ from gms import onlooker as weights
 from gms.memory.host import HostMemory
 from gms.messages import AskStatus, Status
 from lockserver.onlooker import Onlooker
+from sidecar.onlooker import OnlookerError
 from sidecar.rendezvous import address_of
 from tests.engine.house import DEADLINE_S, House, Process, Shim, until
 from tests.engine.kinds import Kind
@@ -230,10 +231,21 @@ class Pair:
         """The last rank's device."""
         return HostMemory(str(self.ranks - 1), self.house.devices)
 
+    def of_weights(self) -> Status | None:
+        """What the last rank's GMS says."""
+        try:
+            with weights.Onlooker(self.house.run_dir, f"host:{self.ranks - 1}") as onlooker:
+                return onlooker.ask(AskStatus(), Status)
+        except OnlookerError:
+            return None
+
     def somebody_waits_for_weights(self) -> bool:
-        """At the last rank's GMS."""
-        with weights.Onlooker(self.house.run_dir, f"host:{self.ranks - 1}") as onlooker:
-            return any(client.doing == "waiting" for client in onlooker.ask(AskStatus(), Status).clients)
+        said = self.of_weights()
+        return said is not None and any(client.doing == "waiting" for client in said.clients)
+
+    def somebody_waits_for_room_to_write(self) -> bool:
+        said = self.of_weights()
+        return said is not None and said.state == "RW" and bool(said.waiting_for)
 
     # -- what there is ---------------------------------------------------------------------------------------------
 

@@ -28,23 +28,31 @@ def device_process(pair: Pair) -> str:
     return "worker" if pair.ranks > 1 else "core"
 
 
-def test_servers_crash_in_init_one_side_starts_slowly_and_the_active_is_killed_while_the_other_initialises(
+def test_servers_crash_while_weights_are_written_and_in_init_and_the_active_is_killed_while_the_other_initialises(
     unborn: Pair,
 ) -> None:
-    """Comes first: this is how the pair is started."""
+    """Comes first: this is how the pair is started. And one side starts slowly."""
     if unborn.shims:
         pytest.skip("the pair runs already")
     house = unborn.house
     unborn.servers()
+    until(lambda: unborn.of_weights() is not None, "GMS is there")
+    memory = unborn.memory()
+    hog = memory.create(memory.free())
     held = unborn.hold("a", "start")
     a, b = unborn.shim("a"), unborn.shim("b")
     unborn.shims = (a, b)
+    until(unborn.somebody_waits_for_room_to_write, "the primary is in the middle of writing")
+    house.restart("gms", unborn.kind)
+    memory.release(hog)
+    memory.close()
+    a.until("Init", starts=2)
     unborn.reaches(a, "start")
     house.restart("lock", unborn.kind)
     house.restart("gms", unborn.kind)
     held_too = unborn.hold("b", "start")
     held.unlink()
-    a.until("Active", ready=True, starts=1)
+    a.until("Active", ready=True, starts=2)
     unborn.answers_as_ever()
     unborn.reaches(b, "start")
     assert b.state()["state"] == "Init" and not b.state()["ready"] and not house.endpoints("b")
@@ -52,7 +60,7 @@ def test_servers_crash_in_init_one_side_starts_slowly_and_the_active_is_killed_w
     held_too.unlink()
     b.until("Active", ready=True, starts=1)
     unborn.settles(b, a)
-    assert (a.state()["deaths"], b.state()["deaths"]) == (1, 0)
+    assert (a.state()["deaths"], b.state()["deaths"]) == (2, 0)
 
 
 def test_the_lock_server_is_killed_and_nobody_notices(pair: Pair) -> None:
@@ -115,6 +123,32 @@ def test_sigterm_an_engine_that_serves_finishes_its_answers_and_the_other_takes_
     assert pair.tokens(400) == whole
     pair.settles(standby, pair.again(active))
     pair.begin_to_count()
+
+
+def test_a_switchover_finishes_the_answers_first_and_the_one_that_served_comes_back_as_standby(pair: Pair) -> None:
+    active, standby = pair.whole()
+    before = deaths(pair)
+    whole = pair.tokens(400)
+    answer = ask(pair.house.endpoint(), 400)
+    asked_for = Program(
+        pair.house, "switchover", "lockserver.lockctl", "--run-dir", str(pair.house.run_dir), "switchover"
+    )
+    pair.house.add(asked_for)
+    assert answer.tokens() == whole
+    assert asked_for.code() == 0, asked_for.said()
+    standby.until("Active", ready=True)
+    pair.settles(standby, active)
+    assert standby.state()["deaths"] == before[standby.engine_id]
+
+
+def test_a_standby_that_is_stopped_is_not_ready_and_is_started_again(pair: Pair) -> None:
+    active, standby = pair.whole()
+    url, starts = pair.house.endpoint(), standby.state()["starts"]
+    standby.main().signal(signal.SIGSTOP)
+    standby.until("Standby", ready=False)
+    standby.until("Init", starts=starts + 1)
+    pair.settles(active, standby)
+    assert pair.house.endpoint() == url
 
 
 @pytest.mark.parametrize("which", ["main", "core", "worker", "group"])
