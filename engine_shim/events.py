@@ -79,6 +79,7 @@ class Phase(msgspec.Struct, frozen=True):
 
 class Failing(msgspec.Struct, frozen=True):
     why: str
+    hopeless: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):

@@ -27,8 +27,9 @@ The rules:
     processors to its successor, for a moment. With `exit`: the shim ends instead.
  7. Told to end: an engine that serves drains, within `drain_s`; any other has nothing to lose, and is killed. Told
     again, it is killed. Nobody waits then for anything but our own processes: the next start has rule 1.
- 8. An engine that says in Init that starting it again changes nothing (exit code 64: wrong arguments, weights of
-    another model) isn't started again: that takes a person. The shim ends with the same code.
+ 8. An engine of which a process says in Init that starting it again changes nothing (wrong arguments, weights of
+    another model), or that ends in Init with exit code 64, isn't started again: that takes a person. The shim ends with
+    this code.
 """
 
 import math
@@ -106,7 +107,7 @@ class Lifecycle:
         self._exit_code: int | None = None
         self._ended_in = State.INIT
         """In which state the last tree ended."""
-        self._failing = ""
+        self._failing, self._hopeless = "", False
         self._beat_at = self._progress_at = 0.0
         self._steps = -1
         self._unwell_since = math.inf
@@ -210,7 +211,8 @@ class Lifecycle:
         self.processes, self.main = set(), None
         self.well, self.unwell_why, self.queued = True, "", 0
         self._unwell_since = math.inf
-        self._steps, self._failing = -1, ""
+        self._steps = -1
+        self._failing, self._hopeless = "", False
         self._behind, self._fencing_at = False, None
         if self.state is State.INIT:
             self.since, self.since_wall = self._now, self._wall
@@ -232,6 +234,8 @@ class Lifecycle:
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
         self._terminate_by = math.inf
         self._ended_in = self.state
+        if self._hopeless and self.state is State.INIT:
+            self._exit_code = EX_USAGE
         self._move(State.DEAD)
         self._await_end()
 
@@ -299,7 +303,9 @@ class Lifecycle:
             self._end(event.why)
 
     def _on_failing(self, event: e.Failing) -> None:
-        self._failing = event.why
+        """Whoever says it first knows the cause; for the others it is that he has gone."""
+        self._failing = self._failing or event.why
+        self._hopeless = self._hopeless or event.hopeless
 
     # -- what the tree says ----------------------------------------------------------------------------------------
 

@@ -13,7 +13,8 @@ from sidecar.frames import Message
 
 PROTOCOL = 1
 
-Text = Annotated[str, msgspec.Meta(max_length=2000)]
+TEXT_MOST = 2000
+Text = Annotated[str, msgspec.Meta(max_length=TEXT_MOST)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -59,9 +60,11 @@ class Phase(Message, frozen=True):
 
 
 class Failing(Message, frozen=True):
-    """The main process, in its last moment: why it ends."""
+    """Any process of the tree, in its last moment: why it ends."""
 
     why: Text
+    hopeless: bool = False
+    """Another start would end in the same way: that takes a person."""
 
 
 class AskState(Message, frozen=True):

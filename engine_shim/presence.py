@@ -48,6 +48,9 @@ class Shim:
         except PeerTooSlow:
             return
 
+    def failing(self, why: str, *, hopeless: bool = False) -> None:
+        self.say(m.Failing(why=why[: m.TEXT_MOST], hopeless=hopeless))
+
     def phase(self, name: str, spent_s: float) -> None:
         self.say(m.Phase(name=name, seconds=spent_s))
 

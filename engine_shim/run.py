@@ -27,7 +27,6 @@ from lockserver import client
 from lockserver.client import LockClient
 from sidecar.settings import EX_USAGE, Parser, name, seconds
 
-TEXT_MOST = 1500
 HINT_AFTER_S = 3.0
 
 
@@ -146,7 +145,7 @@ class Main:
             self.orders.put(Order("drained"))
 
     def _on_lost(self, why: str) -> NoReturn:
-        self.shim.say(m.Failing(why=f"lock lost: {why}"[:TEXT_MOST]))
+        self.shim.failing(f"lock lost: {why}")
         client.end_process(why)
 
     def _beat(self) -> None:
@@ -176,7 +175,7 @@ class Main:
         except Exception as error:
             return m.Beat(well=False, why=_said(error))
         well = not health.detail
-        return m.Beat(well=well, why=health.detail[:TEXT_MOST], queued=health.queued, steps=health.steps)
+        return m.Beat(well=well, why=health.detail[: m.TEXT_MOST], queued=health.queued, steps=health.steps)
 
 
 @contextmanager
@@ -192,7 +191,7 @@ def _hint(why: str) -> Iterator[None]:
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:TEXT_MOST]
+    return f"{type(error).__name__}: {error}"[: m.TEXT_MOST]
 
 
 def parser() -> Parser:
@@ -222,14 +221,14 @@ def run(argv: list[str] | None = None) -> NoReturn:
         os._exit(EX_USAGE)  # the engine's parser has said what was wrong with its arguments
     except (CantRun, presence.PresenceError) as error:
         if shim is not None:
-            shim.say(m.Failing(why=str(error)[:TEXT_MOST]))
+            shim.failing(str(error), hopeless=isinstance(error, CantRun))
         _tell(str(error))
         os._exit(EX_USAGE if isinstance(error, CantRun) else 1)
     except BaseException as error:
         state = main.state if main is not None else "init"
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
-            shim.say(m.Failing(why=why))
+            shim.failing(why)
         if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
             traceback.print_exc()
         _tell(why)

@@ -226,7 +226,7 @@ class Shim(Shell):
         close_all(descriptors)
         if isinstance(message, m.AskState):
             self.callers.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
-        elif self._members.get(conn, (0, False))[1]:
+        elif self._members.get(conn, (0, False))[1] or (isinstance(message, m.Failing) and conn in self._members):
             self.feed(_event(message))
         else:
             self.callers.complain(conn, f"{type(message).__name__} is for the main process of an engine")
@@ -293,7 +293,7 @@ def _event(message: m.ToShim) -> e.Event:
     if isinstance(message, m.Phase):
         return e.Phase(message.name, message.seconds)
     assert isinstance(message, m.Failing)
-    return e.Failing(message.why)
+    return e.Failing(message.why, message.hopeless)
 
 
 def command(options: Any) -> tuple[str, ...]:

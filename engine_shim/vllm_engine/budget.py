@@ -15,6 +15,8 @@ What this file may not do: ask a device anything.
 
 from dataclasses import dataclass
 
+from engine_shim.engines import CantRun
+
 MIB = 1 << 20
 GIB = 1 << 30
 RESERVE_VARIABLE = "FAILOVER_VLLM_RESERVE"
@@ -27,7 +29,7 @@ STEP = 256 * MIB
 ENGINES = 2
 
 
-class DoesNotFit(Exception):
+class DoesNotFit(CantRun):
     """What a person has asked for is more than the device has; the text has the figures and what to change."""
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from vllm.v1.worker.gpu_worker import Worker
 
+from engine_shim.engines import CantRun
 from engine_shim.vllm_engine import budget
 from engine_shim.vllm_engine.home import Home, home_of
-from engine_shim.vllm_engine.napping import Napping
+from engine_shim.vllm_engine.napping import Napping, step
 from engine_shim.vllm_engine.pool import KvPool
 from gms.torch_views import torch_device
 from sidecar.logs import Log
@@ -28,7 +29,7 @@ _ANY = 1 << 44
 """A size of KV cache that vLLM is told where none was chosen. Told one, it doesn't look at what is free."""
 
 
-class OtherDevice(Exception):
+class OtherDevice(CantRun):
     """The weights of this rank are to be on another GPU than the one that vLLM gave it."""
 
 
@@ -41,6 +42,7 @@ class CudaWorker(Napping, Worker):
     def _home(self) -> Home:
         return home_of(self.vllm_config.load_config.model_loader_extra_config)
 
+    @step
     def init_device(self) -> None:
         super().init_device()
         wanted = self._home.devices[self.vllm_config.parallel_config.rank]
@@ -56,6 +58,7 @@ class CudaWorker(Napping, Worker):
             self._pool = KvPool(self._weights.memory, _PIECES)
         return self._pool
 
+    @step
     def determine_available_memory(self) -> int:
         """What may be the KV cache's. Raises DoesNotFit."""
         cache, home, weights = self.vllm_config.cache_config, self._home, self._weights
@@ -74,6 +77,7 @@ class CudaWorker(Napping, Worker):
         size = budget.cache_bytes(device, sum(weights.reader.sizes), self._reserve, given)
         return size - for_other_things
 
+    @step
     def compile_or_warm_up_model(self) -> Any:
         """Compiles, captures graphs: with the KV cache in scratch, whatever the other engine has of the device."""
         done = super().compile_or_warm_up_model()

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
+from engine_shim.engines import CantRun
 from engine_shim.vllm_engine import versions
 from engine_shim.vllm_engine.home import home_of
 from engine_shim.vllm_engine.weights import Weights
@@ -36,7 +37,7 @@ _HOST = torch.device("cpu")
 """As the target of vLLM's post-processing: it moves nothing to a device then."""
 
 
-class CannotShare(Exception):
+class CannotShare(CantRun):
     """A model whose weights can't be in GMS; the text says why."""
 
 

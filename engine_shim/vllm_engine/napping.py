@@ -7,11 +7,14 @@ asleep it has neither them nor a KV cache.
 What this file may not do: decide when, or import a worker class of vLLM's.
 """
 
+import functools
 import os
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from engine_shim.engines import CantRun
 from engine_shim.vllm_engine import plugin, scratch, versions
 from engine_shim.vllm_engine.home import home_of
 from engine_shim.vllm_engine.kv import Allocating
@@ -19,13 +22,34 @@ from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.pool import KvPool
 from engine_shim.vllm_engine.weights import Weights
 
+P = ParamSpec("P")
+T = TypeVar("T")
+Step = Callable[Concatenate[Any, P], T]
+
 
 class NotOfATree(Exception):
     """This process isn't known to the lock server, so nobody would wait for its end."""
 
 
-class UnknownCache(Exception):
+class UnknownCache(CantRun):
     """vLLM did not allocate its KV cache where it was to."""
+
+
+def step(method: Step[P, T]) -> Step[P, T]:
+    """One of a worker's start. vLLM says of its failure that some process failed; so what takes a person to put right
+    is told to the shim from here.
+    """
+
+    @functools.wraps(method)
+    def taken(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(self, *args, **kwargs)
+        except CantRun as error:
+            if plugin.has_joined():
+                plugin.joined().shim.failing(str(error), hopeless=True)
+            raise
+
+    return taken
 
 
 class Napping:
@@ -46,15 +70,21 @@ class Napping:
         self._asleep = False
         self._times: dict[str, float] = {}
 
+    @step
     def init_device(self) -> None:
         home = home_of(self.vllm_config.load_config.model_loader_extra_config)
         scratch.remember(home.directory, home.engine_id, self.distributed_init_method)
         super().init_device()  # type: ignore[misc]
 
+    @step
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+
     @property
     def _weights(self) -> Weights:
         return weights_of(self.model_runner.get_model())
 
+    @step
     def initialize_from_config(self, kv_cache_config: Any) -> None:
         super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
         outside = [at for at in versions.cache_addresses(self.model_runner) if not self._kv.holds(at)]

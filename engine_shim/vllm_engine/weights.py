@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
+from engine_shim.engines import CantRun
 from engine_shim.vllm_engine.home import Home
 from gms import torch as modules
 from gms.client import GmsClient, Memory, Reader, Writer, open_memory
@@ -18,7 +19,7 @@ ON_HOST_KEY = "vllm-on-host"
 """Names of tensors that were in the host's memory, and not on the device, before they were published."""
 
 
-class OtherWeights(Exception):
+class OtherWeights(CantRun):
     """GMS has the weights of another model, or of another vLLM."""
 
 

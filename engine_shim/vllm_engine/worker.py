@@ -5,7 +5,7 @@ What this file may not do: know a GPU (`cuda_worker.py`).
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from engine_shim.vllm_engine.napping import Napping, UnknownCache
+from engine_shim.vllm_engine.napping import Napping, UnknownCache, step
 
 _RESERVE_BYTES = 16 << 20
 _RESERVE_PART = 32
@@ -13,6 +13,7 @@ _RESERVE_PART = 32
 
 
 class HostWorker(Napping, CPUWorker):
+    @step
     def determine_available_memory(self) -> int:
         """Unless it is given, the KV cache's size comes from totals: what happens to be free at the moment depends on
         whether the other engine is awake.

@@ -183,6 +183,30 @@ def test_exit_code_64_counts_though_a_worker_was_seen_to_end_first_and_the_reaso
     assert bench.said[-1] == e.Exit(64, "other weights")
 
 
+def test_a_worker_that_says_that_no_start_can_help_is_believed_in_init_and_it_is_the_reason() -> None:
+    """What its main process says of it afterwards is that some process failed."""
+    bench = at(State.INIT)
+    bench.feed(e.Failing("other weights", hopeless=True))
+    bench.feed(e.Failing("failed in init: some process failed"))
+    bench.feed(e.Died(WORKER))
+    bench.feed(e.Ended(-9))
+    bench.gone()
+    assert bench.said[-1] == e.Exit(64, "other weights")
+
+
+def test_what_no_start_could_help_in_init_means_nothing_later_on() -> None:
+    bench = at(State.STANDBY)
+    bench.feed(e.Failing("other weights", hopeless=True))
+    bench.feed(e.Died(WORKER))
+    bench.gone()
+    bench.wait(HANDOFF_S)
+    assert kinds(bench.said)[-1] == "Start"
+    bench.register()
+    bench.feed(e.Died(WORKER))
+    bench.gone()
+    assert not any(isinstance(effect, e.Exit) for effect in bench.said), "nor for the next start"
+
+
 def test_exit_code_64_of_an_engine_that_a_person_has_ended_is_no_mistake() -> None:
     bench = at(State.INIT)
     bench.feed(e.Terminate())

@@ -159,6 +159,15 @@ def test_the_exit_code_of_an_engine_that_was_called_wrongly_is_its_shims(house: 
     assert Bare(house, "os._exit(64)").code() == 64
 
 
+def test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_ends(house: House) -> None:
+    worker = "from engine_shim import presence; line = presence._register(main=False); " + (
+        "line.failing('other weights', hopeless=True)"
+    )
+    shim = Bare(house, f"child({worker!r}); forever()")
+    assert shim.code() == 64
+    assert 'why="other weights"' in shim.said()
+
+
 def test_only_the_main_process_says_steps(house: House) -> None:
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     shim.told("main")
@@ -168,6 +177,9 @@ def test_only_the_main_process_says_steps(house: House) -> None:
     assert isinstance(worker.hello(), m.Welcome)
     worker.say(m.Step(to="standby"))
     assert isinstance(worker.heard(), m.Problem)
+    another = Line(house)
+    another.say(m.Failing(why="it isn't mine", hopeless=True))
+    assert isinstance(another.heard(), m.Problem)
     assert shim.state()["state"] == "Init" and shim.state()["deaths"] == 0
 
 

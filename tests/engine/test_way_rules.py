@@ -39,7 +39,7 @@ class Notebook:
         self.beats: list[m.Beat] = []
         self.then: dict[str, Any] = {}
         """Line -> what happens when it is written."""
-        self.failing = ""
+        self.failing, self.hopeless = "", False
         self.readiness: list[bool] = []
 
     def note(self, line: str) -> None:
@@ -89,13 +89,14 @@ class Shim:
     def say(self, message: Any) -> None:
         if isinstance(message, m.Beat):
             self.book.beats.append(message)
-        elif isinstance(message, m.Failing):
-            self.book.failing = message.why
         elif isinstance(message, m.Tree):
             self.book.note(f"tree {message.name}")
         else:
             assert isinstance(message, m.Step)
             self.book.note(f"{message.to} {message.token or ''} {message.url}".strip())
+
+    def failing(self, why: str, *, hopeless: bool = False) -> None:
+        self.book.failing, self.book.hopeless = why, hopeless
 
     def phase(self, name: str, spent_s: float) -> None:
         assert spent_s >= 0
@@ -456,3 +457,4 @@ def test_its_exit_code_says_whether_another_start_could_help(
     book: Notebook, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException, code: int
 ) -> None:
     assert ran(book, monkeypatch, **{step: error})[-1] == f"exit {code}"
+    assert book.hopeless is isinstance(error, CantRun)

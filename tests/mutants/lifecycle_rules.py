@@ -143,7 +143,7 @@ _AS_A_WHOLE = (
     _rule(
         "last-words-of-the-last",
         "2: and not what an earlier one said",
-        ('        self._steps, self._failing = -1, ""\n', "        self._steps = -1\n"),
+        ("        self._steps = -1\n        self._failing, self", "        self._steps = -1\n        _, self"),
     ),
     _rule(
         "dead-serves-nowhere",
@@ -556,6 +556,29 @@ _CALLED_WRONGLY = (
         "exit-64",
         "8: an engine that was called wrongly isn't started again",
         ("self._exit_code, self.why = EX_USAGE, self._failing or why", "pass"),
+    ),
+    _rule(
+        "hopeless",
+        "8: nor one of which a process says that no start can help",
+        ("if self._hopeless and self.state is State.INIT:", "if False:"),
+    ),
+    _rule(
+        "hopeless-in-init",
+        "8: which means nothing later on",
+        ("if self._hopeless and self.state is State.INIT:", "if self._hopeless:"),
+    ),
+    _rule(
+        "hopeless-once",
+        "8: nor for the next start",
+        (
+            '        self._steps = -1\n        self._failing, self._hopeless = "", False\n',
+            '        self._steps = -1\n        self._failing = ""\n',
+        ),
+    ),
+    _rule(
+        "first-words",
+        "8: who says it first knows the cause",
+        ("        self._failing = self._failing or event.why\n", "        self._failing = event.why\n"),
     ),
     _rule(
         "exit-64-in-init",

@@ -28,6 +28,7 @@ _WHOLE = "test_whatever_an_engine_has_started_ends_with_it_and_only_then_comes_t
 _WHO = "test_the_engine_knows_who_it_is_and_signals_go_to_it"
 _HELLO = "test_one_hello_of_this_protocol_for_this_start_and_one_main_process"
 _ONLY_MAIN = "test_only_the_main_process_says_steps"
+_FAILS = "test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_ends"
 _LEFT = "test_what_a_killed_engine_leaves_is_gone_before_the_next"
 _ANY = "test_the_end_of_any_registered_process_is_seen_and_is_the_end_of_all"
 _KILLED = "test_a_shim_that_is_killed_takes_its_engine_with_it_and_leaves_no_core"
@@ -115,7 +116,24 @@ _SHIM = (
         "shim-only-main-speaks",
         "steps are the main process's",
         _ONLY_MAIN,
-        ("        elif self._members.get(conn, (0, False))[1]:\n", "        elif conn in self._members:\n"),
+        (
+            "        elif self._members.get(conn, (0, False))[1] or (isinstance(message, m.Failing) and conn",
+            "        elif (conn",
+        ),
+    ),
+    _rule(
+        SHIM,
+        "shim-anybody-fails",
+        "but why it fails anybody of the tree may say",
+        _FAILS,
+        ("(isinstance(message, m.Failing) and conn in self._members)", "False"),
+    ),
+    _rule(
+        SHIM,
+        "shim-no-stranger-fails",
+        "and nobody else",
+        _ONLY_MAIN,
+        ("(isinstance(message, m.Failing) and conn in self._members)", "isinstance(message, m.Failing)"),
     ),
     _rule(
         SHIM,
@@ -123,8 +141,8 @@ _SHIM = (
         "and no stranger's",
         _ONLY_MAIN,
         (
-            "        elif self._members.get(conn, (0, False))[1]:\n",
-            "        elif self._members.get(conn, (0, True))[1]:\n",
+            "        elif self._members.get(conn, (0, False))[1] or",
+            "        elif self._members.get(conn, (0, True))[1] or",
         ),
     ),
     _rule(

@@ -261,7 +261,7 @@ _ALL = (
     _rule(
         "lost-says-so",
         "and says so",
-        ('        self.shim.say(m.Failing(why=f"lock lost', '        0 and self.shim.say(m.Failing(why=f"lock lost'),
+        ('        self.shim.failing(f"lock lost', '        0 and self.shim.failing(f"lock lost'),
     ),
     _rule(
         "on-lost",
@@ -358,7 +358,7 @@ _ALL = (
         "fails-aloud",
         "why it ends is said to the shim",
         (
-            '        why = f"failed in {state}: {_said(error)}"\n        if shim is not None:\n            shim.say(m.Failing(why=why))\n',
+            '        why = f"failed in {state}: {_said(error)}"\n        if shim is not None:\n            shim.failing(why)\n',
             '        why = f"failed in {state}: {_said(error)}"\n',
         ),
     ),
@@ -376,6 +376,11 @@ _ALL = (
         "cannot-run",
         "64 is what another start can't help",
         ("os._exit(EX_USAGE if isinstance(error, CantRun) else 1)", "os._exit(1)"),
+    ),
+    _rule(
+        "cannot-run-is-said",
+        "and it is said so",
+        ("hopeless=isinstance(error, CantRun)", "hopeless=False"),
     ),
     _rule(
         "presence-is-tried-again",
