@@ -233,6 +233,8 @@ class Recovery:
                 self._put_down(other.returning)
         self.turn.calm("window")
         self.turn.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
+        # Who came meanwhile, and has nothing to bring back, was told that there is none.
+        machine.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)
 
     def _put_down(self, returning: Returning) -> None:
         """What has been handed back so far is of no use any more."""

@@ -17,6 +17,9 @@ from typing import Any, TypeVar
 
 from engine_shim import places, status, tree
 from engine_shim.leftovers import Leftovers
+from gms.messages import AskStatus
+from gms.messages import Status as Weights
+from gms.onlooker import Onlooker as GmsOnlooker
 from lockserver.messages import Status
 from lockserver.onlooker import Onlooker, OnlookerError
 from sidecar import peers
@@ -250,6 +253,14 @@ class House:
         try:
             with Onlooker(self.run_dir) as onlooker:
                 return next(onlooker.watch())
+        except OnlookerError:
+            return None
+
+    def weights(self, device: str = "host:0") -> Weights | None:
+        """What GMS says."""
+        try:
+            with GmsOnlooker(self.run_dir, device) as onlooker:
+                return onlooker.ask(AskStatus(), Weights)
         except OnlookerError:
             return None
 

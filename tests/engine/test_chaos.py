@@ -61,10 +61,12 @@ class Pair:
         self.ended[shim.engine_id] = name
 
     def _signal(self, what: str, shim: Shim) -> bool:
-        """False: it is being started anew at this moment, and there is nobody."""
+        """False: it is being started anew at this moment, and there is nobody; or nobody whose stop would be noticed,
+        because a start has two hours.
+        """
         with contextlib.suppress(AssertionError, ProcessLookupError):
             victims: list[Process] = shim.workers() if what == "worker" else [shim.main()]
-            if not victims:
+            if not victims or (what == "stopped main" and shim.state()["state"] == "Init"):
                 return False
             if what == "group":
                 os.killpg(victims[0].pid, signal.SIGKILL)

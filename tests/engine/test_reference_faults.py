@@ -97,6 +97,25 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
     settled(house, REFERENCE, active, standby)
 
 
+def test_a_shadow_that_waits_for_weights_is_told_when_they_are_handed_back(house: House) -> None:
+    """GMS is new and has none yet, because the one who has them is slow to bring them back."""
+    house.start_lock(*REFERENCE.lock)
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a")
+    a.until("Active", ready=True)
+    house.answers_as_ever(REFERENCE)
+    a.main().signal(signal.SIGSTOP)
+    a.workers()[0].signal(signal.SIGSTOP)
+    house.restart("gms", REFERENCE)
+    until(lambda: (s := house.weights()) is not None and s.state == "RECOVERING", "GMS waits for its layout")
+    b = house.shim(REFERENCE, "b")
+    until(lambda: (s := house.weights()) is not None and any(x.engine_id == "b" for x in s.clients), "b waits, too")
+    a.main().signal(signal.SIGCONT)
+    a.workers()[0].signal(signal.SIGCONT)
+    settled(house, REFERENCE, a, b)
+    assert (a.state()["deaths"], b.state()["deaths"]) == (0, 0)
+
+
 def longer(shim: Shim, than_s: float) -> bool:
     return bool(shim.state()["for_s"] > than_s)
 

@@ -417,6 +417,19 @@ def test_what_is_handed_back_stands_again_with_its_number_and_its_hash() -> None
     assert opened(house.heard(2, m.Opened)[0]).layout == document(10, 20)
 
 
+def test_who_has_come_before_the_layout_was_back_is_told_that_it_is_there() -> None:
+    """He was welcomed by a server that had none: a shadow that waits for weights would wait for ever."""
+    house = crashed(10)
+    before = house.record
+    assert house.hello(7).recovering
+    house.hello(1)
+    house.says(1, hand_back(house), memory_of(house))
+    assert house.heard(7, m.Changed) == [m.Changed(generation=before.generation, hash=before.hash)]
+    house.hello(2)
+    house.says(2, hand_back(house))
+    assert len(house.heard(7, m.Changed)) <= 1, "once"
+
+
 def test_a_reader_that_comes_back_is_a_reader_at_once() -> None:
     house = crashed(10)
     house.hello(9)

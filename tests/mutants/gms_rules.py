@@ -338,6 +338,17 @@ _ALL = (
         ),
     ),
     Mutant(
+        "gms-handed-back-is-told",
+        "that a layout is back is told to those who came before it was",
+        (
+            (
+                RECOVERY,
+                "        machine.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)\n",
+                "",
+            ),
+        ),
+    ),
+    Mutant(
         "gms-client-lost",
         "a writer whose server is gone has lost its work",
         (

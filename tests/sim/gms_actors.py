@@ -15,7 +15,7 @@ from gms import client_events as c
 from gms import events as e
 from gms import messages as m
 from gms import record
-from gms.client_machine import ClientMachine
+from gms.client_machine import ClientMachine, Link
 from gms.machine import Machine
 from tests.sim.events import Event
 from tests.sim.openfiles import Allocation, Connection
@@ -268,6 +268,11 @@ class SimReader:
             return False
         file = self.process.descriptors.get(self.fd)
         return isinstance(file, Connection) and not file.ended
+
+    @property
+    def welcome(self) -> bool:
+        """And has let it in."""
+        return self.connected and self.machine.link is Link.IN
 
     def feed(self, event: c.Event) -> None:
         self.pending.append(event)

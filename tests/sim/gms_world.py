@@ -12,6 +12,7 @@ what must hold.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
     the committed layout.
  8. Once the faults stop, everybody who waits gets an answer within a bound, and what can be read is read.
+ 9. And everybody who is connected knows which layout there is.
 
 A file that was spoiled on purpose excuses the loss of what stood in it, and a process that was stopped what happened
 while it was away.
@@ -71,6 +72,8 @@ class Engine:
     stale: bool = False
     was_stopped: bool = False
     asked_at: float = -1.0
+    told: int = 0
+    """Which layout there is, as far as it was told."""
 
     def __post_init__(self) -> None:
         self.role = ("primary", "shadow", "deployer", "shadow")[self.number]
@@ -86,7 +89,7 @@ class Engine:
         process = self.process = world.kernel.spawn(f"{self.role}-{self.number}")
         self.mapped, self.reads, self.bound, self.writes, self.made = [], 0, "", (), 0
         self.wakes = self.stale = self.was_stopped = False
-        self.asked_at = -1.0
+        self.asked_at, self.told = -1.0, 0
         client = self.client = SimReader(world, process, f"{self.role}-{self.number}", lambda effect: self._on(effect))
         pidfd = world.shim.pidfd_open(process.pid)
         world.shim.on_death(pidfd, self._ended)
@@ -135,8 +138,11 @@ class Engine:
         elif isinstance(effect, c.Made):
             self.made, self.asked_at = self.made + 1, -1.0
             process.after(rng.random() * 0.05, self._make)
+        elif isinstance(effect, c.Changed):
+            self.told = effect.generation
         elif isinstance(effect, c.Done):
             world.grants, self.asked_at = world.grants + 1, -1.0
+            self.told = effect.generation
             self.bound = effect.hash
             self._read(effect.generation)
         elif isinstance(effect, c.No):
@@ -653,6 +659,10 @@ class GmsWorld:
             late_s = self.kernel.now - engine.asked_at
             if engine.alive and engine.asked_at >= 0 and late_s > WAKE_S + 1.0:
                 self.fail(f"{engine.process} has waited for {late_s:.1f} s")
+        there = machine.committed.generation if machine.committed is not None else 0
+        for engine in self.engines:
+            if engine.alive and engine.client.welcome and engine.told != there:
+                self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
         if machine.committed is None and machine.draft is None:
             self.fail(f"nothing is committed {CALM_S} s after the faults, and nobody writes")
         if self.kernel.files.disk_errno == 0 and self.on_disk() != machine.truth():

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim.vllm_engine import scratch
-from gms import onlooker as weights
 from gms.memory.host import HostMemory
-from gms.messages import AskStatus, Status
+from gms.messages import Status as Weights
 from lockserver.onlooker import Onlooker
-from sidecar.onlooker import OnlookerError
 from sidecar.rendezvous import address_of
 from tests.engine.house import DEADLINE_S, House, Process, Shim, until
 from tests.engine.kinds import Kind
@@ -231,20 +229,16 @@ class Pair:
         """The last rank's device."""
         return HostMemory(str(self.ranks - 1), self.house.devices)
 
-    def of_weights(self) -> Status | None:
+    def weights(self) -> Weights | None:
         """What the last rank's GMS says."""
-        try:
-            with weights.Onlooker(self.house.run_dir, f"host:{self.ranks - 1}") as onlooker:
-                return onlooker.ask(AskStatus(), Status)
-        except OnlookerError:
-            return None
+        return self.house.weights(f"host:{self.ranks - 1}")
 
     def somebody_waits_for_weights(self) -> bool:
-        said = self.of_weights()
+        said = self.weights()
         return said is not None and any(client.doing == "waiting" for client in said.clients)
 
     def somebody_waits_for_room_to_write(self) -> bool:
-        said = self.of_weights()
+        said = self.weights()
         return said is not None and said.state == "RW" and bool(said.waiting_for)
 
     # -- what there is ---------------------------------------------------------------------------------------------
@@ -289,8 +283,15 @@ class Pair:
                 with open(f"/proc/{process.pid}/maps") as maps:
                     lines = [line.rpartition(" ")[2].strip() for line in maps if " /dev/shm/" in line]
                     found |= {line for line in lines if Path(line).parent == Path("/dev/shm")}
-            found.update((scratch.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split())
+            found.update(self.elsewhere(shim))
         return found
+
+    def elsewhere(self, shim: Shim) -> list[str]:
+        """The files by which its ranks find each other. vLLM 0.26 has none: its ranks find each other by an address."""
+        try:
+            return (scratch.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split()
+        except FileNotFoundError:
+            return []
 
 
 def _resident(pid: int) -> int:
