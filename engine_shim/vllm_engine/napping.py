@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from engine_shim.engines import CantRun
 from engine_shim.vllm_engine import plugin, scratch, versions
@@ -24,7 +24,6 @@ from engine_shim.vllm_engine.weights import Weights
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Step = Callable[Concatenate[Any, P], T]
 
 
 class NotOfATree(Exception):
@@ -35,15 +34,15 @@ class UnknownCache(CantRun):
     """vLLM did not allocate its KV cache where it was to."""
 
 
-def step(method: Step[P, T]) -> Step[P, T]:
+def step(method: Callable[P, T]) -> Callable[P, T]:
     """One of a worker's start. vLLM says of its failure that some process failed; so what takes a person to put right
     is told to the shim from here.
     """
 
     @functools.wraps(method)
-    def taken(self: Any, *args: P.args, **kwargs: P.kwargs) -> T:
+    def taken(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            return method(self, *args, **kwargs)
+            return method(*args, **kwargs)
         except CantRun as error:
             if plugin.has_joined():
                 plugin.joined().shim.failing(str(error), hopeless=True)
