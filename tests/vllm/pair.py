@@ -73,10 +73,12 @@ class Answer:
 
     def tokens(self) -> list[int]:
         found: list[int] = []
-        for piece in self.pieces():
+        pieces = list(self.pieces())
+        for piece in pieces:
             for choice in piece["choices"]:
                 found += choice.get("token_ids") or []
         self.connection.close()
+        assert found, f"no tokens came, but {pieces}"
         return found
 
 
@@ -160,8 +162,10 @@ class Pair:
         try:
             return until(self._settled, "one serves and the other is ready") or self.both
         except AssertionError as error:
-            said = "\n".join(f"{shim.engine_id}: {shim.state()}\n{shim.said()[-3000:]}" for shim in self.shims)
-            raise AssertionError(f"{error}\n{said}") from None
+            raise AssertionError(f"{error}\n{self._said()}") from None
+
+    def _said(self) -> str:
+        return "\n".join(f"{shim.engine_id}: {shim.state()}\n{shim.said()[-3000:]}" for shim in self.shims)
 
     @property
     def both(self) -> tuple[Shim, Shim]:
@@ -186,9 +190,12 @@ class Pair:
         self.litter |= self._outside()
 
     def answers_as_ever(self) -> None:
-        tokens = self.tokens()
+        try:
+            tokens = self.tokens()
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self._said()}") from None
         self.expected = self.expected or tokens
-        assert tokens == self.expected and len(tokens) > 1
+        assert tokens == self.expected, f"{tokens}; before: {self.expected}\n{self._said()}"
 
     def tokens(self, count: int = 24) -> list[int]:
         return ask(self.house.endpoint(), count).tokens()
