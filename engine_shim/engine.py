@@ -59,8 +59,10 @@ class Engine(Protocol):
         """Device -> bytes that must be free for `wake`. Known after `start`."""
         ...
 
-    def well(self) -> bool:
-        """Asleep: could it wake now? Its processes live, its weights are there. Quick."""
+    def well(self, fresh: bool = True) -> bool:
+        """Asleep: could it wake now? Its processes live, its weights are there. Quick. Not `fresh`, about every second
+        while it waits: what was found a while ago will do, where to ask costs something.
+        """
         ...
 
     def wake(self) -> None:

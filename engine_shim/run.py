@@ -164,7 +164,7 @@ class Main:
 
     def _look_asleep(self) -> m.Beat:
         try:
-            well = self.engine.well()
+            well = self.engine.well(fresh=False)
         except Exception as error:  # whatever it is: an engine whose check fails isn't well
             return m.Beat(well=False, why=_said(error))
         return m.Beat(well=well, why="" if well else "its own check says no")

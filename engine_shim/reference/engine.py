@@ -104,7 +104,7 @@ class ReferenceEngine:
     def needs(self) -> dict[str, int]:
         return dict(self._needs)
 
-    def well(self) -> bool:
+    def well(self, fresh: bool = True) -> bool:
         return self._crew is not None and self._crew.well()
 
     def wake(self) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import gc
+import math
 import socket
 import threading
 import time
@@ -20,7 +21,7 @@ from typing import Any, TypeVar
 
 from engine_shim.engine import Health, Listen
 from engine_shim.engines import Setting
-from engine_shim.vllm_engine import heap, options, versions
+from engine_shim.vllm_engine import heap, options, scratch, versions
 from engine_shim.vllm_engine.endpoint import Endpoint
 from gms.client import GmsClient, NotInTime
 from sidecar.logs import Log
@@ -28,6 +29,7 @@ from sidecar.rendezvous import Doorway
 
 T = TypeVar("T")
 _WELL_TIMEOUT_S = 2.0
+_ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _WARM_UP_TOKENS = 2
 
@@ -52,6 +54,7 @@ class VllmEngine:
         self._steps = 0
         self._asking = threading.Lock()
         self._was_well = False
+        self._asked_at = -math.inf
 
     # -- the way ---------------------------------------------------------------------------------------------------
 
@@ -98,14 +101,20 @@ class VllmEngine:
     def needs(self) -> dict[str, int]:
         return dict(self._needs)
 
-    def well(self) -> bool:
-        """The workers are asked. While they are being asked already, or are busy, it is as it was."""
+    def well(self, fresh: bool = True) -> bool:
+        """The workers are asked. While they are being asked already, or are busy, it is as it was.
+
+        After every question vLLM's workers look out for the next one without a pause, for a second: a standby that is
+        asked every second would keep a processor per rank busy. Weights that are gone leave a mark, and need no asking.
+        """
         client = self._client
-        if client is None or client.errored:
+        if client is None or client.errored or scratch.marked(self._home.directory, self._home.engine_id):
             return False
-        if not self._asking.acquire(blocking=False):
+        recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
+        if (recent and not fresh) or not self._asking.acquire(blocking=False):
             return self._was_well
         try:
+            self._asked_at = time.monotonic()
             self._was_well = all(self._run(client.collective_rpc("failover_well"), _WELL_TIMEOUT_S))
         except concurrent.futures.TimeoutError:
             self._was_well = False

@@ -1,9 +1,10 @@
 """A directory of the engine's own, for what vLLM leaves lying about when it is killed: sockets between its processes,
-and the file by which its ranks find each other. The engine's next start clears it: by then, the shim has seen to it
-that nothing of the last one lives.
+and the file by which its ranks find each other; and for what its ranks have to say. The engine's next start clears it:
+by then, the shim has seen to it that nothing of the last one lives.
 
     DIR/engine/<engine_id>.vllm/             sockets
     DIR/engine/<engine_id>.vllm/elsewhere    paths of files that are somewhere else, a line each
+    DIR/engine/<engine_id>.vllm/unwell.RANK  there while the weights of this rank are not to be had
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from pathlib import Path
 from engine_shim import places
 
 _ELSEWHERE = "elsewhere"
+_UNWELL = "unwell."
 _PREFIX = "vllm_dist_"
 SOCKET_VARIABLE = "VLLM_RPC_BASE_PATH"
 _SOCKET_MOST = 107
@@ -45,3 +47,18 @@ def remember(run_dir: Path, engine_id: str, address: str) -> None:
     if address.startswith("file://"):
         with open(directory(run_dir, engine_id) / _ELSEWHERE, "a", encoding="utf-8") as file:
             file.write(address.removeprefix("file://") + "\n")
+
+
+def mark(run_dir: Path, engine_id: str, rank: int, *, well: bool) -> None:
+    """In a worker. A mark that can't be made is missed until somebody asks."""
+    here = directory(run_dir, engine_id) / f"{_UNWELL}{rank}"
+    with contextlib.suppress(OSError):
+        if well:
+            here.unlink(missing_ok=True)
+        else:
+            here.touch()
+
+
+def marked(run_dir: Path, engine_id: str) -> bool:
+    """In the main process: some rank is not well."""
+    return any(directory(run_dir, engine_id).glob(f"{_UNWELL}*"))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 
 from engine_shim.engines import CantRun
+from engine_shim.vllm_engine import scratch
 from engine_shim.vllm_engine.home import Home
 from gms import torch as modules
 from gms.client import GmsClient, Memory, Reader, Writer, open_memory
@@ -27,6 +28,7 @@ class Weights:
     def __init__(self, home: Home, rank: int) -> None:
         """Touches the device. Blocks only in `get`."""
         self._home = home
+        self._rank = rank
         self.device = home.devices[rank]
         self.memory: Memory = open_memory(self.device)
         self._lost = ""
@@ -102,6 +104,12 @@ class Weights:
 
     def _on_change(self, generation: int, hash: str) -> None:
         self._there = hash
+        self._mark()
 
     def _on_lost(self, why: str) -> None:
         self._lost = why
+        self._mark()
+
+    def _mark(self) -> None:
+        if self._reader is not None:
+            scratch.mark(self._home.directory, self._home.engine_id, self._rank, well=self.well)

@@ -120,7 +120,7 @@ class Engine:
     def needs(self) -> dict[str, int]:
         return {"host:0": 3}
 
-    def well(self) -> bool:
+    def well(self, fresh: bool = True) -> bool:
         self.book.note("engine.well")
         return self.is_well
 

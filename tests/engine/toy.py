@@ -73,7 +73,7 @@ class Toy:
     def needs(self) -> dict[str, int]:
         return {}
 
-    def well(self) -> bool:
+    def well(self, fresh: bool = True) -> bool:
         return not self.fault("unwell")
 
     def wake(self) -> None:

@@ -317,8 +317,8 @@ _ALL = (
         "beat-asleep-fails",
         "a check that fails is an engine that isn't well",
         (
-            "            well = self.engine.well()\n        except Exception as error:",
-            "            well = self.engine.well()\n        except ZeroDivisionError as error:",
+            "            well = self.engine.well(fresh=False)\n        except Exception as error:",
+            "            well = self.engine.well(fresh=False)\n        except ZeroDivisionError as error:",
         ),
     ),
     _rule(

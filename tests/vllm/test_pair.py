@@ -21,6 +21,7 @@ from tests.engine.house import Process, Program, Shim, until
 from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, victim
 
 TURNS = 10
+SLEPT_S = 8
 
 
 def device_process(pair: Pair) -> str:
@@ -149,6 +150,16 @@ def test_a_standby_that_is_stopped_is_not_ready_and_is_started_again(pair: Pair)
     standby.until("Init", starts=starts + 1)
     pair.settles(active, standby)
     assert pair.house.endpoint() == url
+
+
+def test_an_engine_that_sleeps_leaves_the_processors_alone(pair: Pair) -> None:
+    """vLLM's workers look out for the next question without a pause, for a second after the last: it isn't asked at
+    every beat. At most once in this time: a second for each rank.
+    """
+    _, standby = pair.whole()
+    since, used = standby.state()["for_s"], processor_s(standby)
+    until(lambda: standby.state()["for_s"] > since + SLEPT_S, "it has slept for a while")
+    assert processor_s(standby) - used < SLEPT_S / 2
 
 
 @pytest.mark.parametrize("which", ["main", "core", "worker", "group"])
@@ -313,6 +324,15 @@ def test_weights_that_were_replaced_in_the_moment_when_nobody_reads_are_not_woke
     if pair.ranks == 1:
         until(lambda: all("has other weights" in shim.said() for shim in pair.shims), "they say what is the matter")
         assert not pair.house.endpoint()
+
+
+def processor_s(shim: Shim) -> float:
+    """What all processes of the engine have had of the processors."""
+    ticks = 0
+    for process in shim.tree():
+        fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def vllm_version() -> str:
