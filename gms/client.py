@@ -22,6 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
@@ -234,6 +235,8 @@ class GmsClient:
     # -- requests --------------------------------------------------------------------------------------------------
 
     def _want(self, want: c.Want) -> _Granted:
+        if self._shelf.memory is None:
+            memory_of(self.device)
         granted = self._ask(want)
         assert isinstance(granted, _Granted)
         return granted
@@ -381,10 +384,17 @@ class GmsClient:
 
 def open_memory(device: str) -> Memory:
     """The device's memory, as this process sees it: `host:NAME`, or a GPU by its UUID."""
+    return memory_of(device)()
+
+
+def memory_of(device: str) -> Callable[[], Memory]:
+    """Loads what opening it needs, before anything is asked for: a Ctrl-C in the middle of an import can get lost, and
+    whoever is let in to write must hear it.
+    """
     if device.startswith("host:"):
         from gms.memory.host import HostMemory
 
-        return HostMemory(device.removeprefix("host:"))
+        return partial(HostMemory, device.removeprefix("host:"))
     from gms.memory.cuda import CudaMemory
 
-    return CudaMemory(device)
+    return partial(CudaMemory, device)

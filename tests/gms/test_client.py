@@ -1,6 +1,8 @@
 """The client and a real server, in this process and that one."""
 
 import os
+import subprocess
+import sys
 import tempfile
 import zlib
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from gms.client import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
 from gms.errors import Asleep
 from gms.layout import Layout, Tensor
 from gms.mapped import Reader, Writer
-from tests.gms.live import MIB, House, ask, plain_layout, until
+from tests.gms.live import MIB, ROOT, House, ask, plain_layout, until
 
 
 @pytest.fixture
@@ -342,3 +344,25 @@ def test_closing_gives_everything_back(house: House) -> None:
     with pytest.raises(GmsError, match="closed"):
         client.read(1)
     until(lambda: house.status().state == "COMMITTED", "the server has it")
+
+
+LATE = """
+import sys
+from gms import client
+let_in = client.GmsClient._writer
+def noted(self, granted):
+    sys.before = set(sys.modules)
+    return let_in(self, granted)
+client.GmsClient._writer = noted
+with client.GmsClient(sys.argv[1], "host:0", "late") as writer:
+    writer.write(10).abort()
+print(*(name for name in set(sys.modules) - sys.before if not name.startswith("encodings")))
+"""
+
+
+def test_nothing_is_loaded_once_one_is_let_in_to_write(house: House) -> None:
+    """A Ctrl-C in the middle of an import can get lost, or end the program in another way."""
+    environment = {**os.environ, "FAILOVER_HOST_DEVICES": str(house.devices)}
+    command = [sys.executable, "-c", LATE, str(house.run_dir)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
