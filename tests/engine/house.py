@@ -28,6 +28,8 @@ from tests.engine.kinds import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
+LOOK_EVERY_S = DEADLINE_S / 4000
+"""Whoever waits for minutes looks less often: a hundred looks a second at two pairs took a third of two processors."""
 T = TypeVar("T")
 NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "tree": "", "url": ""}
 
@@ -37,7 +39,7 @@ def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T
     end = time.monotonic() + deadline_s
     while not (value := look()):
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
-        select.select([], [], [], 0.01)
+        select.select([], [], [], LOOK_EVERY_S)
     return value
 
 
