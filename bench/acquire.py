@@ -21,7 +21,7 @@ from bench.cast import Line, Player
 from bench.figures import Comparison
 from lockserver import messages as m
 from lockserver.client import LockClient
-from lockserver.onlooker import Onlooker
+from lockserver.observer import Observer
 from sidecar.durable import DurableFile
 
 WARM_UP = 3
@@ -57,19 +57,19 @@ def _one_of_each(line: Line, run_dir: Path, engine_id: str, *, floor_first: bool
     client = LockClient(run_dir, engine_id).start()
     with client.permit():
         pass
-    onlooker = Onlooker(run_dir)
-    stage.until(lambda: onlooker.ask(m.AskStatus(), m.Status).permits["init"].holder is None, "a permit given back")
+    observer = Observer(run_dir)
+    stage.until(lambda: observer.ask(m.AskStatus(), m.Status).permits["init"].holder is None, "a permit given back")
     file = DurableFile(run_dir, "floor")
     data = b"x" * RECORD_BYTES
 
     def floor() -> int:
         before = time.monotonic_ns()
         if echo:
-            onlooker.ask(m.Ping(), m.Pong)
+            observer.ask(m.Ping(), m.Pong)
         file.write(data)
         return time.monotonic_ns() - before
 
-    onlooker.ask(m.Ping(), m.Pong)
+    observer.ask(m.Ping(), m.Pong)
     file.write(data)
     floor_took = floor() if floor_first else 0
     before = time.monotonic_ns()

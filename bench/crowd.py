@@ -15,7 +15,7 @@ from bench import stage
 from bench.cast import Line, Player
 from lockserver import messages as m
 from lockserver.rundir import LIFE, connect
-from sidecar import peers, process
+from sidecar import peers, process_setup
 from sidecar.frames import Channel, Message, close_all
 from sidecar.lifelock import LifeLock
 
@@ -46,7 +46,7 @@ def _player(run_dir: Path, name: str, waiters: int, watchers: int) -> Player:
 
 
 def _wait_many(line: Line, run_dir: Path, name: str, waiters: int, watchers: int) -> None:
-    process.raise_descriptor_limit()
+    process_setup.raise_descriptor_limit()
     kept: list[Channel | LifeLock] = []
     for number in range(waiters):
         kept += _waiter(run_dir, f"{name}-{number}")

@@ -26,8 +26,8 @@ from typing import TypeVar
 
 from bench.stage import Broken
 from lockserver import messages as m
-from lockserver.onlooker import Onlooker, OnlookerError, ServerSilent
-from sidecar.rendezvous import address_of
+from lockserver.observer import Observer, ObserverError, ServerSilent
+from sidecar.sockets import address_of
 from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
 
@@ -184,9 +184,9 @@ class Pair:
         first, expected = self.ask()
         beside, old = first - asked, self.house.endpoint()
         time.sleep(REST_S)
-        with Onlooker(self.house.run_dir, self.deadline_s) as onlooker, _watched(members) as (poll, left):
-            onlooker.ask(m.Watch(), m.Status)
-            poll.register(onlooker.fileno(), select.POLLIN)
+        with Observer(self.house.run_dir, self.deadline_s) as observer, _watched(members) as (poll, left):
+            observer.ask(m.Watch(), m.Status)
+            poll.register(observer.fileno(), select.POLLIN)
             killed = dead = granted = time.monotonic_ns()
             url = ""
             strike()
@@ -200,8 +200,8 @@ class Pair:
                         dead = now
                         left.remove(fd)
                         poll.unregister(fd)
-                    elif fd == onlooker.fileno():
-                        holder = _latest(onlooker).holder
+                    elif fd == observer.fileno():
+                        holder = _latest(observer).holder
                         if holder is not None and holder.engine_id == standby.engine_id:
                             granted = granted if granted > killed else now
                             url = holder.endpoint or ""
@@ -239,7 +239,7 @@ def house(parent: Path, environment: dict[str, str] | None = None) -> Iterator[H
     here.environment.update(environment or {})
     try:
         yield here
-    except (AssertionError, OnlookerError) as error:  # the house's own words for what didn't come to pass
+    except (AssertionError, ObserverError) as error:  # the house's own words for what didn't come to pass
         raise Broken(str(error)) from None
     finally:
         shims = [program for program in here.programs if isinstance(program, Shim)]
@@ -259,11 +259,11 @@ def _watched(members: list[Process]) -> Iterator[tuple[select.poll, set[int]]]:
     yield poll, left
 
 
-def _latest(onlooker: Onlooker) -> m.Status:
-    status = onlooker.hear(m.Status, 0.0)
+def _latest(observer: Observer) -> m.Status:
+    status = observer.hear(m.Status, 0.0)
     with contextlib.suppress(ServerSilent):
         while True:  # what came with it
-            status = onlooker.hear(m.Status, 0.0)
+            status = observer.hear(m.Status, 0.0)
     return status
 
 

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from lockserver import messages as m
-from lockserver.onlooker import Onlooker
+from lockserver.observer import Observer
 from lockserver.rundir import LIFE, SOCKET, connect
 from sidecar.frames import Channel, close_all
-from sidecar.rendezvous import address_of
+from sidecar.sockets import address_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TMPFS = Path("/dev/shm")
@@ -60,15 +60,15 @@ def spawn(run_dir: Path, *flags: str) -> subprocess.Popen[bytes]:
 
 
 class LockServer:
-    """A real one, and an onlooker to tell when it is ready for the next round."""
+    """A real one, and an observer to tell when it is ready for the next round."""
 
-    def __init__(self, run_dir: Path, process: subprocess.Popen[bytes], onlooker: Onlooker) -> None:
+    def __init__(self, run_dir: Path, process: subprocess.Popen[bytes], observer: Observer) -> None:
         self.run_dir = run_dir
         self.process = process
-        self.onlooker = onlooker
+        self.observer = observer
 
     def status(self) -> m.Status:
-        return self.onlooker.ask(m.AskStatus(), m.Status)
+        return self.observer.ask(m.AskStatus(), m.Status)
 
     def until(self, done: Callable[[m.Status], bool], what: str) -> None:
         """Looks again and again: this is between the measurements, not in one."""
@@ -82,8 +82,8 @@ def lock_server(parent: Path) -> Iterator[LockServer]:
         process = spawn(run_dir)
         try:
             until(lambda: _listens(run_dir, process), "a lock server that listens")
-            with Onlooker(run_dir) as onlooker:
-                server = LockServer(run_dir, process, onlooker)
+            with Observer(run_dir) as observer:
+                server = LockServer(run_dir, process, observer)
                 server.until(lambda status: status.state == "FREE", "a free lock")
                 yield server
         finally:

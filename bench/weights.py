@@ -30,7 +30,7 @@ from gms.client import GmsClient, Layout, Reader, Tensor, Writer, pack
 from gms.memory import libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
-from gms.onlooker import Onlooker
+from gms.observer import Observer
 from gms.rundir import connect
 from gms.safetensors_file import compose
 from sidecar.frames import Channel
@@ -436,8 +436,8 @@ def measure_hand_back(place: Path, size: int, tensors: int, rounds: int) -> Iter
             stage.server.wait()
             stage.server = stage.start()
             ready = stage.ready()
-            with Onlooker(stage.run_dir, DEVICE, DEADLINE_S) as onlooker:
-                while onlooker.ask(m.AskStatus(), m.Status).state != "COMMITTED":
+            with Observer(stage.run_dir, DEVICE, DEADLINE_S) as observer:
+                while observer.ask(m.AskStatus(), m.Status).state != "COMMITTED":
                     if time.perf_counter() > ready + DEADLINE_S:
                         raise Broken("the layout was not handed back")
             times.append((time.perf_counter() - ready) * 1000)

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _play(lock_alone: bool) -> int:
     from demo.machine import CantPlay, NotSo
-    from sidecar.onlooker import OnlookerError
+    from sidecar.observer import ObserverError
 
     try:
         if lock_alone:
@@ -50,7 +50,7 @@ def _play(lock_alone: bool) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except (CantPlay, NotSo, OnlookerError, OSError) as error:
+    except (CantPlay, NotSo, ObserverError, OSError) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

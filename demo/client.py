@@ -18,7 +18,7 @@ from typing import Any, Self
 import h11
 
 from demo.machine import NotSo
-from sidecar.rendezvous import address_of
+from sidecar.sockets import address_of
 
 TIMEOUT_S = 30.0
 

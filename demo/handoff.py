@@ -1,6 +1,6 @@
 """The demo's second act: a kill -9 in the middle of an answer, and what shows of it from outside, in one loop.
 
-Watched are the killed process's pidfd, the client's stream, and what the lock server tells any onlooker. The demo takes
+Watched are the killed process's pidfd, the client's stream, and what the lock server tells any observer. The demo takes
 no part in the handoff; only the wake's own durations are told by the engine (its shim's `/state`).
 """
 
@@ -14,7 +14,7 @@ from demo.machine import NotSo
 from demo.pair import PATIENCE_S, Pair
 from demo.words import Seen
 from lockserver import messages as m
-from lockserver.onlooker import Onlooker, ServerSilent
+from lockserver.observer import Observer, ServerSilent
 
 PARTS = {"remap": "weights mapped", "kv": "KV cache"}
 
@@ -67,14 +67,14 @@ class _Watch:
 
 def kill_and_watch(pair: Pair, before: m.HolderState, pidfd: int, stream: Stream, wanted: int) -> Handoff:
     """Kills the main process of whoever serves, and returns when another serves and the client has seen it, too."""
-    with Onlooker(pair.run_dir) as onlooker:
-        onlooker.tell(m.Watch())
-        onlooker.hear(m.Status, PATIENCE_S)
+    with Observer(pair.run_dir) as observer:
+        observer.tell(m.Watch())
+        observer.hear(m.Status, PATIENCE_S)
         watch = _Watch(before, stream, wanted)
         watch.note(f"SIGKILL to {before.pid}, the main process of {before.engine_id}")
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         poll = select.poll()
-        for fd in (pidfd, onlooker.fileno(), stream.fileno()):
+        for fd in (pidfd, observer.fileno(), stream.fileno()):
             poll.register(fd, select.POLLIN)
         after: m.HolderState | None = None
         while after is None or not stream.over or "dead" not in watch.noted:
@@ -88,8 +88,8 @@ def kill_and_watch(pair: Pair, before: m.HolderState, pidfd: int, stream: Stream
                 watch.client()
                 if stream.over:
                     poll.unregister(stream)
-            if onlooker.fileno() in ready:
-                for status in _come(onlooker):
+            if observer.fileno() in ready:
+                for status in _come(observer):
                     after = watch.lock(status) or after
         return Handoff(watch.seen, after, watch.began)
 
@@ -110,11 +110,11 @@ def go_on(pair: Pair, handoff: Handoff, stream: Stream, wanted: int) -> Stream:
     return rest
 
 
-def _come(onlooker: Onlooker) -> list[m.Status]:
+def _come(observer: Observer) -> list[m.Status]:
     """What has come by now."""
     came: list[m.Status] = []
     try:
         while True:
-            came.append(onlooker.hear(m.Status, 0.0))
+            came.append(observer.hear(m.Status, 0.0))
     except ServerSilent:
         return came

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
 from engine_shim import status, tree
 from gms import messages as gm
-from gms.onlooker import Onlooker as GmsOnlooker
+from gms.observer import Observer as GmsOnlooker
 from lockserver import messages as lm
 from lockserver.client import RUN_DIR_VARIABLE
-from lockserver.onlooker import Onlooker as LockOnlooker
-from sidecar import ledger, process
-from sidecar.onlooker import OnlookerError
+from lockserver.observer import Observer as LockOnlooker
+from sidecar import host_usage, process_setup
+from sidecar.observer import ObserverError
 
 DEVICE = "host:0"
 ENGINES = ("a", "b")
@@ -71,7 +71,7 @@ class Pair:
                 env={
                     **{name: os.environ[name] for name in os.environ if not name.startswith(_SETTINGS)},
                     RUN_DIR_VARIABLE: str(self.run_dir),
-                    ledger.ENVIRONMENT: str(devices),
+                    host_usage.ENVIRONMENT: str(devices),
                     "OPENBLAS_NUM_THREADS": "1",  # its threads would wait for each other in a loop
                     "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
                 },
@@ -79,24 +79,24 @@ class Pair:
                 stdout=log,
                 stderr=log,
                 process_group=0,
-                preexec_fn=lambda: process.die_with_parent(demo),
+                preexec_fn=lambda: process_setup.die_with_parent(demo),
             )
 
     # -- what can be seen ------------------------------------------------------------------------------------------
 
     def lock(self) -> lm.Status | None:
-        with contextlib.suppress(OnlookerError), LockOnlooker(self.run_dir) as onlooker:
-            return onlooker.ask(lm.AskStatus(), lm.Status)
+        with contextlib.suppress(ObserverError), LockOnlooker(self.run_dir) as observer:
+            return observer.ask(lm.AskStatus(), lm.Status)
         return None
 
     def weights(self) -> gm.Status | None:
-        with contextlib.suppress(OnlookerError), GmsOnlooker(self.run_dir, DEVICE) as onlooker:
-            return onlooker.ask(gm.AskStatus(), gm.Status)
+        with contextlib.suppress(ObserverError), GmsOnlooker(self.run_dir, DEVICE) as observer:
+            return observer.ask(gm.AskStatus(), gm.Status)
         return None
 
     def weights_history(self) -> list[gm.HistoryEvent]:
-        with GmsOnlooker(self.run_dir, DEVICE) as onlooker:
-            return onlooker.ask(gm.AskHistory(), gm.History).events
+        with GmsOnlooker(self.run_dir, DEVICE) as observer:
+            return observer.ask(gm.AskHistory(), gm.History).events
 
     def engine(self, engine_id: str) -> dict[str, Any]:
         try:
@@ -106,8 +106,8 @@ class Pair:
 
     def fencing(self) -> list[str]:
         """What the lock server has written down of the last fencing, and of the grant behind it."""
-        with LockOnlooker(self.run_dir) as onlooker:
-            events = onlooker.ask(lm.AskHistory(), lm.History).events
+        with LockOnlooker(self.run_dir) as observer:
+            events = observer.ask(lm.AskHistory(), lm.History).events
         start = max((at for at, event in enumerate(events) if event.event == "fencing"), default=len(events))
         wanted = [event for event in events[start:] if event.event in ("fencing", "released", "granted")]
         active = [event for event in wanted if event.detail.get("lock") == "active"]

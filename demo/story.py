@@ -14,7 +14,7 @@ from demo.pair import DEVICE, ENGINES, Pair
 from demo.words import Seen, compare, moment, paint, quiet, row, say, short, title
 from gms import messages as gm
 from lockserver import messages as lm
-from sidecar.words import Tone, size
+from sidecar.formatting import Tone, size
 
 PROMPT = "The old lighthouse"
 WANTED, KILL_AT, KILL_SERVERS_AT = 64, 24, 8

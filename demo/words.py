@@ -4,7 +4,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from sidecar.words import Paint, Tone
+from sidecar.formatting import Paint, Tone
 
 WIDTH = 100
 paint = Paint(sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")

@@ -6,7 +6,7 @@ from engine_shim import engines
 from engine_shim.events import Config, Restart
 from engine_shim.probe_port import CannotListen
 from engine_shim.shim import CannotStart, Options, Shim, command
-from sidecar import process
+from sidecar import process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.settings import Parser, host_port, name
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     options = engines.parsed(parser(), argv)
-    process.raise_descriptor_limit()
+    process_setup.raise_descriptor_limit()
     config = Config(
         engine_id=options.engine_id,
         role=options.role,

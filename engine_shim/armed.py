@@ -8,8 +8,8 @@ The setting outlives the exec. For `failover up`, whose children would outlive a
 import os
 import sys
 
-from sidecar import process
+from sidecar import process_setup
 
 if __name__ == "__main__":
-    process.die_with_parent(int(sys.argv[1]))
+    process_setup.die_with_parent(int(sys.argv[1]))
     os.execv(sys.executable, [sys.executable, "-m", *sys.argv[2:]])

@@ -15,7 +15,7 @@ from engine_shim.engine import Engine, Listen
 from sidecar.settings import BadValue, Parser, host_port, seconds
 
 ROLES = ("primary", "shadow")
-KNOWN = {"reference": "engine_shim.reference:make", "vllm": "engine_shim.vllm_engine:make"}
+KNOWN = {"reference": "reference_engine:make", "vllm": "engine_shim.vllm_engine:make"}
 DEVICES = {"reference": "REFERENCE_DEVICES", "vllm": "FAILOVER_VLLM_DEVICES"}
 """The variable by which each is told its devices, where its arguments don't say so."""
 

@@ -4,10 +4,10 @@ from enum import Enum
 
 import msgspec
 
-from sidecar.turn import Died as Died
-from sidecar.turn import Note as Note
-from sidecar.turn import Tick as Tick
-from sidecar.turn import Time as Time
+from sidecar.context import Died as Died
+from sidecar.context import Note as Note
+from sidecar.context import Tick as Tick
+from sidecar.context import Time as Time
 
 
 class State(Enum):

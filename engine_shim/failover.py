@@ -11,7 +11,7 @@ from engine_shim import engines, pair
 from engine_shim.events import Restart
 from engine_shim.pair import PairError
 from engine_shim.up import CannotStart, Options, Up
-from sidecar import process
+from sidecar import process_setup
 from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
 
 EXAMPLES = """\
@@ -176,7 +176,7 @@ def _devices_wrong(options: Any) -> str:
 
 
 def _up(options: Any, run_dir: Path) -> int:
-    process.raise_descriptor_limit()
+    process_setup.raise_descriptor_limit()
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]

@@ -13,7 +13,7 @@ import msgspec
 
 from engine_shim import places, status
 from engine_shim.up import UP_LOCK
-from lockserver.onlooker import Onlooker, OnlookerError
+from lockserver.observer import Observer, ObserverError
 from sidecar import peers
 from sidecar.durable import AlreadyLocked, DirectoryLock
 
@@ -44,9 +44,9 @@ def show(run_dir: Path, as_json: bool) -> int:
     lock: dict[str, Any] | None = None
     why = ""
     try:
-        with Onlooker(run_dir) as onlooker:
-            lock = msgspec.to_builtins(next(onlooker.watch()))
-    except OnlookerError as error:
+        with Observer(run_dir) as observer:
+            lock = msgspec.to_builtins(next(observer.watch()))
+    except ObserverError as error:
         why = str(error)
     engines: list[dict[str, Any]] = []
     for engine_id in status.engines(run_dir):
@@ -142,14 +142,14 @@ def _has_open(pid: int, file: Path) -> bool:
 def kill_active(run_dir: Path, anyway: bool) -> None:
     """SIGKILL to the main process of the engine that serves; prints what follows. Raises PairError."""
     try:
-        with Onlooker(run_dir) as onlooker:
-            _kill_and_watch(onlooker, run_dir, anyway)
-    except OnlookerError as error:
+        with Observer(run_dir) as observer:
+            _kill_and_watch(observer, run_dir, anyway)
+    except ObserverError as error:
         raise PairError(str(error)) from None
 
 
-def _kill_and_watch(onlooker: Onlooker, run_dir: Path, anyway: bool) -> None:
-    states = onlooker.watch()
+def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
+    states = observer.watch()
     seen = next(states)
     holder = seen.holder
     if seen.state != "HELD" or holder is None or not holder.endpoint:
@@ -168,7 +168,7 @@ def _kill_and_watch(onlooker: Onlooker, run_dir: Path, anyway: bool) -> None:
         os.close(pidfd)
     last = ""
     while time.monotonic() < began + HANDOFF_S:
-        seen = onlooker.hear(type(seen), HANDOFF_S)
+        seen = observer.hear(type(seen), HANDOFF_S)
         spent_ms = (time.monotonic() - began) * 1000
         then = seen.holder if seen.holder is not None and seen.holder.token != holder.token else None
         line = _line(seen, then)

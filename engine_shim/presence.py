@@ -17,7 +17,7 @@ from pathlib import Path
 
 from engine_shim import messages as m
 from lockserver import client
-from sidecar import peers, process, rendezvous
+from sidecar import peers, process_setup, sockets
 from sidecar.frames import BadFrame, Channel, Message, PeerTooSlow, close_all
 
 SHIM_VARIABLE = "FAILOVER_SHIM"
@@ -69,7 +69,7 @@ def enter() -> Presence:
     shim_pid = int(_given(SHIM_PID_VARIABLE))
     parent = os.getppid()
     # Orphans become children of the shim (or of PID 1): that parent was not the one that started this process.
-    process.die_with_parent(parent if parent not in (shim_pid, 1) else -1)
+    process_setup.die_with_parent(parent if parent not in (shim_pid, 1) else -1)
     gc.enable()  # off since `run.py` was loaded
     shim = _register(main=False)
     return Presence(shim, client.join())
@@ -77,8 +77,8 @@ def enter() -> Presence:
 
 def arm_main() -> None:
     """In the main process, before anything else."""
-    process.die_with_parent(int(_given(SHIM_PID_VARIABLE)))
-    process.forbid_core_dumps()
+    process_setup.die_with_parent(int(_given(SHIM_PID_VARIABLE)))
+    process_setup.forbid_core_dumps()
 
 
 def enter_main() -> Shim:
@@ -93,7 +93,7 @@ def environment(socket: Path, start: int, shim_pid: int) -> Mapping[str, str]:
 def _register(*, main: bool) -> Shim:
     path = Path(_given(SHIM_VARIABLE))
     try:
-        channel = Channel(rendezvous.connect(path), m.from_shim)
+        channel = Channel(sockets.connect(path), m.from_shim)
     except OSError as error:
         raise PresenceError(f"no engine-shim listens at {path}: {error.strerror or error}") from None
     pidfds = [peers.own_pidfd()]

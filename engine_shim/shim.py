@@ -26,15 +26,15 @@ from engine_shim.leftovers import Leftovers
 from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
 from engine_shim.probe_port import ProbePort
-from lockserver.onlooker import OnlookerError, watch_forever
-from sidecar import peers, process
-from sidecar.callers import Callers, Protocol
+from lockserver.observer import ObserverError, watch_forever
+from sidecar import peers, process_setup
+from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock
 from sidecar.frames import close_all
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
-from sidecar.rendezvous import Doorway
 from sidecar.shell import Shell
+from sidecar.sockets import ServerSocket
 
 _SPOKEN = Protocol(m.to_shim, lambda why: m.Problem(why=why))
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -65,13 +65,15 @@ class Shim(Shell):
         self.machine = Lifecycle(options.config)
         self.probes = ProbePort(options.probe, self.loop, self.machine, time.monotonic)
         self.processes = Processes(self.loop)
-        self.callers = Callers(self.loop, log, _SPOKEN, frozenset(), heard=self._on_message, closed=self._on_closed)
+        self.connections = Connections(
+            self.loop, log, _SPOKEN, frozenset(), heard=self._on_message, closed=self._on_closed
+        )
         directory = options.run_dir / places.ENGINES
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = DirectoryLock(directory, places.shim_lock(engine_id)).acquire()
-            self._doorway = Doorway(directory, places.shim_socket(engine_id))
-            self.callers.listen(self._doorway.open())
+            self._doorway = ServerSocket(directory, places.shim_socket(engine_id))
+            self.connections.listen(self._doorway.open())
         except OSError as error:
             raise CannotStart(
                 f"{directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
@@ -90,7 +92,7 @@ class Shim(Shell):
 
     def serve(self) -> int:
         """Until it is told to end, or must. Returns the exit code."""
-        process.adopt_orphans()
+        process_setup.adopt_orphans()
         self._mind_signals()
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
         threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()
@@ -103,7 +105,7 @@ class Shim(Shell):
 
     def close(self) -> None:
         self.probes.close()
-        self.callers.close()
+        self.connections.close()
         self._doorway.close()
         self._lock.close()
 
@@ -187,18 +189,18 @@ class Shim(Shell):
         self._tell_main(signal.SIGTERM)
 
     def _admit(self, effect: e.Admit) -> None:
-        self.callers.send(effect.conn, m.Welcome(beat_s=self.options.config.beat_s))
+        self.connections.send(effect.conn, m.Welcome(beat_s=self.options.config.beat_s))
 
     def _turn_away(self, effect: e.TurnAway) -> None:
         self._members.pop(effect.conn, None)
-        self.callers.complain(effect.conn, effect.why)
+        self.connections.complain(effect.conn, effect.why)
 
     def _forget(self, effect: e.Forget) -> None:
         for known in effect.processes:
             self.processes.forget(known)
         for conn in [conn for conn, (known, _) in self._members.items() if known in effect.processes]:
             del self._members[conn]
-            self.callers.drop(conn)
+            self.connections.drop(conn)
 
     def _exit(self, effect: e.Exit) -> None:
         self.code = effect.code
@@ -225,24 +227,26 @@ class Shim(Shell):
             return
         close_all(descriptors)
         if isinstance(message, m.AskState):
-            self.callers.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
+            self.connections.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
         elif self._members.get(conn, (0, False))[1] or (isinstance(message, m.Failing) and conn in self._members):
             self.feed(_event(message))
         else:
-            self.callers.complain(conn, f"{type(message).__name__} is for the main process of an engine")
+            self.connections.complain(conn, f"{type(message).__name__} is for the main process of an engine")
 
     def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
         if hello.protocol != m.PROTOCOL or conn in self._members:
             close_all(descriptors)
-            self.callers.complain(conn, f"one Hello, of protocol {m.PROTOCOL}, is expected here")
+            self.connections.complain(conn, f"one Hello, of protocol {m.PROTOCOL}, is expected here")
             return
         try:
             named = self.processes.identify(sock, descriptors, hello.pid)
         except (Unidentified, peers.PeerGone) as error:
-            self.callers.complain(conn, str(error))
+            self.connections.complain(conn, str(error))
             return
         if named.process is None:
-            self.callers.complain(conn, "this kernel has no pidfds, without which no end can be seen (Linux >= 5.3)")
+            self.connections.complain(
+                conn, "this kernel has no pidfds, without which no end can be seen (Linux >= 5.3)"
+            )
             return
         number = named.process
         self._members[conn] = (number, hello.main)
@@ -274,7 +278,7 @@ class Shim(Shell):
                     )
                 )
                 os.eventfd_write(self._bell, 1)
-        except OnlookerError as error:
+        except ObserverError as error:
             self.log.warning("lock_unseen", why=error)
 
     def _on_bell(self, _: int) -> None:

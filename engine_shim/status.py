@@ -7,7 +7,7 @@ from typing import Any
 
 from engine_shim import messages as m
 from engine_shim import places
-from sidecar import rendezvous
+from sidecar import sockets
 from sidecar.frames import BadFrame, Channel, close_all
 
 
@@ -19,7 +19,7 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
     """What its `/state` says. Raises NoAnswer."""
     path = run_dir / places.ENGINES / places.shim_socket(engine_id)
     try:
-        channel = Channel(rendezvous.connect(path), m.from_shim)
+        channel = Channel(sockets.connect(path), m.from_shim)
     except OSError as error:
         raise NoAnswer(f"no engine-shim at {path}: {error.strerror or error}") from None
     try:

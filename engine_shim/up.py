@@ -23,7 +23,7 @@ from pathlib import Path
 
 from engine_shim import engines
 from engine_shim.nursery import Child, Nursery
-from lockserver.onlooker import OnlookerError, watch_forever
+from lockserver.observer import ObserverError, watch_forever
 from sidecar.durable import AlreadyLocked, DirectoryLock
 
 UP_LOCK = "up.lock"
@@ -188,7 +188,7 @@ class Up:
                     last = line
                     self._news.append(line)
                     os.eventfd_write(self._bell, 1)
-        except OnlookerError as error:
+        except ObserverError as error:
             print(f"failover: {error}", file=sys.stderr, flush=True)
 
     def _on_news(self, _: int) -> None:

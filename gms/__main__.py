@@ -7,7 +7,7 @@ from pathlib import Path
 from gms import rundir
 from gms.settings import CannotStart, Settings
 from gms.supervisor import Supervisor, gpus, make_host_device
-from sidecar import ledger, process
+from sidecar import host_usage, process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.metrics import MetricsUnavailable
@@ -78,7 +78,7 @@ def parser() -> Parser:
         parse=Path,
         shown_default="/dev/shm/gpu-failover-UID",
         metavar="DIR",
-        env=ledger.ENVIRONMENT,
+        env=host_usage.ENVIRONMENT,
         help="where host devices are; they outlive gms",
     )
     p.setting(
@@ -113,8 +113,8 @@ def parser() -> Parser:
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     log = Log("gms", json=options.log_format == "json")
-    process.raise_descriptor_limit()
-    host_devices: Path = options.host_devices or ledger.devices_directory()
+    process_setup.raise_descriptor_limit()
+    host_devices: Path = options.host_devices or host_usage.devices_directory()
     settings = Settings(
         run_dir=str(options.run_dir.absolute()),
         window_s=options.window_s,

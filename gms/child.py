@@ -13,7 +13,7 @@ import msgspec
 from gms.memory import DeviceError, Memory
 from gms.server import Server
 from gms.settings import CannotStart, Settings
-from sidecar import process
+from sidecar import process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.shell import STOPPED_BY_SIGNAL
@@ -35,8 +35,8 @@ def memory(device: str, host_devices: Path) -> Memory:
 def main(argv: list[str]) -> int:
     device, text = argv
     settings = msgspec.json.decode(text, type=Settings)
-    process.die_with_parent(settings.parent_pid)
-    process.raise_descriptor_limit()
+    process_setup.die_with_parent(settings.parent_pid)
+    process_setup.raise_descriptor_limit()
     log = Log("gms", json=settings.log_json, fields={"device": device})
     try:
         server = Server(settings, memory(device, Path(settings.host_devices)), log)

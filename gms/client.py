@@ -13,8 +13,8 @@
     reader.wake(timeout_s=30)                       # the same addresses; or StaleLayout
 
 The rules are in `client_machine.py`; what a program has in its hands is in `mapped.py`; here are the socket and the
-requests. A thread (`sidecar/wheel.py`) watches the connection, asleep or awake: it answers a server that wants memory
-back, and takes the layout to the next server when one dies. One connection per process and device.
+requests. A thread (`sidecar/client_loop.py`) watches the connection, asleep or awake: it answers a server that wants
+memory back, and takes the layout to the next server when one dies. One connection per process and device.
 """
 
 import os
@@ -38,9 +38,9 @@ from gms.mapped import Addresses, Reader, Writer
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.pack import pack
 from gms.rundir import connect, socket_path
+from sidecar.client_connection import ClientConnection
+from sidecar.client_loop import ClientLoop
 from sidecar.frames import Channel
-from sidecar.link import Link
-from sidecar.wheel import Wheel
 
 __all__ = [  # all that other packages need of GMS
     "Asleep",
@@ -97,7 +97,7 @@ class GmsClient:
         """`on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
         time that it is connected anew. `on_lost(why)`: what is being read is no more the layout (it can still be read,
         but its memory should be given up soon), or a writer's work is gone. Both run in whatever thread turns the
-        wheel: they must be short, and ask nothing of this client.
+        loop: they must be short, and ask nothing of this client.
 
         After a commit, a thread of low priority makes huge pages of the slabs, and sums up their contents for whoever
         verifies them later.
@@ -116,7 +116,7 @@ class GmsClient:
         self._away = ""
         self._problem = ""
         """Why the server ended the connection, if it said so."""
-        self._shelf = Shelf(lambda generation: self._wheel.tell(c.Gone(generation)))
+        self._shelf = Shelf(lambda generation: self._loop.tell(c.Gone(generation)))
         self._shelf.memory = memory
         self._behind = Behind(self._shelf, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
         self._session: Reader | Writer | None = None
@@ -124,14 +124,14 @@ class GmsClient:
         self._asking = threading.Lock()
         self._asked = False
         self._answer: _Answer | None = None
-        self._wheel: Wheel[c.Event] = Wheel("gms-client", self._feed, lambda: self._machine.deadline, c.Tick())
-        self._link = Link(
-            self._wheel,
+        self._loop: ClientLoop[c.Event] = ClientLoop("gms-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self._link = ClientConnection(
+            self._loop,
             heard=lambda message: self._feed(c.Heard(message)),
             ended=lambda why: self._feed(c.Disconnected(why)),
         )
-        self._wheel.start()
-        self._wheel.tell(c.Tick())
+        self._loop.start()
+        self._loop.tell(c.Tick())
 
     # -- for programs ----------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class GmsClient:
         """Waits for the server. Nothing else needs this: what is asked while it is away waits, too. Raises Refused when
         the server won't have this process.
         """
-        if not self._wheel.wait(lambda: bool(self.incarnation or self._problem) or self._wheel.closed, timeout_s):
+        if not self._loop.wait(lambda: bool(self.incarnation or self._problem) or self._loop.closed, timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
         if self._problem and not self.incarnation:
             raise Refused(self._problem)
@@ -171,7 +171,7 @@ class GmsClient:
 
     def close(self) -> None:
         """Gives everything up: readers and writers of this client too."""
-        if self._wheel.closed:
+        if self._loop.closed:
             return
         self._behind.close()
         session = self._session
@@ -179,12 +179,12 @@ class GmsClient:
             session.abort()
         elif session is not None:
             session.close()
-        self._wheel.stop()
+        self._loop.stop()
         self._link.hang_up()
         self._shelf.close()
         if self._shelf.memory is not None:
             self._shelf.memory.close()
-        self._wheel.close()
+        self._loop.close()
 
     def __enter__(self) -> "GmsClient":
         return self
@@ -219,7 +219,7 @@ class GmsClient:
         """Everything is unmapped."""
         self._session = None
         self._shelf.put_back(held)
-        self._wheel.tell(c.Sleep())
+        self._loop.tell(c.Sleep())
 
     def release(self, who: Reader | Writer, held: Held | None) -> None:
         """It is given up. What another does goes on."""
@@ -227,7 +227,7 @@ class GmsClient:
             self._shelf.put_back(held)
         if self._session is who or self._session is None:
             self._session = None
-            self._wheel.tell(c.Release())
+            self._loop.tell(c.Release())
 
     def behind(self, held: Held, sizes: Sequence[int]) -> None:
         self._behind.begin(held, sizes)
@@ -244,11 +244,11 @@ class GmsClient:
     def _ask(self, event: c.Want | c.Make | c.Publish, timeout_s: float | None = None) -> _Answer:
         """One request at a time. A wish ends in time by itself (`client_machine.py`)."""
         with self._asking:
-            if self._wheel.closed:
+            if self._loop.closed:
                 raise GmsError("this client is closed")
             self._answer, self._asked = None, True
             try:
-                self._wheel.wait(lambda: self._answer is not None or self._wheel.closed, timeout_s, first=event)
+                self._loop.wait(lambda: self._answer is not None or self._loop.closed, timeout_s, first=event)
             except BaseException:
                 self._take_back(event)
                 raise
@@ -268,7 +268,7 @@ class GmsClient:
         if isinstance(self._answer, _Granted):
             self._shelf.put_back(self._answer.held)
         if isinstance(event, c.Want):
-            self._wheel.tell(c.Release())
+            self._loop.tell(c.Release())
 
     def _where(self) -> str:
         return f" ({socket_path(self.run_dir, self.device)}: {self._away})" if self._away else ""
@@ -298,7 +298,7 @@ class GmsClient:
         return self._shelf.memory
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
-        self._wheel.tell(c.Sums(generation, sums))
+        self._loop.tell(c.Sums(generation, sums))
 
     # -- the machine -----------------------------------------------------------------------------------------------
 
@@ -342,7 +342,7 @@ class GmsClient:
                 self._on_change(effect.generation, effect.hash)
         else:
             self.incarnation, self.granularity = effect.incarnation, effect.granularity
-        self._wheel.announce()
+        self._loop.announce()
         return None
 
     def _answered(self, answer: _Answer) -> None:

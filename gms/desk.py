@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from gms import events as e
 from gms import messages as m
-from gms.picture import picture
 from gms.sessions import Client, Doing
+from gms.status import status_of
 
 if TYPE_CHECKING:
     from gms.machine import Machine
@@ -20,7 +20,7 @@ MAX_CALLERS = 500
 class Desk:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.observers: dict[int, bool] = {}
         """Those who only look, and whether they want to hear of each change."""
 
@@ -32,7 +32,7 @@ class Desk:
         elif (looks or event.conn in self.machine.clients) and type(message) in _QUESTIONS:
             _QUESTIONS[type(message)](self, event)
         else:
-            why = "an onlooker can't ask for it" if looks else "introduce yourself first: Hello or Observe"
+            why = "an observer can't ask for it" if looks else "introduce yourself first: Hello or Observe"
             self.machine.throw_out(event.conn, f"{type(message).__name__}: {why}")
 
     def _introduce(self, event: e.Received, message: m.Hello | m.Observe) -> None:
@@ -45,16 +45,16 @@ class Desk:
             why = f"{MAX_CALLERS} callers are connected already"
         if why or isinstance(message, m.Observe):
             if event.process is not None:
-                self.turn.out.append(e.ForgetProcess(event.process))
+                self.context.out.append(e.ForgetProcess(event.process))
             if why:
                 machine.throw_out(event.conn, why)
             else:
                 self.observers[event.conn] = False
             return
-        clients[event.conn] = Client(event.conn, message.engine_id, message.pid, event.process, self.turn.wall)
+        clients[event.conn] = Client(event.conn, message.engine_id, message.pid, event.process, self.context.wall)
         if event.process is not None:
-            self.turn.out.append(e.WatchDeath(event.process))
-        self.turn.changed = True
+            self.context.out.append(e.WatchDeath(event.process))
+        self.context.changed = True
         layout, awaited = machine.committed, machine.recovery.awaited
         welcome = m.Welcome(
             server_incarnation=machine.config.server_incarnation,
@@ -64,10 +64,10 @@ class Desk:
             hash=layout.hash if layout else awaited.hash if awaited else "",
             recovering=awaited is not None,
         )
-        self.turn.send(event.conn, welcome)
+        self.context.send(event.conn, welcome)
 
     def end(self, conn: int) -> None:
-        self.turn.out.append(e.Close(conn))
+        self.context.out.append(e.Close(conn))
         self.left(conn)
 
     def left(self, conn: int) -> None:
@@ -77,12 +77,12 @@ class Desk:
         if client is None:
             return
         if client.process is not None:
-            self.turn.out.append(e.ForgetProcess(client.process))
+            self.context.out.append(e.ForgetProcess(client.process))
         if client.returning is not None:
             machine.forget(client.returning.slabs)
         if client.doing is not Doing.WATCHING:
-            self.turn.note("left", engine=client.engine_id, was=client.doing.value)
-        self.turn.changed = True
+            self.context.note("left", engine=client.engine_id, was=client.doing.value)
+        self.context.changed = True
         if machine.draft is not None and machine.draft.writer is client:
             machine.writing.abort()
         machine.recovery.somebody_left()
@@ -94,7 +94,7 @@ class Desk:
 
         def seen(memory: e.MemorySeen) -> None:
             if conn in self.machine.clients or conn in self.observers:
-                self.turn.send(conn, picture(self.machine, memory.free))
+                self.context.send(conn, status_of(self.machine, memory.free))
 
         self.machine.look_at_memory((), seen)
 
@@ -105,19 +105,19 @@ class Desk:
             answer = m.LayoutIs(
                 generation=layout.generation, hash=layout.hash, layout=layout.document, sums=layout.sums
             )
-        self.turn.send(event.conn, answer)
+        self.context.send(event.conn, answer)
 
     def _on_ask_history(self, event: e.Received) -> None:
-        self.turn.send(event.conn, m.History(events=self.turn.history))
+        self.context.send(event.conn, m.History(events=self.context.history))
 
     def _on_watch(self, event: e.Received) -> None:
         if event.conn in self.observers:
-            self.observers[event.conn] = self.turn.changed = True
+            self.observers[event.conn] = self.context.changed = True
         else:
-            self.machine.throw_out(event.conn, "Watch: it is for onlookers (Observe)")
+            self.machine.throw_out(event.conn, "Watch: it is for observers (Observe)")
 
     def _on_ping(self, event: e.Received) -> None:
-        self.turn.send(event.conn, m.Pong(server_incarnation=self.machine.config.server_incarnation))
+        self.context.send(event.conn, m.Pong(server_incarnation=self.machine.config.server_incarnation))
 
 
 _QUESTIONS: dict[type, Callable[[Desk, e.Received], None]] = {

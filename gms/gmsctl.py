@@ -1,6 +1,6 @@
 """`gmsctl`: the weights in the hands of a person or a script. It looks; and it puts, gets and verifies.
 
-The commands that look are here; how the picture reads is `table.py`. Those that take part (put, get, verify) are
+The commands that look are here; how the picture reads is `status_text.py`. Those that take part (put, get, verify) are
 clients like any other, and stand in `transfer_commands.py`. Exit codes are relied on by scripts and
 stand in each command's --help (`gmsctl_help.py`).
 """
@@ -21,13 +21,13 @@ import msgspec
 from gms import gmsctl_help as words
 from gms import layout as lay
 from gms import messages as m
-from gms import rundir, table
-from gms.onlooker import Onlooker, watch_forever
+from gms import rundir, status_text
+from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
-from sidecar.onlooker import TIMEOUT_S, NoServer, OnlookerError, Refused, ServerSilent
+from sidecar.formatting import Tone
+from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent
 from sidecar.settings import BadValue, Parser, count, seconds, valued
 from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, say, terminal_paint
-from sidecar.words import Tone
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 """Exit codes; usage errors are 64."""
@@ -45,8 +45,8 @@ def status(options: argparse.Namespace) -> int:
     codes: list[int] = []
     for device in options.devices:
         try:
-            with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
-                seen = onlooker.ask(m.AskStatus(), m.Status)
+            with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+                seen = observer.ask(m.AskStatus(), m.Status)
         except (NoServer, ServerSilent) as error:
             if options.json:
                 say(json.dumps({"device": device, "state": "NO_SERVER", "error": str(error)}))
@@ -58,7 +58,7 @@ def status(options: argparse.Namespace) -> int:
         else:
             if codes:
                 say("")
-            for line in table.status_lines(seen, datetime.now(UTC), terminal_paint()):
+            for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
                 say(line)
         codes.append(_BY_STATE.get(seen.state, NOT_YET))
     return worst(codes)
@@ -67,17 +67,17 @@ def status(options: argparse.Namespace) -> int:
 def layout(options: argparse.Namespace) -> int:
     codes: list[int] = []
     for device in options.devices:
-        with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
-            answer = onlooker.ask(m.AskLayout(), m.LayoutIs)
+        with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+            answer = observer.ask(m.AskLayout(), m.LayoutIs)
         if not answer.generation:
             print(f"gmsctl: {device} has no layout at the moment; see: gmsctl status", file=sys.stderr)
             codes.append(EMPTY)
             continue
         document = lay.decode(answer.layout)
         if options.json:
-            lines = [json.dumps({"device": device} | table.tensor_fields(tensor)) for tensor in document.tensors]
+            lines = [json.dumps({"device": device} | status_text.tensor_fields(tensor)) for tensor in document.tensors]
         else:
-            lines = table.tensor_lines(document)
+            lines = status_text.tensor_lines(document)
             if len(options.devices) > 1:
                 lines.insert(0, f"{device}, generation {answer.generation}")
         for first in range(0, len(lines), _LINES_AT_ONCE):
@@ -94,8 +94,8 @@ def ping(options: argparse.Namespace) -> int:
         for device in options.devices:
             began = time.perf_counter()
             try:
-                with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
-                    pong = onlooker.ask(m.Ping(), m.Pong)
+                with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+                    pong = observer.ask(m.Ping(), m.Pong)
             except (NoServer, ServerSilent) as error:
                 _complain(error)
                 lost += 1
@@ -113,8 +113,8 @@ def ping(options: argparse.Namespace) -> int:
 def history(options: argparse.Namespace) -> int:
     events: list[tuple[str, m.HistoryEvent]] = []
     for device in options.devices:
-        with Onlooker(options.run_dir, device, options.answer_timeout_s) as onlooker:
-            events += [(device, event) for event in onlooker.ask(m.AskHistory(), m.History).events]
+        with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+            events += [(device, event) for event in observer.ask(m.AskHistory(), m.History).events]
     events.sort(key=lambda each: each[1].at)
     for device, event in events[-options.last :] if options.last else events:
         if options.json:
@@ -136,7 +136,7 @@ def watch(options: argparse.Namespace) -> int:
             line = json.dumps({"at": at} | picture) if isinstance(picture, dict) else ""
         else:
             away = paint("NO SERVER ", Tone.BAD) + f" {device} nobody answers; whoever reads goes on"
-            picture = away if seen is None else table.change_line(seen, paint)
+            picture = away if seen is None else status_text.change_line(seen, paint)
             line = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {picture}"
         if last.get(device) != picture:
             say(line)
@@ -146,20 +146,20 @@ def watch(options: argparse.Namespace) -> int:
 
 def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None]]:
     """Of all devices, as they come. Raises what any of them raises."""
-    seen: queue.SimpleQueue[tuple[str, m.Status | None] | OnlookerError] = queue.SimpleQueue()
+    seen: queue.SimpleQueue[tuple[str, m.Status | None] | ObserverError] = queue.SimpleQueue()
 
     def follow(device: str) -> None:
         try:
             for status in watch_forever(options.run_dir, device, options.answer_timeout_s):
                 seen.put((device, status))
-        except OnlookerError as error:
+        except ObserverError as error:
             seen.put(error)
 
     for device in options.devices:
         threading.Thread(target=follow, args=(device,), daemon=True).start()
     while True:
         change = seen.get()
-        if isinstance(change, OnlookerError):
+        if isinstance(change, ObserverError):
             raise change
         yield change
 
@@ -238,7 +238,7 @@ def _value(value: object) -> str:
     return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
 
 
-def _complain(error: OnlookerError) -> None:
+def _complain(error: ObserverError) -> None:
     print(f"gmsctl: {error}", file=sys.stderr)
 
 
@@ -251,7 +251,7 @@ def main(argv: list[str] | None = None) -> int:
         if not options.devices:
             raise NoServer(_nothing_there(options.run_dir))
         return int(options.run(options))
-    except OnlookerError as error:
+    except ObserverError as error:
         _complain(error)
         return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
     except OutputLost as error:

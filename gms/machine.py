@@ -32,15 +32,15 @@ from typing import Any
 
 from gms import events as e
 from gms import messages as m
+from gms.context import Context
 from gms.desk import Desk
-from gms.picture import state
 from gms.pins import Pins
 from gms.record import Record, Slab
 from gms.recovery import Recovery
 from gms.sessions import Client, Committed, Doing, Draft, HeldSlab, Wish
-from gms.turn import Turn
+from gms.status import state
 from gms.writing import Writing
-from sidecar.turn import rfc3339
+from sidecar.context import rfc3339
 
 RETRY_PERSIST_S = 0.5
 
@@ -48,7 +48,7 @@ RETRY_PERSIST_S = 0.5
 class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
-        self.turn = Turn(config.history_size)
+        self.context = Context(config.history_size)
         self.clients: dict[int, Client] = {}
         self.committed: Committed | None = None
         self.draft: Draft | None = None
@@ -71,31 +71,31 @@ class Machine:
     # -- the one door ----------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
-        turn = self.turn
-        turn.begin(time)
+        context = self.context
+        context.begin(time)
         self.recovery.notice()
         _HANDLERS[type(event)](self, event)
         if self._started:
             self._conclude()
         if not self.since or state(self) != self._state:
-            self._state, self.since = state(self), rfc3339(turn.wall)
-            turn.changed = True
-        if turn.changed:
-            turn.changed = False
-            turn.out.append(e.Publish())
-        return turn.out
+            self._state, self.since = state(self), rfc3339(context.wall)
+            context.changed = True
+        if context.changed:
+            context.changed = False
+            context.out.append(e.Publish())
+        return context.out
 
     @property
     def deadline(self) -> float:
         """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
-        return self.turn.deadline
+        return self.context.deadline
 
     def watchers(self) -> list[int]:
         return [conn for conn, watches in self.desk.observers.items() if watches]
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
-        if not self.busy and self.turn.reached(self._rewrite_at):
+        if not self.busy and self.context.reached(self._rewrite_at):
             self.write(self.truth(), _nothing, _ignore)
         if not self.busy:
             self.recovery.step()
@@ -144,19 +144,19 @@ class Machine:
                 self._let_read(client, wish.open, self.committed)
             elif not self.reads(wish.open):
                 self._looking_at = client
-                self.turn.out.append(e.LookAtPeer(client.conn))
+                self.context.out.append(e.LookAtPeer(client.conn))
 
     def _time_out(self) -> None:
         for client in self.queue:
             wish = client.wish
-            if wish is not None and self.turn.reached(wish.until):
+            if wish is not None and self.context.reached(wish.until):
                 why = self.why_not(wish.open) or "its turn did not come"
                 self._refuse_wish(client, f"waited {wish.open.timeout_s:g} s in vain: {why}", "time_out")
 
     def _refuse_wish(self, client: Client, why: str, reason: m.Reason) -> None:
         client.wish = None
         self.rest(client)
-        self.turn.note("refused", engine=client.engine_id, reason=reason, why=why)
+        self.context.note("refused", engine=client.engine_id, reason=reason, why=why)
         self.refuse(client.conn, why, reason)
 
     # -- readers ---------------------------------------------------------------------------------------------------
@@ -171,7 +171,7 @@ class Machine:
         self.begins_to_read(client, layout)
         opened = m.Opened(mode="ro", generation=layout.generation, hash=layout.hash)
         if kept:
-            self.turn.send(client.conn, opened)
+            self.context.send(client.conn, opened)
             return
         sizes = [slab.size for slab in layout.slabs]
         full = m.Opened(
@@ -182,22 +182,22 @@ class Machine:
             layout=layout.document,
             sums=layout.sums,
         )
-        self.turn.send(client.conn, full)
+        self.context.send(client.conn, full)
         batch = self.config.batch
         for first in range(0, len(layout.slabs), batch):
             handles = tuple(slab.handle for slab in layout.slabs[first : first + batch])
-            self.turn.send(client.conn, m.Slabs(generation=layout.generation, first=first), handles)
+            self.context.send(client.conn, m.Slabs(generation=layout.generation, first=first), handles)
 
     def begins_to_read(self, client: Client, layout: Committed) -> None:
-        client.doing, client.since = Doing.READING, self.turn.wall
+        client.doing, client.since = Doing.READING, self.context.wall
         client.holds.add(layout.generation)
-        self.turn.note("reading", engine=client.engine_id, generation=layout.generation)
+        self.context.note("reading", engine=client.engine_id, generation=layout.generation)
 
     def rest(self, client: Client) -> None:
         """It neither reads nor writes nor waits."""
         client.doing = Doing.ASLEEP if client.holds - client.asked.keys() else Doing.WATCHING
-        client.since = self.turn.wall
-        self.turn.changed = True
+        client.since = self.context.wall
+        self.context.changed = True
 
     # -- writers ---------------------------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class Machine:
         if self.clients.get(client.conn) is not client or client.wish is None:
             return
         if not event.there:
-            self.turn.note("died_waiting", engine=client.engine_id)
+            self.context.note("died_waiting", engine=client.engine_id)
             self.desk.end(client.conn)
             return
         wish, generation = client.wish, self.given + 1
@@ -233,24 +233,24 @@ class Machine:
         if clears:
             self.recovery.give_up("a writer was let in")
             self.drop_layout()
-        client.wish, client.doing, client.since = None, Doing.WRITING, self.turn.wall
+        client.wish, client.doing, client.since = None, Doing.WRITING, self.context.wall
         self.draft = Draft(client, generation)
-        self.turn.note("writing", engine=client.engine_id, generation=generation)
-        self.turn.send(client.conn, m.Opened(mode="rw", generation=generation))
+        self.context.note("writing", engine=client.engine_id, generation=generation)
+        self.context.send(client.conn, m.Opened(mode="rw", generation=generation))
 
     def drop_layout(self) -> None:
         """The file says already that it is no more."""
         layout, self.committed = self.committed, None
         if layout is not None:
             self.forget(layout.slabs)
-            self.turn.note("cleared", generation=layout.generation)
+            self.context.note("cleared", generation=layout.generation)
             self.tell(m.Changed(generation=0, hash=""))
             self.pins.ask(layout.generation)
 
     def tell(self, message: m.ServerMessage, but: Client | None = None) -> None:
         for client in self.clients.values():
             if client is not but:
-                self.turn.send(client.conn, message)
+                self.context.send(client.conn, message)
 
     # -- the disk --------------------------------------------------------------------------------------------------
 
@@ -271,31 +271,31 @@ class Machine:
         self._seq += 1
         self._write = (self._seq, written, failed)
         self._rewrite_at = math.inf
-        self.turn.out.append(e.Persist(self._seq, record))
+        self.context.out.append(e.Persist(self._seq, record))
 
     def file_is_wrong(self) -> None:
-        self._rewrite_at = self.turn.now
+        self._rewrite_at = self.context.now
 
     def _on_persisted(self, event: e.Persisted) -> None:
         if self._write is not None and self._write[0] == event.seq:
             _, written, _ = self._write
             self._write = None
-            self.turn.calm("disk")
+            self.context.calm("disk")
             written()
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
         if self._write is not None and self._write[0] == event.seq:
             _, _, failed = self._write
             self._write = None
-            self._rewrite_at = self.turn.now + RETRY_PERSIST_S
-            self.turn.alarm("disk", f"the state file can't be written ({event.why}): nobody may write or commit")
+            self._rewrite_at = self.context.now + RETRY_PERSIST_S
+            self.context.alarm("disk", f"the state file can't be written ({event.why}): nobody may write or commit")
             failed(event.why)
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def look_at_memory(self, identities: tuple[str, ...], then: Callable[[e.MemorySeen], None]) -> None:
         self._looks.append(then)
-        self.turn.out.append(e.LookAtMemory(identities))
+        self.context.out.append(e.LookAtMemory(identities))
 
     def _on_memory_seen(self, event: e.MemorySeen) -> None:
         if self._looks:
@@ -303,7 +303,7 @@ class Machine:
 
     def forget(self, slabs: Sequence[HeldSlab | e.Slab]) -> None:
         if slabs:
-            self.turn.out.append(e.Forget(tuple(slab.handle for slab in slabs)))
+            self.context.out.append(e.Forget(tuple(slab.handle for slab in slabs)))
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
@@ -318,11 +318,11 @@ class Machine:
 
     def throw_out(self, conn: int, why: str) -> None:
         """A mistake: it costs the sender this connection."""
-        self.turn.send(conn, m.Problem(why=why))
+        self.context.send(conn, m.Problem(why=why))
         self.desk.end(conn)
 
     def refuse(self, conn: int, why: str, reason: m.Reason) -> None:
-        self.turn.send(conn, m.Refused(why=why[:2000], reason=reason))
+        self.context.send(conn, m.Refused(why=why[:2000], reason=reason))
 
     def _on_closed(self, event: e.Closed) -> None:
         self.desk.left(event.conn)
@@ -344,9 +344,9 @@ class Machine:
             client.holds.add(message.have)
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         self._wishes += 1
-        client.wish = Wish(message, self._wishes, self.turn.now + wait_s)
-        client.doing, client.since = Doing.WAITING, self.turn.wall
-        self.turn.changed = True
+        client.wish = Wish(message, self._wishes, self.context.now + wait_s)
+        client.doing, client.since = Doing.WAITING, self.context.wall
+        self.context.changed = True
         if message.replace and not self.reads(message):
             self._ask_for_room(client, client.wish)
 
@@ -379,8 +379,8 @@ class Machine:
         client.wish = None
         client.holds &= {message.keeps} | client.asked.keys()
         self.rest(client)
-        self.turn.note("withdrew", engine=client.engine_id, keeps=message.keeps)
-        self.turn.send(event.conn, m.Withdrawn())
+        self.context.note("withdrew", engine=client.engine_id, keeps=message.keeps)
+        self.context.send(event.conn, m.Withdrawn())
 
     def _on_create(self, event: e.Received, client: Client) -> None:
         self.writing.create(event, client)
@@ -403,7 +403,7 @@ class Machine:
         current = layout is not None and layout.generation == message.generation
         if layout is not None and current and len(message.sums) == len(layout.slabs):
             layout.sums = message.sums
-            self.turn.changed = True
+            self.context.changed = True
 
     def _on_dropped(self, event: e.Received, client: Client) -> None:
         assert isinstance(event.message, m.Dropped)
@@ -418,7 +418,7 @@ class Machine:
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it can only make room."""
         self._started = False
-        self.turn.out.append(e.Stop(event.why))
+        self.context.out.append(e.Stop(event.why))
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""

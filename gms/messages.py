@@ -1,4 +1,4 @@
-"""What is said over `gms/<device>.sock`: every message, and the public picture of one device's weights.
+"""What is said over `gms/<device>.sock`: every message, and the public status of one device's weights.
 
 A caller introduces itself first: a process that wants weights (`Hello`), or one that only looks (`Observe`: `gmsctl`).
 When a message is allowed stands in `machine.py` (server) and `client_machine.py` (client); this file holds only
@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Meta
 
 from gms.layout import MAX_LAYOUT_BYTES, MAX_SLABS, Count
+from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
-from sidecar.turn import HistoryEvent as HistoryEvent
 
 PROTOCOL = 1
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)

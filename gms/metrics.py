@@ -1,10 +1,10 @@
 """All devices of a container as Prometheus metrics, behind one port.
 
 The supervisor serves them, and knows nothing by itself: at a scrape, each device's server is asked for its public
-picture as by any onlooker, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
+picture as by any observer, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
 other figures. All this happens in the thread of `sidecar.metrics`.
 
-What this file may not do: keep the supervisor's loop waiting, or know more than the public picture. The client library
+What this file may not do: keep the supervisor's loop waiting, or know more than the public status. The client library
 is an extra, loaded when metrics are asked for.
 """
 
@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gms import messages as m
-from gms.onlooker import Onlooker
+from gms.observer import Observer
 from sidecar import metrics
-from sidecar.onlooker import OnlookerError
+from sidecar.observer import ObserverError
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -101,9 +101,9 @@ class _Collector:
 
     def _look(self, device: str) -> m.Status | None:
         try:
-            with Onlooker(self._run_dir, device, ANSWER_S) as onlooker:
-                return onlooker.ask(m.AskStatus(), m.Status)
-        except OnlookerError:
+            with Observer(self._run_dir, device, ANSWER_S) as observer:
+                return observer.ask(m.AskStatus(), m.Status)
+        except ObserverError:
             return None  # which is what `up` says
 
 

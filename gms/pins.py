@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gms import messages as m
 from gms.sessions import Client, Doing
-from sidecar.turn import rfc3339
+from sidecar.context import rfc3339
 
 if TYPE_CHECKING:
     from gms.machine import Machine
@@ -29,36 +29,36 @@ class Pins:
 
     def ask_one(self, client: Client, generation: int) -> None:
         client.holds.add(generation)
-        client.asked[generation] = self.machine.turn.now
+        client.asked[generation] = self.machine.context.now
         if client.doing is Doing.ASLEEP:
             self.machine.rest(client)
-        self.machine.turn.send(client.conn, m.Drop(generation=generation))
+        self.machine.context.send(client.conn, m.Drop(generation=generation))
 
     def dropped(self, client: Client, generation: int) -> None:
         client.holds.discard(generation)
         if client.asked.pop(generation, None) is not None:
-            self.machine.turn.note("dropped", engine=client.engine_id, generation=generation)
+            self.machine.context.note("dropped", engine=client.engine_id, generation=generation)
         if client.doing is Doing.ASLEEP:
             self.machine.rest(client)
 
     def step(self) -> None:
-        turn = self.machine.turn
+        context = self.machine.context
         late = [
             f"{client} still has memory of layout {generation}, which is no more, and does not answer"
             for client in self.machine.clients.values()
             for generation, since in client.asked.items()
-            if turn.reached(since + ANSWER_S)
+            if context.reached(since + ANSWER_S)
         ]
         if late:
-            turn.alarm("pins", "; ".join(late[:5]))
+            context.alarm("pins", "; ".join(late[:5]))
         else:
-            turn.calm("pins")
+            context.calm("pins")
 
     def named(self) -> list[str]:
-        turn = self.machine.turn
+        context = self.machine.context
         return [
             f"{client} has memory of layout {generation}, and was asked to drop it at "
-            f"{rfc3339(turn.wall - (turn.now - since))}"
+            f"{rfc3339(context.wall - (context.now - since))}"
             for client in self.machine.clients.values()
             for generation, since in client.asked.items()
         ]

@@ -23,7 +23,7 @@ RETRY_S = 0.5
 class Recovery:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.awaited: Record | None = None
         """The layout that is to be handed back."""
         self._window_until = -math.inf
@@ -42,32 +42,32 @@ class Recovery:
     @property
     def hopes(self) -> bool:
         """That layout may well come back: who can read or write waits to read it."""
-        return self.awaited is not None and not self.turn.reached(self._window_until)
+        return self.awaited is not None and not self.context.reached(self._window_until)
 
     def begin(self, event: e.Started) -> None:
         record, config, machine = event.record, self.machine.config, self.machine
         if record is None:
             machine.given = event.generation_floor
             if event.unreadable:
-                self._window_until = self.turn.now + config.window_s
-                self.turn.alarm(
+                self._window_until = self.context.now + config.window_s
+                self.context.alarm(
                     "record",
                     f"the state file can't be read ({event.unreadable}): whatever was committed is lost to this "
                     "server, and whoever reads it must end",
                 )
-            self.turn.note("started", found=event.unreadable or "no file")
+            self.context.note("started", found=event.unreadable or "no file")
             return
         machine.given = max(record.given, record.generation)
         if not record.hash:
-            self.turn.note("started", found="no layout")
+            self.context.note("started", found="no layout")
             return
-        self.turn.note("started", found="a layout", generation=record.generation, hash=record.hash)
+        self.context.note("started", found="a layout", generation=record.generation, hash=record.hash)
         self.awaited = record
         if record.boot_id != config.boot_id:
-            self._nobody_has_it_at = self.turn.now  # no memory outlives a boot
+            self._nobody_has_it_at = self.context.now  # no memory outlives a boot
             return
-        self._window_until = self.turn.now + config.window_s
-        self._look_at = self.turn.now
+        self._window_until = self.context.now + config.window_s
+        self._look_at = self.context.now
 
     def record(self, given: int) -> Record:
         """What the file has to say while nothing is committed."""
@@ -82,7 +82,7 @@ class Recovery:
         return f"layout {self.awaited.generation} is to be handed back by whoever has kept it"
 
     def why_no_writer(self) -> str:
-        if self.turn.reached(self._window_until):
+        if self.context.reached(self._window_until):
             return ""
         if self.awaited is not None:
             return f"this server is new, and layout {self.awaited.generation} may still be handed back"
@@ -90,27 +90,27 @@ class Recovery:
 
     def notice(self) -> None:
         """The window is time in which somebody could come back: not that in which this server itself was stopped."""
-        asleep_s = self.turn.now - self._awake_at - LOOK_EVERY_S
+        asleep_s = self.context.now - self._awake_at - LOOK_EVERY_S
         if asleep_s > LOOK_EVERY_S and self._awake_at < self._window_until:
             self._window_until += asleep_s
-        self._awake_at = self.turn.now
+        self._awake_at = self.context.now
 
     def step(self) -> None:
         awaited = self.awaited
-        if not self.turn.reached(self._window_until):
-            self.turn.reached(self._awake_at + LOOK_EVERY_S)
+        if not self.context.reached(self._window_until):
+            self.context.reached(self._awake_at + LOOK_EVERY_S)
         if awaited is None:
             return
-        if self.turn.reached(self._nobody_has_it_at):
+        if self.context.reached(self._nobody_has_it_at):
             self._nobody_has_it_at = math.inf
             self.machine.write(Record(self.machine.given), lambda: self._gone(awaited), self._gone_unwritten)
-        elif self.turn.reached(self._window_until):
-            self.turn.alarm(
+        elif self.context.reached(self._window_until):
+            self.context.alarm(
                 "window",
                 f"layout {awaited.generation} was not handed back within {self.machine.config.window_s:g} s; "
                 "the next writer will begin anew",
             )
-        elif not self._looking and self.turn.reached(self._look_at):
+        elif not self._looking and self.context.reached(self._look_at):
             self._look()
 
     def somebody_left(self) -> None:
@@ -122,13 +122,13 @@ class Recovery:
         awaited = self.awaited
         if awaited is None:
             return
-        self._looking, self._look_at = True, self.turn.now + LOOK_EVERY_S
+        self._looking, self._look_at = True, self.context.now + LOOK_EVERY_S
         self.machine.look_at_memory(tuple(slab.identity for slab in awaited.slabs), self._seen)
 
     def _seen(self, memory: e.MemorySeen) -> None:
         self._looking = False
         if self.awaited is not None and memory.held is False:
-            self._nobody_has_it_at = self.turn.now
+            self._nobody_has_it_at = self.context.now
 
     def _gone(self, awaited: Record) -> None:
         if self.awaited is awaited:
@@ -138,15 +138,15 @@ class Recovery:
             self.machine.file_is_wrong()
 
     def _gone_unwritten(self, why: str) -> None:
-        self._nobody_has_it_at = self.turn.now + RETRY_S
+        self._nobody_has_it_at = self.context.now + RETRY_S
 
     def give_up(self, why: str) -> None:
         """The file says already that there is no layout."""
         awaited, self.awaited = self.awaited, None
-        self.turn.calm("window")
+        self.context.calm("window")
         if awaited is None:
             return
-        self.turn.note("given_up", generation=awaited.generation, why=why)
+        self.context.note("given_up", generation=awaited.generation, why=why)
         for client in self.machine.clients.values():
             if client.returning is not None:
                 self._put_down(client.returning)
@@ -211,7 +211,7 @@ class Recovery:
             return
         there = f"there is {layout.generation} now" if layout is not None else "there is none now"
         why = returning.why_not or f"layout {message.generation} is no more; {there}"
-        self.turn.note("stale", engine=client.engine_id, generation=message.generation, why=why)
+        self.context.note("stale", engine=client.engine_id, generation=message.generation, why=why)
         machine.refuse(client.conn, why, "stale")
         machine.pins.ask_one(client, message.generation)
 
@@ -231,8 +231,8 @@ class Recovery:
         for other in machine.clients.values():
             if other.returning is not None:
                 self._put_down(other.returning)
-        self.turn.calm("window")
-        self.turn.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
+        self.context.calm("window")
+        self.context.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
         # Who came meanwhile, and has nothing to bring back, was told that there is none.
         machine.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)
 
@@ -252,4 +252,4 @@ class Recovery:
             machine.begins_to_read(client, layout)
         else:
             machine.rest(client)
-        self.turn.send(client.conn, m.HandedBack(generation=layout.generation, reading=message.reading))
+        self.context.send(client.conn, m.HandedBack(generation=layout.generation, reading=message.reading))

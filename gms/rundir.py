@@ -13,7 +13,7 @@ import re
 import socket
 from pathlib import Path
 
-from sidecar import rendezvous
+from sidecar import sockets
 
 GMS = "gms"
 DEVICES = "devices"
@@ -53,7 +53,7 @@ def lock_name(device: str) -> str:
 
 def connect(run_dir: Path, device: str) -> socket.socket:
     """A connection to the server of this device. Raises OSError when there is none."""
-    return rendezvous.connect(socket_path(run_dir, device))
+    return sockets.connect(socket_path(run_dir, device))
 
 
 def devices(run_dir: Path) -> list[str]:

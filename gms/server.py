@@ -21,16 +21,16 @@ from gms import messages as m
 from gms import record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
-from gms.picture import picture
 from gms.settings import CannotStart, Options
+from gms.status import status_of
 from sidecar import peers
-from sidecar.callers import Callers, Protocol
+from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
-from sidecar.rendezvous import CannotWatch, Doorway
 from sidecar.shell import Shell
+from sidecar.sockets import CannotWatch, ServerSocket
 
 _SPOKEN = Protocol(
     m.from_client,
@@ -53,14 +53,14 @@ class Server(Shell):
         self._process_of: dict[int, int] = {}
         """Connection -> the process that introduced itself on it."""
         self.processes = Processes(self.loop, options.pidfds)
-        self.callers = Callers(
+        self.connections = Connections(
             self.loop, log, _SPOKEN, frozenset(options.allow_uids), heard=self._on_message, closed=self._on_closed
         )
         self._directory = rundir.directory(Path(options.run_dir))
         socket_path = rundir.socket_path(Path(options.run_dir), self.device)
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._doorway = Doorway(self._directory, socket_path.name)
+            self._doorway = ServerSocket(self._directory, socket_path.name)
             self._lock = DirectoryLock(self._directory, rundir.lock_name(self.device)).acquire()
         except OSError as error:
             raise CannotStart(
@@ -106,13 +106,13 @@ class Server(Shell):
 
     def _open(self, mode: int) -> None:
         try:
-            self.callers.listen(self._doorway.open(mode))
+            self.connections.listen(self._doorway.open(mode))
             self._doorway.watch(self.loop, lambda: self.feed(self._replaced()))
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
             raise CannotStart(f"{self._doorway.path} can't be made: {error.strerror}") from None
-        status = picture(self.machine)
+        status = status_of(self.machine)
         self.log.info(
             "ready",
             state=status.state,
@@ -128,7 +128,7 @@ class Server(Shell):
 
     def close(self) -> None:
         self._doorway.close()
-        self.callers.close()
+        self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()
         self._lock.close()
@@ -136,11 +136,11 @@ class Server(Shell):
     # -- effects: connections and processes ------------------------------------------------------------------------
 
     def _do_send(self, effect: e.Send) -> None:
-        self.callers.send(effect.conn, effect.message, [self._slabs[handle] for handle in effect.slabs])
+        self.connections.send(effect.conn, effect.message, [self._slabs[handle] for handle in effect.slabs])
 
     def _do_close(self, effect: e.Close) -> None:
         self._process_of.pop(effect.conn, None)
-        self.callers.drop(effect.conn)
+        self.connections.drop(effect.conn)
 
     def _do_watch_death(self, effect: e.WatchDeath) -> None:
         event = e.Died(effect.process)
@@ -152,7 +152,7 @@ class Server(Shell):
     def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
         process = self._process_of.get(effect.conn)
         dead = process is not None and self.processes.is_dead(process)
-        self.answer(e.PeerSeen(effect.conn, not dead and self.callers.connected(effect.conn)))
+        self.answer(e.PeerSeen(effect.conn, not dead and self.connections.connected(effect.conn)))
 
     # -- effects: memory and the disk ------------------------------------------------------------------------------
 
@@ -222,9 +222,9 @@ class Server(Shell):
     def show(self) -> None:
         watchers = self.machine.watchers()
         if watchers:
-            status = picture(self.machine, self._free())
+            status = status_of(self.machine, self._free())
             for conn in watchers:
-                self.callers.send(conn, status)
+                self.connections.send(conn, status)
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class Server(Shell):
             self._on_hand_back(conn, message, descriptors)
         elif descriptors:
             close_all(descriptors)
-            self.callers.complain(conn, f"{type(message).__name__} takes no descriptors")
+            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
         else:
             self.feed(e.Received(conn, message))
 
@@ -247,10 +247,10 @@ class Server(Shell):
         try:
             named = self.processes.identify(sock, descriptors, message.pid)
         except peers.PeerGone:
-            self.callers.end(conn)
+            self.connections.end(conn)
             return
         except Unidentified as error:
-            self.callers.complain(conn, str(error))
+            self.connections.complain(conn, str(error))
             return
         if named.process is not None:
             self._process_of[conn] = named.process
@@ -260,7 +260,7 @@ class Server(Shell):
         sizes = message.sizes[message.first : message.first + len(descriptors)]
         if len(sizes) < len(descriptors):
             close_all(descriptors)
-            self.callers.complain(conn, "HandBack: there are more slabs than sizes")
+            self.connections.complain(conn, "HandBack: there are more slabs than sizes")
             return
         slabs: list[e.Slab] = []
         try:
@@ -270,7 +270,7 @@ class Server(Shell):
         except DeviceError as error:
             self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
             close_all(descriptors[len(slabs) :])
-            self.callers.complain(conn, f"HandBack: slab {message.first + len(slabs)}: {error}")
+            self.connections.complain(conn, f"HandBack: slab {message.first + len(slabs)}: {error}")
             return
         self.feed(e.Received(conn, message, tuple(slabs)))
 

@@ -21,7 +21,7 @@ RETRY_S = 0.02
 class Writing:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
 
     def _draft_of(self, event: e.Received, client: Client) -> Draft | None:
         draft = self.machine.draft
@@ -53,19 +53,19 @@ class Writing:
             )
             self.machine.refuse(event.conn, why, "too_large")
         else:
-            draft.create = Wanted(size, self.turn.now + config.memory_wait_s, self.turn.now + RETRY_S)
-            self.turn.out.append(e.Allocate(event.conn, size))
+            draft.create = Wanted(size, self.context.now + config.memory_wait_s, self.context.now + RETRY_S)
+            self.context.out.append(e.Allocate(event.conn, size))
 
     def allocated(self, event: e.Allocated) -> None:
         draft = self.machine.draft
         if draft is None or draft.writer.conn != event.conn or draft.create is None:
-            self.turn.out.append(e.Forget((event.slab.handle,)))
+            self.context.out.append(e.Forget((event.slab.handle,)))
             return
         size, draft.create = draft.create.size, None
         draft.slabs.append(HeldSlab(event.slab.handle, event.slab.identity, size))
-        self.turn.changed = True
+        self.context.changed = True
         created = m.Created(slab=len(draft.slabs) - 1, size=size)
-        self.turn.send(event.conn, created, (event.slab.handle,))
+        self.context.send(event.conn, created, (event.slab.handle,))
 
     def not_allocated(self, event: e.NotAllocated) -> None:
         draft = self.machine.draft
@@ -76,21 +76,21 @@ class Writing:
         if event.why:
             draft.create = None
             self.machine.refuse(event.conn, f"a slab of {create.size} bytes can't be made: {event.why}", "not_now")
-        elif self.turn.now >= create.until:
+        elif self.context.now >= create.until:
             draft.create = None
             pins = "".join(f"; {pin}" for pin in self.machine.pins.named())
             why = f"a slab of {create.size} bytes is needed, and {event.free} are free{pins}"
-            self.turn.note("no_memory", engine=draft.writer.engine_id, needed=create.size, free=event.free)
+            self.context.note("no_memory", engine=draft.writer.engine_id, needed=create.size, free=event.free)
             self.machine.refuse(event.conn, why, "no_memory")
         else:
-            create.retry_at = min(self.turn.now + RETRY_S, create.until)
-            self.turn.changed = True
+            create.retry_at = min(self.context.now + RETRY_S, create.until)
+            self.context.changed = True
 
     def step(self) -> None:
         draft = self.machine.draft
-        if draft is not None and draft.create is not None and self.turn.reached(draft.create.retry_at):
-            draft.create.retry_at = self.turn.now + RETRY_S
-            self.turn.out.append(e.Allocate(draft.writer.conn, draft.create.size))
+        if draft is not None and draft.create is not None and self.context.reached(draft.create.retry_at):
+            draft.create.retry_at = self.context.now + RETRY_S
+            self.context.out.append(e.Allocate(draft.writer.conn, draft.create.size))
 
     # -- the commit ------------------------------------------------------------------------------------------------
 
@@ -127,17 +127,17 @@ class Writing:
             machine.file_is_wrong()
             return
         machine.draft, old = None, machine.committed
-        self.turn.calm("record")
+        self.context.calm("record")
         machine.committed = new
-        self.turn.note(
+        self.context.note(
             "committed", engine=draft.writer.engine_id, generation=new.generation, hash=new.hash, bytes=new.size
         )
         machine.begins_to_read(draft.writer, new)
-        self.turn.send(draft.writer.conn, m.Committed(generation=new.generation, hash=new.hash))
+        self.context.send(draft.writer.conn, m.Committed(generation=new.generation, hash=new.hash))
         machine.tell(m.Changed(generation=new.generation, hash=new.hash), but=draft.writer)
         if old is not None:
             machine.forget(old.slabs)
-            self.turn.note("replaced", generation=old.generation, by=new.generation)
+            self.context.note("replaced", generation=old.generation, by=new.generation)
             machine.pins.ask(old.generation)
 
     def abort(self) -> None:
@@ -145,6 +145,6 @@ class Writing:
         draft, self.machine.draft = self.machine.draft, None
         if draft is not None:
             self.machine.forget(draft.slabs)
-            self.turn.note("aborted", engine=draft.writer.engine_id, generation=draft.generation)
+            self.context.note("aborted", engine=draft.writer.engine_id, generation=draft.generation)
             if draft.writer.doing is Doing.WRITING:
                 self.machine.rest(draft.writer)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lockserver import memory
 from lockserver.server import CannotStart, Options, Server
-from sidecar import ledger, process
+from sidecar import host_usage, process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.settings import Parser, host_port, mode, seconds, uids
@@ -62,7 +62,7 @@ def parser() -> Parser:
         parse=Path,
         shown_default="/dev/shm/gpu-failover-UID",
         metavar="DIR",
-        env=ledger.ENVIRONMENT,
+        env=host_usage.ENVIRONMENT,
         help="where host devices are (--memory host)",
     )
     p.setting(
@@ -98,9 +98,9 @@ def parser() -> Parser:
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     log = Log("lockserver", json=options.log_json)
-    process.raise_descriptor_limit()
+    process_setup.raise_descriptor_limit()
     try:
-        reader = memory.reader(options.memory, options.host_devices or ledger.devices_directory())
+        reader = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
         observe = None
         if options.metrics is not None:
             from lockserver.metrics import Metrics

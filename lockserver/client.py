@@ -10,9 +10,9 @@
 
     join()                                          # in every other process of the engine, before it touches a device
 
-The rules are in `client_machine.py`; here are the socket and the life file. A thread (`sidecar/wheel.py`) watches the
-connection from `start` on: it sees a server that went away within milliseconds, comes back to the next one, and calls
-`on_lost` when what was held is lost (by default the process ends).
+The rules are in `client_machine.py`; here are the socket and the life file. A thread (`sidecar/client_loop.py`) watches
+the connection from `start` on: it sees a server that went away within milliseconds, comes back to the next one, and
+calls `on_lost` when what was held is lost (by default the process ends).
 """
 
 import contextlib
@@ -32,11 +32,11 @@ from lockserver import messages as m
 from lockserver.client_machine import ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
 from lockserver.rundir import LIFE, RunDir, RunDirGone, connect
-from sidecar import process
+from sidecar import process_setup
+from sidecar.client_connection import ClientConnection
+from sidecar.client_loop import ClientLoop
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
-from sidecar.link import Link
-from sidecar.wheel import Wheel
 
 RUN_DIR_VARIABLE = "FAILOVER_RUN_DIR"
 TREE_VARIABLE = "FAILOVER_TREE"
@@ -92,22 +92,22 @@ class _Session:
         self._refusal = ""
         self._loss = ""
         self.grants: dict[str, Grant] = {}
-        self.wheel: Wheel[c.Event] = Wheel("lock-client", self._feed, lambda: self._machine.deadline, c.Tick())
-        self._link = Link(
-            self.wheel,
+        self.loop: ClientLoop[c.Event] = ClientLoop("lock-client", self._feed, lambda: self._machine.deadline, c.Tick())
+        self._link = ClientConnection(
+            self.loop,
             heard=lambda message: self._feed(c.Heard(message)),
             ended=lambda why: self._feed(self._disconnected()),
         )
-        self.tell = self.wheel.tell
-        self.wait = self.wheel.wait
+        self.tell = self.loop.tell
+        self.wait = self.loop.wait
 
     def begin(self) -> None:
-        process.forbid_core_dumps()
-        self.wheel.start()
+        process_setup.forbid_core_dumps()
+        self.loop.start()
 
     def close(self) -> None:
         """Leaves. What is held stays held until the process has ended: the server goes by that alone."""
-        if not self.wheel.stop():
+        if not self.loop.stop():
             return
         self._link.hang_up()
         for lock in (*self._old_lives, *([self._life] if self._life else [])):
@@ -117,7 +117,7 @@ class _Session:
         self._kept.clear()
         if self._directory is not None:
             self._directory.close()
-        self.wheel.close()
+        self.loop.close()
 
     # -- the machine -----------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class _Session:
             self._on_lost(effect.why)
         else:
             self.on_switchover(effect)
-        self.wheel.announce()
+        self.loop.announce()
         return None
 
     def check(self, round: int) -> c.Event | None:
@@ -380,7 +380,7 @@ class AsyncLockClient:
 
     async def start(self) -> "AsyncLockClient":
         self.client.begin()
-        await self.client.wheel.until(lambda: self.client.joined, self.client.raise_if_over)
+        await self.client.loop.until(lambda: self.client.joined, self.client.raise_if_over)
         return self
 
     async def acquire(self, needs: Mapping[str, int] | None = None) -> Grant:
@@ -398,7 +398,7 @@ class AsyncLockClient:
     async def _acquire(self, lock: m.LockName, needs: dict[str, int]) -> Grant:
         self.client.tell(c.Want(lock, needs))
         try:
-            await self.client.wheel.until(lambda: lock in self.client.grants, self.client.raise_if_over)
+            await self.client.loop.until(lambda: lock in self.client.grants, self.client.raise_if_over)
         except BaseException:
             self.client.tell(c.Withdraw(lock))
             raise

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Copies:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.forest = machine.forest
         self.queue = machine.queue
         self.config = machine.config
@@ -46,7 +46,7 @@ class Copies:
     def _give(self, conn: int, tree: Tree, members: list[Member]) -> None:
         members = [member for member in members if member.process is not None]
         keep = m.Keep(token=self.machine.active.token, tree=tree.name, numbers=[member.number for member in members])
-        self.turn.out.append(
+        self.context.out.append(
             e.Send(conn, keep, tuple(member.process for member in members if member.process is not None))
         )
 
@@ -81,5 +81,5 @@ class Copies:
             tree = Tree(engine_id, incarnation, Stage.AWAITED)
             self.forest.trees[message.tree] = self.forest.ending[message.tree] = tree
         lock.holder, lock.told, lock.token = tree, True, message.token
-        self.turn.note("awaiting_holder", engine=engine_id, lock=lock.name, token=lock.token, known_from="a waiter")
+        self.context.note("awaiting_holder", engine=engine_id, lock=lock.name, token=lock.token, known_from="a waiter")
         return tree

@@ -1,7 +1,7 @@
 """Who comes in: introductions, and what a connection may ask for (rules 2 and 7 of `machine.py`).
 
 Pure, a part of the machine. Three kinds of caller: an engine's main process registers, another process of its tree
-joins, an onlooker observes. A final no is `Refused`, a mistake is `Problem`; both end the connection and disturb
+joins, an observer observes. A final no is `Refused`, a mistake is `Problem`; both end the connection and disturb
 nobody else.
 """
 
@@ -12,7 +12,7 @@ from lockserver import messages as m
 from lockserver.lock import Caller
 from lockserver.messages import ACTIVE, INIT
 from lockserver.tree import MAIN, Stage, Tree
-from sidecar.turn import rfc3339
+from sidecar.context import rfc3339
 
 if TYPE_CHECKING:
     from lockserver.machine import Machine
@@ -23,7 +23,7 @@ MEMBERS_MAX = 200
 class Desk:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.forest = machine.forest
         self.config = machine.config
         self.callers: dict[int, Caller] = {}
@@ -69,9 +69,9 @@ class Desk:
         claimed = ACTIVE in message.claims and active.holder is not tree
         if claimed:
             active.holder, active.told, active.token = tree, True, message.claims[ACTIVE]
-            active.granted_at = rfc3339(self.turn.wall)
+            active.granted_at = rfc3339(self.context.wall)
             self.machine.token = max(self.machine.token, active.token)
-            self.turn.note("claimed", engine=tree.engine_id, token=active.token)
+            self.context.note("claimed", engine=tree.engine_id, token=active.token)
         elif active.holder is tree and active.in_doubt:
             claimed = True  # no file tells of it yet, only a waiter did
         if INIT in message.claims and self.machine.init.holder is None:
@@ -88,9 +88,9 @@ class Desk:
             if lock.holder is tree and lock.told:
                 holds[lock.name] = lock.token
                 if lock.recovery is not None or lock.fencing_since:
-                    self.turn.note("back", engine=tree.engine_id, lock=lock.name, token=lock.token)
+                    self.context.note("back", engine=tree.engine_id, lock=lock.name, token=lock.token)
                 lock.recovery, lock.fencing_since = None, 0.0
-                self.turn.calm("unproven", "record", "strangers")
+                self.context.calm("unproven", "record", "strangers")
         policy = m.Policy(self.config.presume_dead, self.config.window_s, self.config.settle_s)
         secret = tree.secret if number == MAIN else ""
         return m.Welcome(
@@ -155,7 +155,7 @@ class Desk:
         """A final no."""
         message = event.message
         who = message.engine_id if isinstance(message, m.Register | m.Join) else "a caller"
-        self.turn.note("refused", engine=who, why=why)
+        self.context.note("refused", engine=who, why=why)
         self._part(event, m.Refused(why=why))
 
     def throw_out(self, event: e.Received, why: str) -> None:
@@ -164,10 +164,10 @@ class Desk:
 
     def _part(self, event: e.Received, last_word: m.ServerMessage) -> None:
         self.forest.forget(event.peers)
-        self.turn.send(event.conn, last_word)
-        self.turn.out.append(e.Close(event.conn))
+        self.context.send(event.conn, last_word)
+        self.context.out.append(e.Close(event.conn))
         self.machine.closed(event.conn)
 
     def end_caller(self, conn: int) -> None:
         self.callers.pop(conn, None)
-        self.turn.out.append(e.Close(conn))
+        self.context.out.append(e.Close(conn))

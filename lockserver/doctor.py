@@ -1,7 +1,7 @@
 """`lockctl doctor`: what the lock stands on, looked at one by one, and what to do where it is shaky.
 
 It disturbs nothing: no lock is taken on a live file (that the filesystem keeps locks is tried in a scratch directory),
-nothing is removed, and the server is asked for its status as by any onlooker. What it can't see it says so, and it
+nothing is removed, and the server is asked for its status as by any observer. What it can't see it says so, and it
 guesses nothing. Who holds which life file: `lifefiles.py`.
 """
 
@@ -19,9 +19,9 @@ from pathlib import Path
 from lockserver import messages as m
 from lockserver import record
 from lockserver.lifefiles import LifeFile, life_files
-from lockserver.onlooker import NoServer, Onlooker, OnlookerError, ServerSilent
+from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
-from lockserver.table import size
+from lockserver.status_text import size
 from sidecar import peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 
@@ -51,16 +51,16 @@ class Finding:
 class Patient:
     run_dir: Path
     status: m.Status | None
-    error: OnlookerError | None
+    error: ObserverError | None
 
 
 def examine(run_dir: Path, timeout_s: float) -> list[Finding]:
     status: m.Status | None = None
-    error: OnlookerError | None = None
+    error: ObserverError | None = None
     try:
-        with Onlooker(run_dir, timeout_s) as onlooker:
-            status = onlooker.ask(m.AskStatus(), m.Status)
-    except OnlookerError as why:
+        with Observer(run_dir, timeout_s) as observer:
+            status = observer.ask(m.AskStatus(), m.Status)
+    except ObserverError as why:
         error = why
     patient = Patient(run_dir, status, error)
     return [finding for check in CHECKS for finding in check(patient)]
@@ -163,7 +163,7 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
     if dumping:
         found = f"{where}, and of the holder process {', '.join(dumping)} may: it keeps its memory until that is done"
         yield _warn(
-            "core dumps", found, "forbid it there (sidecar.process.forbid_core_dumps; the lock's client does it)"
+            "core dumps", found, "forbid it there (sidecar.process_setup.forbid_core_dumps; the lock's client does it)"
         )
     else:
         also = ", and the holder's processes do" if holder is not None else ""

@@ -12,40 +12,40 @@ import msgspec
 
 from lockserver.messages import ClientMessage, ServerMessage
 from lockserver.record import Record
-from sidecar.turn import (
+from sidecar.context import (
     Close as Close,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Closed as Closed,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Died as Died,
 )
-from sidecar.turn import (
+from sidecar.context import (
     DirectoryReplaced as DirectoryReplaced,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Note as Note,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Persisted as Persisted,
 )
-from sidecar.turn import (
+from sidecar.context import (
     PersistFailed as PersistFailed,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Publish as Publish,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Stop as Stop,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Tick as Tick,
 )
-from sidecar.turn import (
+from sidecar.context import (
     Time as Time,
 )
-from sidecar.turn import (
+from sidecar.context import (
     WatchDeath as WatchDeath,
 )
 

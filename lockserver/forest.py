@@ -7,15 +7,15 @@ process, and buries a tree when its end is proven. It knows nothing of locks: wh
 
 import math
 
+from lockserver.context import Context
 from lockserver.events import Forget, Kill, Peer, ProbeLife, Unlink, WatchDeath
 from lockserver.record import Tenure
 from lockserver.tree import MAIN, PROBE_FIRST_S, Life, Member, Stage, Tree
-from lockserver.turn import Turn
 
 
 class Forest:
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
+    def __init__(self, context: Context) -> None:
+        self.context = context
         self.trees: dict[str, Tree] = {}
         self.ending: dict[str, Tree] = {}
         """Every tree that isn't PRESENT: its end is awaited, or its return."""
@@ -77,7 +77,7 @@ class Forest:
         tree.conn = main.conn = conn
         tree.stage, tree.life = Stage.PRESENT, Life.HELD
         self.ending.pop(tree.name, None)
-        self.turn.changed = True
+        self.context.changed = True
 
     def enter(self, tree: Tree, peer: Peer, pid: int, number: int) -> Member:
         """The process becomes a member of the tree, or is recognised as one."""
@@ -86,7 +86,7 @@ class Forest:
         )
         self.attach(tree, member, peer, pid)
         tree.life = Life.HELD
-        self.turn.changed = True
+        self.context.changed = True
         return member
 
     def attach(self, tree: Tree, member: Member, peer: Peer, pid: int) -> None:
@@ -96,7 +96,7 @@ class Forest:
             member.process = peer.process
             self._by_process[peer.process] = (tree, member)
             self.regrouped.add(tree.name)
-            self.turn.out.append(WatchDeath(peer.process))
+            self.context.out.append(WatchDeath(peer.process))
         member.identity = member.identity or peer.identity
         member.pid = peer.pid or pid or member.pid
 
@@ -135,7 +135,7 @@ class Forest:
         if found is None:
             return None
         tree, member = found
-        member.dead = self.turn.changed = True
+        member.dead = self.context.changed = True
         if member is tree.main:
             return tree, True
         self._let_go(member)
@@ -151,7 +151,7 @@ class Forest:
         tree.stage = stage
         tree.probe_at, tree.probe_wait_s = -math.inf, PROBE_FIRST_S
         self.ending[tree.name] = tree
-        self.turn.changed = True
+        self.context.changed = True
         return news
 
     def kill_rest(self, tree: Tree) -> None:
@@ -160,11 +160,11 @@ class Forest:
         """
         for member in tree.members.values():
             if not member.dead and member.process is not None and not member.out_of_reach:
-                self.turn.out.append(Kill(member.process))
+                self.context.out.append(Kill(member.process))
 
     def out_of_reach(self, process: int) -> None:
         if process in self._by_process:
-            self._by_process[process][1].out_of_reach = self.turn.changed = True
+            self._by_process[process][1].out_of_reach = self.context.changed = True
 
     def pursue(self, tree: Tree) -> None:
         """Asks for the life lock where it can be free: after the last member's end, or at once where members are only
@@ -172,9 +172,9 @@ class Forest:
         """
         if tree.seen_alive or tree.probing or tree.life is Life.FREE:
             return
-        if self.turn.reached(tree.probe_at):
+        if self.context.reached(tree.probe_at):
             tree.probing = True
-            self.turn.out.append(ProbeLife(tree.name))
+            self.context.out.append(ProbeLife(tree.name))
 
     def probed(self, name: str, held: bool | None) -> None:
         tree = self.trees.get(name)
@@ -183,8 +183,8 @@ class Forest:
         tree.probing = False
         if tree.stage is not Stage.PRESENT:
             before = tree.life
-            tree.probed(held, self.turn.now)
-            self.turn.changed = self.turn.changed or tree.life is not before
+            tree.probed(held, self.context.now)
+            self.context.changed = self.context.changed or tree.life is not before
 
     def bury(self, tree: Tree, *, held_a_lock: bool) -> list[int]:
         """The proof is complete. Returns the connections that end with it.
@@ -195,13 +195,13 @@ class Forest:
         del self.trees[tree.name]
         self.regrouped.discard(tree.name)
         self.ending.pop(tree.name, None)
-        self.turn.changed = True
+        self.context.changed = True
         for member in tree.members.values():
             self._let_go(member)
         if held_a_lock:
             self.graves[tree.name] = 0
         elif tree.name not in self.graves:
-            self.turn.out.append(Unlink(tree.name))
+            self.context.out.append(Unlink(tree.name))
         return [member.conn for member in tree.members.values() if member.conn is not None]
 
     def written(self, seq: int) -> None:
@@ -209,15 +209,15 @@ class Forest:
         for name, by in list(self.graves.items()):
             if 0 < by <= seq:
                 del self.graves[name]
-                self.turn.out.append(Unlink(name))
+                self.context.out.append(Unlink(name))
 
     def forget(self, peers: tuple[Peer, ...]) -> None:
         for peer in peers:
             if peer.process is not None:
-                self.turn.out.append(Forget(peer.process))
+                self.context.out.append(Forget(peer.process))
 
     def _let_go(self, member: Member) -> None:
         if member.process is not None:
             self._by_process.pop(member.process, None)
-            self.turn.out.append(Forget(member.process))
+            self.context.out.append(Forget(member.process))
             member.process = None

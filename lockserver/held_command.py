@@ -5,7 +5,7 @@ This process registers and acquires; the command is its child and a member of it
 the server has acknowledged it. So however either of the two ends, the next one is granted only when both are gone.
 
 What this file may not do: release the lock in any other way than by ending, or start the command before the grant.
-The command line is `hold.py`'s, what waiting looks like in words `table.py`'s.
+The command line is `hold.py`'s, what waiting looks like in words `status_text.py`'s.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NoReturn
 
-from lockserver import table
+from lockserver import status_text
 from lockserver.client import LockClient, NotInTime, Refused
-from lockserver.onlooker import OnlookerError, watch_forever
+from lockserver.observer import ObserverError, watch_forever
 from lockserver.rundir import LIFE
-from sidecar import process
+from sidecar import process_setup
 from sidecar.lifelock import LifeLock, LifeLockError
 
 REFUSED, LOST, NOT_IN_TIME, CANT_RUN = 69, 70, 75, 126
@@ -105,7 +105,7 @@ class HeldCommand:
                 if status is not None:
                     if status.holder is not None and status.holder.incarnation == self._incarnation:
                         return
-                    why = table.waiting_line(status, self._incarnation)
+                    why = status_text.waiting_line(status, self._incarnation)
                 with self._decision:
                     if self._granted:
                         return
@@ -114,7 +114,7 @@ class HeldCommand:
                     if why and why != self._why:
                         self._why = why
                         self._say(f"waiting: {why}")
-        except OnlookerError as error:
+        except ObserverError as error:
             with self._decision:
                 if not self._granted:
                     self._give_up(REFUSED, str(error))
@@ -164,7 +164,7 @@ class HeldCommand:
     ) -> NoReturn:
         """In the child. Only what is safe in the fork of a process with threads: nothing takes a lock of theirs."""
         try:
-            process.die_with_parent(parent)  # that it writes no core dump it has from this process
+            process_setup.die_with_parent(parent)  # that it writes no core dump it has from this process
             life = LifeLock.join(self._run_dir / LIFE, self._client.name)
             os.set_inheritable(life.fd, True)
             os.write(say, _READY)

@@ -23,7 +23,7 @@ RETURN_S = 0.25
 class Inquest:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.forest = machine.forest
         self.queue = machine.queue
         self.config = machine.config
@@ -34,7 +34,7 @@ class Inquest:
         self._held_at = -math.inf
 
     def begin(self, event: e.Started) -> None:
-        record, now = event.record, self.turn.now
+        record, now = event.record, self.context.now
         if record is None:
             self.machine.token = event.token_floor
             self._doubt(Found.UNREADABLE if event.unreadable else Found.NOTHING, event.unreadable)
@@ -45,13 +45,13 @@ class Inquest:
             if tenure is None:
                 continue
             if record.boot_id != self.config.boot_id:
-                self.turn.note("died_with_its_boot", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
+                self.context.note("died_with_its_boot", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
                 self.forest.graves[tenure.life_file] = 0
                 continue
             lock.holder, lock.told, lock.token = self.forest.awaited(tenure), True, tenure.token
             lock.granted_at, lock.endpoint, lock.verified = tenure.granted_at, tenure.endpoint, tenure.verified
             lock.recovery = Recovery(Found.HOLDER, now, now + self.config.window_s)
-            self.turn.note("awaiting_holder", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
+            self.context.note("awaiting_holder", engine=tenure.engine_id, lock=lock.name, token=tenure.token)
         if record.doubt in Found.__members__ and record.boot_id == self.config.boot_id:
             self._doubt(Found[record.doubt], "an earlier server could not read it")
         if self.forest.graves:
@@ -61,11 +61,11 @@ class Inquest:
     def _doubt(self, found: Found, why: str) -> None:
         """Somebody unknown may hold the lock."""
         if found is Found.UNREADABLE:
-            self.turn.alarm(
+            self.context.alarm(
                 "record",
                 f"holder.json can't be read ({why}); it was kept aside, and somebody unknown may hold the lock",
             )
-        now = self.turn.now
+        now = self.context.now
         until = now + (self.config.window_s if found is Found.UNREADABLE else self.config.settle_s)
         self.machine.active.recovery = Recovery(found, now, until)
         if self.machine.init.holder is None:
@@ -81,9 +81,9 @@ class Inquest:
             return True
         if recovery is None:
             return False
-        over = self.turn.reached(recovery.until)
+        over = self.context.reached(recovery.until)
         if over and self.config.presume_dead:
-            self.turn.shout(
+            self.context.shout(
                 f"{tree.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)"
             )
             return True
@@ -93,13 +93,13 @@ class Inquest:
         if lock is self.machine.init or tree.members_gone or self.queue.memory_proves():
             return True
         if over and self.config.grant_unproven:
-            self.turn.shout(
+            self.context.shout(
                 f"{tree.engine_id} is taken for gone because its life lock is free; "
                 "pidfds and memory don't prove it (--grant-unproven)"
             )
             return True
         if over:
-            self.turn.alarm(
+            self.context.alarm(
                 "unproven",
                 f"the life lock of {tree.engine_id} is free, but neither pidfds nor memory prove its end; "
                 "once you know that it is gone, start the server with --grant-unproven",
@@ -110,28 +110,28 @@ class Inquest:
         """There was no holder file that could be read. Nobody unknown has a life lock here; and memory proves it, or
         time has passed.
         """
-        over = self.turn.reached(recovery.until)
+        over = self.context.reached(recovery.until)
         if over and self.config.presume_dead:
             return True
         probed = self.strangers
         stale = probed is None or probed.held or (over and self._asked_at < recovery.until)
-        if stale and not self._asked and self.turn.reached(self._asked_at + STRANGERS_EVERY_S):
+        if stale and not self._asked and self.context.reached(self._asked_at + STRANGERS_EVERY_S):
             self._probe()
         if probed is None or stale:
             if over and probed is not None and probed.held:
-                self.turn.alarm(
+                self.context.alarm(
                     "strangers", f"a life lock is held by somebody who doesn't come: {', '.join(probed.held[:3])}"
                 )
             return False
         if any(tree.stage is Stage.AWAITED and tree.seen_alive for tree in self.forest.ending.values()):
             return False
-        if not self.turn.reached(self._held_at + self.config.settle_s):
+        if not self.context.reached(self._held_at + self.config.settle_s):
             return False  # who let go of its life lock may be dying, and hold memory a little longer
-        if not (self.turn.reached(recovery.since + RETURN_S) and self.queue.memory_proves()):
+        if not (self.context.reached(recovery.since + RETURN_S) and self.queue.memory_proves()):
             if not over:
                 return False
             if recovery.found is Found.UNREADABLE and not self.config.grant_unproven:
-                self.turn.alarm(
+                self.context.alarm(
                     "unproven",
                     "holder.json could not be read, and neither memory nor a returning holder tells more; "
                     "once you know that no engine is awake, start the server with --grant-unproven",
@@ -142,21 +142,21 @@ class Inquest:
 
     def _probe(self) -> None:
         """Everybody who has a life lock here, and has not registered with this server."""
-        self._asked, self._asked_at = True, self.turn.now
+        self._asked, self._asked_at = True, self.context.now
         known = tuple(
             name
             for name, tree in self.forest.trees.items()
             if tree.stage is not Stage.AWAITED or self.machine.holds(tree)
         )
-        self.turn.out.append(e.ProbeStrangers(known))
+        self.context.out.append(e.ProbeStrangers(known))
 
     def strangers_probed(self, event: e.StrangersProbed) -> None:
         self.strangers, self._asked = event, False
         recovery = self.machine.active.recovery
         if recovery is not None and recovery.found is not Found.HOLDER:
             if event.held:
-                self._held_at = self.turn.now
+                self._held_at = self.context.now
         else:
             for name in event.free:
                 if name not in self.forest.trees and name not in self.forest.graves:
-                    self.turn.out.append(e.Unlink(name))
+                    self.context.out.append(e.Unlink(name))

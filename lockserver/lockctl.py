@@ -1,6 +1,6 @@
 """`lockctl`: the lock in the hands of a person or a script. It looks, asks for a switchover, runs a command under it.
 
-The commands are here; how the picture reads is `table.py`, what `hold` and `doctor` do stands in files of their own.
+The commands are here; how the status reads is `status_text.py`, what `hold` and `doctor` do has files of its own.
 Everything is said by the server or seen on this machine: lockctl decides nothing. Exit codes are relied on by scripts
 and stand in each command's --help (`lockctl_help.py`).
 """
@@ -20,12 +20,12 @@ import msgspec
 from lockserver import hold as holding
 from lockserver import lockctl_help as words
 from lockserver import messages as m
-from lockserver import table
-from lockserver.onlooker import (
+from lockserver import status_text
+from lockserver.observer import (
     TIMEOUT_S,
     NoServer,
-    Onlooker,
-    OnlookerError,
+    Observer,
+    ObserverError,
     Refused,
     ServerSilent,
     watch_forever,
@@ -44,8 +44,8 @@ _BY_STATE = {"HELD": HELD, "FREE": FREE}
 
 def status(options: argparse.Namespace) -> int:
     try:
-        with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
-            seen = onlooker.ask(m.AskStatus(), m.Status)
+        with Observer(options.run_dir, options.answer_timeout_s) as observer:
+            seen = observer.ask(m.AskStatus(), m.Status)
     except (NoServer, ServerSilent) as error:
         if options.json:
             say(json.dumps({"state": "NO_SERVER", "error": str(error)}))
@@ -53,7 +53,7 @@ def status(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(fields(seen)))
     else:
-        for line in table.status_lines(seen, datetime.now(UTC), terminal_paint()):
+        for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
             say(line)
     return _BY_STATE.get(seen.state, NOT_YET)
 
@@ -61,7 +61,8 @@ def status(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
     away = (
-        paint("NO SERVER ", table.Tone.BAD) + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
+        paint("NO SERVER ", status_text.Tone.BAD)
+        + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
     )
     last: dict[str, Any] | str = ""
     for seen in watch_forever(options.run_dir, options.answer_timeout_s):
@@ -72,7 +73,7 @@ def watch(options: argparse.Namespace) -> int:
                 say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | picture))
             last = picture
         else:
-            line = away if seen is None else table.change_line(seen, paint)
+            line = away if seen is None else status_text.change_line(seen, paint)
             if line != last:
                 say(f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {line}")
             last = line
@@ -80,8 +81,8 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def history(options: argparse.Namespace) -> int:
-    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
-        events = onlooker.ask(m.AskHistory(), m.History).events
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
+        events = observer.ask(m.AskHistory(), m.History).events
     for event in events[-options.last :] if options.last else events:
         if options.json:
             say(json.dumps(msgspec.to_builtins(event)))
@@ -100,7 +101,7 @@ def _value(value: object) -> str:
 
 
 def switchover(options: argparse.Namespace) -> int:
-    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
         calls = 0
 
         def call_off(*_: object) -> None:
@@ -110,14 +111,14 @@ def switchover(options: argparse.Namespace) -> int:
             if calls > 1:
                 raise KeyboardInterrupt
             print("lockctl: calling it off (Ctrl-C again leaves at once)", file=sys.stderr, flush=True)
-            onlooker.tell(m.AbortSwitchover())
+            observer.tell(m.AbortSwitchover())
 
         with _on_signals(call_off, signal.SIGINT, signal.SIGTERM):
-            onlooker.tell(m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout))
+            observer.tell(m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout))
             began = False
             patience: float | None = options.answer_timeout_s
             while True:
-                step = onlooker.hear(m.SwitchoverStep, patience)
+                step = observer.hear(m.SwitchoverStep, patience)
                 if step.phase == "refused" and began and step.done:
                     # Our own call to stop, which came too late: the switchover itself goes on.
                     step = m.SwitchoverStep(phase="too late", detail=step.detail)
@@ -144,10 +145,10 @@ def _on_signals(handler: Callable[..., None], *signals: signal.Signals) -> Any:
 
 
 def ping(options: argparse.Namespace) -> int:
-    with Onlooker(options.run_dir, options.answer_timeout_s) as onlooker:
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
         if not options.json:
             say(f"PING {options.run_dir / SOCKET}")
-        return 0 if ping_forever(onlooker, m.Ping(), m.Pong, options) else NO_SERVER
+        return 0 if ping_forever(observer, m.Ping(), m.Pong, options) else NO_SERVER
 
 
 # -- doctor, hold --------------------------------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def doctor(options: argparse.Namespace) -> int:
         say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
         return int(sick)
     paint = terminal_paint()
-    tones = {Level.OK: table.Tone.GOOD, Level.WARN: table.Tone.CARE, Level.FAIL: table.Tone.BAD}
+    tones = {Level.OK: status_text.Tone.GOOD, Level.WARN: status_text.Tone.CARE, Level.FAIL: status_text.Tone.BAD}
     width = max(len(finding.check) for finding in findings)
     for finding in findings:
         say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
@@ -277,7 +278,7 @@ def main(argv: list[str] | None = None) -> int:
         options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
     try:
         return int(options.run(options))
-    except OnlookerError as error:
+    except ObserverError as error:
         print(f"lockctl: {error}", file=sys.stderr)
         return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
     except OutputLost as error:

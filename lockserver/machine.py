@@ -38,20 +38,20 @@ from typing import Any
 
 from lockserver import events as e
 from lockserver import messages as m
+from lockserver.context import Context
 from lockserver.copies import Copies
 from lockserver.desk import Desk
 from lockserver.forest import Forest
 from lockserver.inquest import Inquest
 from lockserver.lock import Caller, Found, Lock, Recovery, State
 from lockserver.messages import ACTIVE, INIT
-from lockserver.picture import picture
 from lockserver.queue import Queue, Waiter
 from lockserver.record import Member as MemberRecord
 from lockserver.record import Record, Tenure
+from lockserver.status import status_of
 from lockserver.switchover import Switchover
 from lockserver.tree import Life, Stage, Tree
-from lockserver.turn import Turn
-from sidecar.turn import rfc3339
+from sidecar.context import rfc3339
 
 RETRY_PERSIST_S = 0.5
 
@@ -59,9 +59,9 @@ RETRY_PERSIST_S = 0.5
 class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
-        self.turn = Turn(config.history_size)
-        self.forest = Forest(self.turn)
-        self.queue = Queue(config, self.turn)
+        self.context = Context(config.history_size)
+        self.forest = Forest(self.context)
+        self.queue = Queue(config, self.context)
         self.active = Lock(ACTIVE)
         self.init = Lock(INIT)
         self.init_waiters: dict[str, Tree] = {}
@@ -82,25 +82,25 @@ class Machine:
     # -- the one door ----------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
-        turn = self.turn
-        turn.begin(time)
+        context = self.context
+        context.begin(time)
         _HANDLERS[type(event)](self, event)
         if self._started:
             self._conclude()
-        if turn.changed:
-            turn.changed = False
+        if context.changed:
+            context.changed = False
             self.copies.hand_out()
-            turn.out.append(e.Publish())
-        return turn.out
+            context.out.append(e.Publish())
+        return context.out
 
     @property
     def deadline(self) -> float:
         """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
-        return self.turn.deadline
+        return self.context.deadline
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due."""
-        if self.turn.reached(self._rewrite_at):
+        if self.context.reached(self._rewrite_at):
             self.write()
         for tree in list(self.forest.ending.values()):
             self.forest.pursue(tree)
@@ -111,7 +111,7 @@ class Machine:
         self._step_init()
         self.queue.reading = None
         if self.state is not self._state:
-            self._state, self.turn.changed = self.state, True
+            self._state, self.context.changed = self.state, True
 
     @property
     def state(self) -> State:
@@ -120,7 +120,7 @@ class Machine:
             return State.HELD
         if (
             lock.recovery is not None
-            and self.turn.now < lock.recovery.until
+            and self.context.now < lock.recovery.until
             and (lock.holder is None or lock.holder.stage is Stage.AWAITED)
         ):
             return State.RECOVERING
@@ -186,11 +186,11 @@ class Machine:
 
     def _fence(self, lock: Lock, seen_by: str) -> None:
         assert lock.holder is not None
-        lock.fencing_since = self.turn.wall
-        self.turn.note("fencing", engine=lock.holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
+        lock.fencing_since = self.context.wall
+        self.context.note("fencing", engine=lock.holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
         if lock.holder.unaccounted and lock.recovery is None:
             # A member that died while the server was away, and of whose pidfd nobody kept a copy.
-            lock.recovery = Recovery(Found.HOLDER, self.turn.now, self.turn.now + self.config.window_s)
+            lock.recovery = Recovery(Found.HOLDER, self.context.now, self.context.now + self.config.window_s)
         if lock is self.active:
             self.queue.new_round()
             self.switchover.holder_lost()
@@ -227,7 +227,7 @@ class Machine:
             if not self.inquest.nobody_holds(lock.recovery):
                 return
             lock.recovery = None
-            self.turn.note("nobody_holds")
+            self.context.note("nobody_holds")
         if self._disk_fails:
             return
         waiter = self.queue.next()
@@ -245,8 +245,8 @@ class Machine:
         assert tree is not None
         lock.holder = lock.endpoint = lock.recovery = None
         lock.told, lock.fencing_since = False, 0.0
-        self.turn.note("released", engine=tree.engine_id, lock=lock.name, token=lock.token)
-        self.turn.changed = True
+        self.context.note("released", engine=tree.engine_id, lock=lock.name, token=lock.token)
+        self.context.changed = True
         if lock is self.active and self.init.holder is tree:
             self._release(self.init)
         elif tree.stage is not Stage.PRESENT and not self.holds(tree):
@@ -257,9 +257,9 @@ class Machine:
         if lock is self.active:
             self.token += 1
             lock.token = self.token
-            self.turn.calm("unproven", "record", "strangers")
+            self.context.calm("unproven", "record", "strangers")
         lock.holder, lock.told, lock.endpoint = tree, False, None
-        lock.granted_at, lock.fencing_since = rfc3339(self.turn.wall), 0.0
+        lock.granted_at, lock.fencing_since = rfc3339(self.context.wall), 0.0
         self.write()
         lock.written_by = self._seq
 
@@ -270,8 +270,8 @@ class Machine:
             self.desk.throw_out(event, "only the holder serves")
         elif lock.endpoint != (message.url or None):
             lock.endpoint = message.url or None
-            self.turn.note("serving", engine=caller.tree.engine_id if caller.tree else "", url=message.url)
-            self.turn.changed = True
+            self.context.note("serving", engine=caller.tree.engine_id if caller.tree else "", url=message.url)
+            self.context.changed = True
             self.write()
 
     # -- the permit `init` -----------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class Machine:
         if lock.holder is not None and lock.holder.stage is not Stage.PRESENT and self.inquest.gone(lock):
             self._release(lock)
             self.write()
-        if lock.holder is None and lock.recovery is not None and self.turn.reached(lock.recovery.until):
+        if lock.holder is None and lock.recovery is not None and self.context.reached(lock.recovery.until):
             lock.recovery = None
         if lock.holder is None and self.init_waiters and not self._disk_fails and not self.why_no_init():
             self._grant(lock, self.init_waiters.pop(next(iter(self.init_waiters))))
@@ -305,7 +305,7 @@ class Machine:
         holder, recovery = self.active.holder, self.active.recovery
         if holder is None or recovery is None:
             return holder is None and recovery is None
-        return self.turn.reached(recovery.until) and holder.life is Life.FREE and not holder.seen_alive
+        return self.context.reached(recovery.until) and holder.life is Life.FREE and not holder.seen_alive
 
     def _on_release(self, event: e.Received, caller: Caller) -> None:
         assert caller.tree is not None
@@ -322,12 +322,12 @@ class Machine:
         lock = self.active if message.lock == ACTIVE else self.init
         if lock.holder is tree:
             if lock.told:
-                self.turn.send(event.conn, m.Granted(lock=lock.name, token=lock.token))
+                self.context.send(event.conn, m.Granted(lock=lock.name, token=lock.token))
         elif lock is self.active:
             self.queue.enter(tree, message.needs, looked=not message.again)
         else:
             self.init_waiters[tree.name] = tree
-            self.turn.changed = True
+            self.context.changed = True
 
     def _on_ready(self, event: e.Received, caller: Caller) -> None:
         message = event.message
@@ -345,9 +345,9 @@ class Machine:
 
     def _refuse_wish(self, waiter: Waiter, why: str) -> None:
         self.queue.leave(waiter.tree)
-        self.turn.note("refused", engine=waiter.tree.engine_id, why=why)
+        self.context.note("refused", engine=waiter.tree.engine_id, why=why)
         if waiter.tree.conn is not None:
-            self.turn.send(waiter.tree.conn, m.Refused(why=why))
+            self.context.send(waiter.tree.conn, m.Refused(why=why))
 
     # -- writing (rule 5) ------------------------------------------------------------------------------------------
 
@@ -364,7 +364,7 @@ class Machine:
             list(self.forest.graves),
             self._doubt(),
         )
-        self.turn.out.append(e.Persist(self._seq, record))
+        self.context.out.append(e.Persist(self._seq, record))
 
     def _doubt(self) -> str:
         """What was found instead of a file must not be forgotten by writing one."""
@@ -390,13 +390,13 @@ class Machine:
 
     def _on_persisted(self, event: e.Persisted) -> None:
         self._written, self._disk_fails = event.seq, False
-        self.turn.calm("persist")
+        self.context.calm("persist")
         for lock in (self.active, self.init):
             if lock.holder is not None and not lock.told and event.seq >= lock.written_by:
-                lock.told = self.turn.changed = True
+                lock.told = self.context.changed = True
                 if lock.holder.conn is not None:
-                    self.turn.send(lock.holder.conn, m.Granted(lock=lock.name, token=lock.token))
-                    self.turn.note("granted", engine=lock.holder.engine_id, lock=lock.name, token=lock.token)
+                    self.context.send(lock.holder.conn, m.Granted(lock=lock.name, token=lock.token))
+                    self.context.note("granted", engine=lock.holder.engine_id, lock=lock.name, token=lock.token)
                 if lock is self.active:
                     self.switchover.granted(lock.holder, lock.token)
         if self._owed:
@@ -404,15 +404,15 @@ class Machine:
             self._owed = [owed for owed in self._owed if owed[0] > event.seq]
             for _, conn, answer in due:
                 if conn in self.desk.callers:
-                    self.turn.send(conn, answer)
+                    self.context.send(conn, answer)
         self.forest.written(event.seq)
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        self._rewrite_at, self._disk_fails = self.turn.now + RETRY_PERSIST_S, True
+        self._rewrite_at, self._disk_fails = self.context.now + RETRY_PERSIST_S, True
         for lock in (self.active, self.init):
             if lock.holder is not None and not lock.told:
                 self._take_back(lock, lock.holder)
-        self.turn.alarm(
+        self.context.alarm(
             "persist",
             f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can",
         )
@@ -420,7 +420,7 @@ class Machine:
     def _take_back(self, lock: Lock, tree: Tree) -> None:
         """The grant isn't on disk and nobody was told: it is decided anew once the disk works, by what is so then."""
         lock.holder, waiter, lock.waiter = None, lock.waiter, None
-        self.turn.changed = True
+        self.context.changed = True
         if tree.stage is not Stage.PRESENT:
             return
         if lock is self.init:
@@ -432,22 +432,22 @@ class Machine:
         if on_disk and self._written < self._seq:
             self._owed.append((self._seq, conn, answer))
         else:
-            self.turn.send(conn, answer)
+            self.context.send(conn, answer)
 
-    # -- onlookers -------------------------------------------------------------------------------------------------
+    # -- observers -------------------------------------------------------------------------------------------------
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = True
-        self.turn.changed = True
+        self.context.changed = True
 
     def _on_ask_status(self, event: e.Received, caller: Caller) -> None:
-        self.turn.send(event.conn, picture(self))
+        self.context.send(event.conn, status_of(self))
 
     def _on_ask_history(self, event: e.Received, caller: Caller) -> None:
-        self.turn.send(event.conn, m.History(events=self.turn.history))
+        self.context.send(event.conn, m.History(events=self.context.history))
 
     def _on_ping(self, event: e.Received, caller: Caller) -> None:
-        self.turn.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
+        self.context.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
 
     def _on_switchover(self, event: e.Received, caller: Caller) -> None:
         assert isinstance(event.message, m.Switchover)
@@ -476,7 +476,7 @@ class Machine:
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
         self._started = False
-        self.turn.out.append(e.Stop(event.why))
+        self.context.out.append(e.Stop(event.why))
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""

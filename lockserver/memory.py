@@ -9,7 +9,7 @@ none   nobody reads; status says `memory: unverified`
 from collections.abc import Callable
 from pathlib import Path
 
-from sidecar import ledger
+from sidecar import host_usage
 
 Reader = Callable[[], dict[str, tuple[int, int]]]
 """Device -> (bytes free, bytes in all)."""
@@ -24,7 +24,7 @@ class NoReader(Exception):
 def reader(kind: str, host_devices: Path) -> Reader | None:
     """`auto` is nvml where it works, else none."""
     if kind == "host":
-        return lambda: ledger.read_devices(host_devices)
+        return lambda: host_usage.read_devices(host_devices)
     if kind == "none":
         return None
     try:

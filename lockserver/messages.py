@@ -1,7 +1,7 @@
-"""What is said over `lock.sock`: every message, and the public picture of the lock.
+"""What is said over `lock.sock`: every message, and the public status of the lock.
 
 Three kinds of caller introduce themselves first, each with the protocol's version: an engine's main process
-(`Register`), another process of its tree (`Join`), or an onlooker (`Observe`: `lockctl`, the gateway). The rules for
+(`Register`), another process of its tree (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for
 when a message is allowed stand in `machine.py` (server) and `client_machine.py` (client); this file holds only
 shapes.
 
@@ -14,8 +14,8 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
-from sidecar.turn import HistoryEvent as HistoryEvent
 
 PROTOCOL = 1
 
@@ -299,7 +299,7 @@ class PermitState(msgspec.Struct, frozen=True):
 
 
 class Status(Message, frozen=True):
-    """The public picture of the lock. Every field is always there, so that scripts can rely on them."""
+    """The public status of the lock. Every field is always there, so that scripts can rely on them."""
 
     state: str
     holder: HolderState | None

@@ -2,7 +2,7 @@
 
 The server's loop hands over every state that it publishes; what is counted is counted from how one state follows
 another. Whoever scrapes is served by a thread of `sidecar.metrics`. What this file may not do: keep the loop waiting,
-or know more than the public picture. The client library is an extra, loaded when metrics are asked for.
+or know more than the public status. The client library is an extra, loaded when metrics are asked for.
 """
 
 import time

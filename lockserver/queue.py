@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from lockserver.context import Context
 from lockserver.events import Config, MemoryRead, ReadMemory
 from lockserver.messages import Prepare
 from lockserver.tree import Stage, Tree
-from lockserver.turn import Turn
 
 ASK_AGAIN_S = 1.0
 READ_EVERY_S = 0.02
@@ -35,9 +35,9 @@ class Waiter:
 
 
 class Queue:
-    def __init__(self, config: Config, turn: Turn) -> None:
+    def __init__(self, config: Config, context: Context) -> None:
         self.config = config
-        self.turn = turn
+        self.context = context
         self.waiters: dict[str, Waiter] = {}
         self.round = 1
         """Grows when a holder is lost: what a waiter said of its engine before doesn't count."""
@@ -54,8 +54,8 @@ class Queue:
 
     def enter(self, tree: Tree, needs: dict[str, int], *, looked: bool) -> None:
         if tree.name not in self.waiters:
-            self.waiters[tree.name] = Waiter(tree, needs, self.turn.wall)
-            self.turn.note("waiting", engine=tree.engine_id)
+            self.waiters[tree.name] = Waiter(tree, needs, self.context.wall)
+            self.context.note("waiting", engine=tree.engine_id)
         self.update(tree, ready=True, looked=looked, needs=needs)
 
     def update(self, tree: Tree, *, ready: bool, looked: bool, needs: dict[str, int] | None) -> None:
@@ -70,7 +70,7 @@ class Queue:
             waiter.vetted = not needs or not self.config.reads_memory
             if not waiter.vetted:
                 self._read(at_once=True)
-        self.turn.changed = True
+        self.context.changed = True
 
     def leave(self, tree: Tree) -> None:
         self.waiters.pop(tree.name, None)
@@ -101,13 +101,13 @@ class Queue:
         if waiter.looked == self.round:
             return True
         if waiter.failed == self.round:
-            if not self.turn.reached(waiter.asked_at + ASK_AGAIN_S):
+            if not self.context.reached(waiter.asked_at + ASK_AGAIN_S):
                 return False
             waiter.failed = waiter.asked = 0
         if waiter.asked != self.round:
-            waiter.asked, waiter.asked_at = self.round, self.turn.now
-            self.turn.send(waiter.tree.conn, Prepare(round=self.round))
-        return False if self.turn.reached(waiter.asked_at + self.config.prepare_timeout_s) else None
+            waiter.asked, waiter.asked_at = self.round, self.context.now
+            self.context.send(waiter.tree.conn, Prepare(round=self.round))
+        return False if self.context.reached(waiter.asked_at + self.config.prepare_timeout_s) else None
 
     def answered(self, tree: Tree, in_round: int, *, ok: bool, why: str) -> None:
         waiter = self.waiters.get(tree.name)
@@ -116,8 +116,8 @@ class Queue:
         if ok:
             waiter.looked = in_round
         else:
-            waiter.failed, waiter.asked_at = in_round, self.turn.now
-            self.turn.note("not_prepared", engine=tree.engine_id, why=why)
+            waiter.failed, waiter.asked_at = in_round, self.context.now
+            self.context.note("not_prepared", engine=tree.engine_id, why=why)
 
     def head(self) -> Waiter | None:
         """The first who is prepared: waits for one who is being asked, passes over one who is silent."""
@@ -139,7 +139,9 @@ class Queue:
                 waiter.looked == self.round
                 or (
                     waiter.failed != self.round
-                    and (waiter.asked != self.round or self.turn.now < waiter.asked_at + self.config.prepare_timeout_s)
+                    and (
+                        waiter.asked != self.round or self.context.now < waiter.asked_at + self.config.prepare_timeout_s
+                    )
                 )
             )
             for waiter in self.waiters.values()
@@ -166,11 +168,11 @@ class Queue:
         if self.fits(head):
             return head
         if self._unmet is None or self._unmet[0] != head.tree.name:
-            self._unmet = (head.tree.name, self.turn.now)
-            self.turn.note("memory_awaited", engine=head.tree.engine_id)
-            self.turn.changed = True
+            self._unmet = (head.tree.name, self.context.now)
+            self.context.note("memory_awaited", engine=head.tree.engine_id)
+            self.context.changed = True
         self._read()
-        if not self.turn.reached(self._unmet[1] + self.config.memory_bound_s):
+        if not self.context.reached(self._unmet[1] + self.config.memory_bound_s):
             return None
         others = [(waiter, self.prepared(waiter)) for waiter in self._line()]
         for waiter, prepared in others:
@@ -178,7 +180,7 @@ class Queue:
                 return waiter
         if any(prepared is None for _, prepared in others):
             return None
-        self.turn.shout(
+        self.context.shout(
             f"{head.tree.engine_id} is granted though the memory that it needs "
             f"was not free after {self.config.memory_bound_s:g} s"
         )
@@ -214,9 +216,9 @@ class Queue:
         return verified
 
     def _read(self, *, at_once: bool = False) -> None:
-        if not self._asked_to_read and (at_once or self.turn.reached(self._read_at + READ_EVERY_S)):
-            self._asked_to_read, self._read_at = True, self.turn.now
-            self.turn.out.append(ReadMemory())
+        if not self._asked_to_read and (at_once or self.context.reached(self._read_at + READ_EVERY_S)):
+            self._asked_to_read, self._read_at = True, self.context.now
+            self.context.out.append(ReadMemory())
 
     def read(self, reading: MemoryRead) -> list[tuple[Waiter, str]]:
         """A reading has come. Returns the waiters that can never be granted, and why."""
@@ -224,9 +226,9 @@ class Queue:
         self.reading = reading
         hopeless = []
         if reading.problem:
-            self.turn.alarm("reader", f"memory can't be read: {reading.problem}")
+            self.context.alarm("reader", f"memory can't be read: {reading.problem}")
         else:
-            self.turn.calm("reader")
+            self.context.calm("reader")
         for waiter in self.waiters.values():
             if not waiter.vetted:
                 waiter.vetted = True

@@ -9,7 +9,7 @@ DIR/life/         one file for each start of an engine, `<engine_id>.<incarnatio
 import socket
 from pathlib import Path
 
-from sidecar import rendezvous
+from sidecar import sockets
 
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
@@ -21,7 +21,7 @@ class RunDirGone(Exception):
     """The directory isn't there."""
 
 
-class RunDir(rendezvous.OpenDirectory):
+class RunDir(sockets.OpenDirectory):
     """A run directory, held open: that very directory, whatever its path names later."""
 
     def __init__(self, path: Path) -> None:
@@ -34,4 +34,4 @@ class RunDir(rendezvous.OpenDirectory):
 
 def connect(run_dir: Path) -> socket.socket:
     """A connection to the lock server of this directory. Raises OSError when there is none."""
-    return rendezvous.connect(run_dir / SOCKET)
+    return sockets.connect(run_dir / SOCKET)

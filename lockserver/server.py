@@ -18,17 +18,17 @@ from lockserver import messages as m
 from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader
-from lockserver.picture import picture
 from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET
+from lockserver.status import status_of
 from sidecar import peers
-from sidecar.callers import Callers, Protocol
+from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
-from sidecar.rendezvous import CannotWatch, Doorway
 from sidecar.shell import Shell
+from sidecar.sockets import CannotWatch, ServerSocket
 
 _INTRODUCTIONS = (m.Register, m.Join)
 _WITH_PIDFDS = (m.Adopt, m.HandBack)
@@ -67,13 +67,13 @@ class Server(Shell):
         self._observe = observe
         self._probes: dict[str, LifeProbe] = {}
         self.processes = Processes(self.loop, options.pidfds)
-        self.callers = Callers(
+        self.connections = Connections(
             self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
         )
         try:
             options.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             (options.run_dir / LIFE).mkdir(mode=0o700, exist_ok=True)
-            self._doorway = Doorway(options.run_dir, SOCKET)
+            self._doorway = ServerSocket(options.run_dir, SOCKET)
         except OSError as error:
             raise CannotStart(
                 f"{options.run_dir} can't be used: {error.strerror}; give a --run-dir that this user may write"
@@ -120,7 +120,7 @@ class Server(Shell):
             return e.Started(None, unreadable=str(error), token_floor=floor)
 
     def _open(self) -> None:
-        self.callers.listen(self._doorway.open(self.options.socket_mode))
+        self.connections.listen(self._doorway.open(self.options.socket_mode))
         self.log.info(
             "ready",
             socket=self._doorway.path,
@@ -139,18 +139,18 @@ class Server(Shell):
 
     def close(self) -> None:
         self._doorway.close()
-        self.callers.close()
+        self.connections.close()
         self._lock.close()
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
     def _do_send(self, effect: e.Send) -> None:
-        self.callers.send(
+        self.connections.send(
             effect.conn, effect.message, self.processes.pidfds(effect.processes) if effect.processes else ()
         )
 
     def _do_close(self, effect: e.Close) -> None:
-        self.callers.drop(effect.conn)
+        self.connections.drop(effect.conn)
 
     def _do_watch_death(self, effect: e.WatchDeath) -> None:
         event = e.Died(effect.process)
@@ -220,11 +220,11 @@ class Server(Shell):
         watchers = self.machine.desk.watchers()
         if not watchers and self._observe is None:
             return
-        status = picture(self.machine)
+        status = status_of(self.machine)
         if self._observe is not None:
             self._observe(status)
         for conn in watchers:
-            self.callers.send(conn, status)
+            self.connections.send(conn, status)
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -238,12 +238,12 @@ class Server(Shell):
             try:
                 named = self.processes.keep_all(descriptors)
             except Unidentified as error:
-                self.callers.complain(conn, str(error))
+                self.connections.complain(conn, str(error))
                 return
             self.feed(e.Received(conn, message, tuple(e.Peer(*one) for one in named)))
         elif descriptors:
             close_all(descriptors)
-            self.callers.complain(conn, f"{type(message).__name__} takes no descriptors")
+            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
         else:
             self.feed(e.Received(conn, message))
 
@@ -253,16 +253,16 @@ class Server(Shell):
         try:
             named = self.processes.identify(sock, descriptors, message.pid)
         except peers.PeerGone:
-            self.callers.end(conn)
+            self.connections.end(conn)
             return
         except Unidentified as error:
-            self.callers.complain(conn, str(error))
+            self.connections.complain(conn, str(error))
             return
         try:
             held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
         except OSError as error:
             self.processes.forget_all([named])
-            self.callers.complain(conn, f"your life file can't be looked at: {error.strerror}")
+            self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
             return
         self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
 

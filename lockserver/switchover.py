@@ -35,7 +35,7 @@ class Plan:
 class Switchover:
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
-        self.turn = machine.turn
+        self.context = machine.context
         self.forest = machine.forest
         self.queue = machine.queue
         self.config = machine.config
@@ -44,7 +44,7 @@ class Switchover:
     # -- asked for by a person -------------------------------------------------------------------------------------
 
     def ask(self, asker: int, wish: m.Switchover) -> None:
-        machine, turn = self.machine, self.turn
+        machine, context = self.machine, self.context
         holder = machine.active.holder
         if self.plan is not None:
             self._tell(asker, "refused", "a switchover is under way already", done=True)
@@ -63,9 +63,9 @@ class Switchover:
             self._tell(asker, "refused", f"{who}, alive and ready", done=True)
             return
         machine.queue.new_round()
-        self.plan = Plan(asker, holder, to, Step.DRAINING, machine.queue.round, turn.now + wish.drain_timeout_s)
-        turn.note("switchover", engine=holder.engine_id, to=to.engine_id)
-        turn.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=wish.drain_timeout_s))
+        self.plan = Plan(asker, holder, to, Step.DRAINING, machine.queue.round, context.now + wish.drain_timeout_s)
+        context.note("switchover", engine=holder.engine_id, to=to.engine_id)
+        context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=wish.drain_timeout_s))
         self._tell(asker, "draining", f"{holder.engine_id} finishes what it has begun")
 
     def call_off(self, conn: int) -> None:
@@ -91,7 +91,7 @@ class Switchover:
         if not message.ok:
             self._abort(f"the holder could not drain: {message.why}")
             return
-        plan.step, plan.until = Step.CHECKING, self.turn.now + self.config.prepare_timeout_s
+        plan.step, plan.until = Step.CHECKING, self.context.now + self.config.prepare_timeout_s
         self._tell(plan.asker, "checking", f"{plan.to.engine_id} looks at its engine")
 
     def step(self) -> None:
@@ -104,12 +104,12 @@ class Switchover:
             self._abort("the successor is no longer there and ready")
         elif plan.step is Step.CHECKING and machine.queue.prepared(successor):
             assert plan.old.conn is not None
-            plan.step, plan.until = Step.EXITING, machine.turn.now + machine.config.exit_timeout_s
-            machine.turn.send(plan.old.conn, m.Exit(round=plan.round))
+            plan.step, plan.until = Step.EXITING, machine.context.now + machine.config.exit_timeout_s
+            machine.context.send(plan.old.conn, m.Exit(round=plan.round))
             self._tell(plan.asker, "exiting", f"{plan.old.engine_id} was told to end")
             machine.queue.preferred = plan.to.name
             machine.doom(plan.old)
-        elif machine.turn.reached(plan.until):
+        elif machine.context.reached(plan.until):
             self._abort(
                 "draining took too long"
                 if plan.step is Step.DRAINING
@@ -128,10 +128,10 @@ class Switchover:
     def enforce(self) -> None:
         """It was told to end, and had finished what it had begun."""
         plan = self.plan
-        if plan is None or plan.step is not Step.EXITING or not self.turn.reached(plan.until):
+        if plan is None or plan.step is not Step.EXITING or not self.context.reached(plan.until):
             return
-        plan.until = self.turn.now + self.config.exit_timeout_s
-        self.turn.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
+        plan.until = self.context.now + self.config.exit_timeout_s
+        self.context.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
         self.forest.kill_rest(plan.old)
 
     def granted(self, tree: Tree, token: int) -> None:
@@ -155,12 +155,12 @@ class Switchover:
         if plan is None or plan.step is Step.EXITING:
             return
         self.plan = None
-        self.turn.note("switchover_aborted", why=why)
+        self.context.note("switchover_aborted", why=why)
         self._tell(plan.asker, "aborted", why, done=True)
         if plan.old.conn is not None:
-            self.turn.send(plan.old.conn, m.Resume(why=why))
+            self.context.send(plan.old.conn, m.Resume(why=why))
 
     def _tell(self, conn: int | None, phase: str, detail: str, *, done: bool = False, ok: bool = False) -> None:
-        self.turn.changed = True
+        self.context.changed = True
         if conn is not None and conn in self.machine.desk.callers:
-            self.turn.send(conn, m.SwitchoverStep(phase=phase, detail=detail, done=done, ok=ok))
+            self.context.send(conn, m.SwitchoverStep(phase=phase, detail=detail, done=done, ok=ok))

@@ -14,13 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from sidecar.callers import Callers
+from sidecar.connections import Connections
+from sidecar.context import Note, Tick, Time
 from sidecar.logs import Log
 from sidecar.loop import Loop
-from sidecar.turn import Note, Tick, Time
 
 CHORES_PUT_OFF = 32
-"""Rounds of the loop: telling onlookers and writing the log wait while there is more urgent work, but not for ever."""
+"""Rounds of the loop: telling observers and writing the log wait while there is more urgent work, but not for ever."""
 
 
 STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
@@ -40,7 +40,7 @@ class Shell:
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
     """Effect -> the method that carries it out."""
     machine: Machine
-    callers: Callers
+    connections: Connections
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -68,7 +68,7 @@ class Shell:
         self._pending.append(event)
 
     def publish(self, effect: object) -> None:
-        """Carries out: the public picture has changed."""
+        """Carries out: the public status has changed."""
         self._publish = True
 
     def note(self, effect: Note) -> None:
@@ -91,7 +91,7 @@ class Shell:
 
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
-        machine, callers, loop = self.machine, self.callers, self.loop
+        machine, callers, loop = self.machine, self.connections, self.loop
         poll, handlers = loop.poll, loop.handlers
         put_off = 0
         while not loop.stopping:

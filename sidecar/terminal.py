@@ -12,9 +12,9 @@ import statistics
 import sys
 import time
 
+from sidecar.formatting import Paint
 from sidecar.frames import Message
-from sidecar.onlooker import Onlooker
-from sidecar.words import Paint
+from sidecar.observer import Observer
 
 OUTPUT_LOST, NO_PERMISSION = 74, 77
 INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
@@ -45,7 +45,7 @@ def terminal_paint() -> Paint:
     return Paint(wanted)
 
 
-def ping_forever(onlooker: Onlooker, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
+def ping_forever(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
     """Round trips until Ctrl-C, or `options.count` of them, `options.interval` apart; returns how many came back."""
     times: list[float] = []
     sent = 0
@@ -53,10 +53,10 @@ def ping_forever(onlooker: Onlooker, message: Message, reply: type[Message], opt
     try:
         while not options.count or sent < options.count:
             if sent:
-                onlooker.listen(options.interval)
+                observer.listen(options.interval)
             sent += 1
             at = time.perf_counter()
-            pong = onlooker.ask(message, reply)
+            pong = observer.ask(message, reply)
             times.append((time.perf_counter() - at) * 1000)
             incarnation = getattr(pong, "server_incarnation", "")
             if options.json:

@@ -13,16 +13,19 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 GROUND_FLOOR = "sidecar"
-UPPER_FLOORS = {"gateway", "engine_shim", "gms", "lockserver"}
+UPPER_FLOORS = {"gateway", "engine_shim", "gms", "lockserver", "reference_engine"}
 PUBLIC_CLIENTS = {
     "lockserver.client",
-    "lockserver.onlooker",
+    "lockserver.observer",
     "gms.client",
     "gms.layout",  # what a writer of weights commits,
     "gms.pack",  # and where it puts them
     "gms.memory",  # an engine's KV cache is memory of its own
     "gms.torch",  # its model's tensors are GMS's
     "gms.torch_views",
+    "engine_shim.engine",  # what an engine must be able to do,
+    "engine_shim.engines",  # what it is told when it is made,
+    "engine_shim.presence",  # and what each of its processes does first
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Beside the house: they may import any of it, and no part of it imports them.
@@ -42,7 +45,6 @@ SHELLS = {
         "places",
         "presence",
         "probe_port",
-        "reference",
         "run",
         "shim",
         "status",
@@ -60,7 +62,7 @@ SHELLS = {
         "lockctl",
         "memory",
         "metrics",
-        "onlooker",
+        "observer",
         "rundir",
         "server",
     },
@@ -75,7 +77,7 @@ SHELLS = {
         "mapped",
         "memory",
         "metrics",
-        "onlooker",
+        "observer",
         "rundir",
         "server",
         "supervisor",
@@ -117,7 +119,7 @@ IMPURE = {
 }
 IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
 FRAMES = "sidecar.frames"  # messages are declared with its Message
-PURE_GROUND = {FRAMES, "sidecar.turn", "sidecar.words"}  # nothing else of the ground floor is pure
+PURE_GROUND = {FRAMES, "sidecar.context", "sidecar.formatting"}  # nothing else of the ground floor is pure
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
 
@@ -265,7 +267,7 @@ def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> N
         ("def f():\n    import random", {"random"}),
         ("from sidecar import peers", {"sidecar.peers"}),
         ("from sidecar.frames import Channel, Message", {"sidecar.frames.Channel"}),
-        ("from sidecar.terminal import say\nfrom sidecar.words import ago", {"sidecar.terminal"}),
+        ("from sidecar.terminal import say\nfrom sidecar.formatting import ago", {"sidecar.terminal"}),
         ("import sidecar.frames", {"sidecar.frames"}),
         ("from . import server", {"lockserver.server"}),
         ("from lockserver.memory import Reader", {"lockserver.memory"}),

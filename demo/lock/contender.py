@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from demo.lock.device import Allocation
 from lockserver.client import RUN_DIR_VARIABLE, LockClient, join
-from sidecar import ledger
+from sidecar import host_usage
 
 LEASH = "DEMO_LEASH"
 
@@ -53,7 +53,7 @@ def worker_process(device: str, size: int) -> NoReturn:
 
 
 def file_of(device: str) -> Path:
-    return ledger.devices_directory() / device
+    return host_usage.devices_directory() / device
 
 
 def say(**what: object) -> None:

@@ -1,8 +1,8 @@
 """Memory of a host device, as the demo's contenders take it: a sparse file on tmpfs stands in for a GPU's memory.
 
 An allocation is an open file description of its own with a write lock on its range. The kernel gives the range back
-when the last descriptor and the last mapping are gone, however the process ended; `sidecar.ledger` reads what is in use
-from the locks. What this file may not do: give memory back by hand. Nothing in the demo does: processes end.
+when the last descriptor and the last mapping are gone, however the process ended; `sidecar.host_usage` reads what is in
+use from the locks. What this file may not do: give memory back by hand. Nothing in the demo does: processes end.
 """
 
 import ctypes

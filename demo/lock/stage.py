@@ -22,7 +22,7 @@ from demo.lock.contender import LEASH
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, room
 from lockserver.client import RUN_DIR_VARIABLE
 from lockserver.rundir import SOCKET
-from sidecar import ledger, process
+from sidecar import host_usage, process_setup
 
 DEVICE = "0"
 CAPACITY_MOST = 1024 * MIB
@@ -84,7 +84,7 @@ class Stage:
         self._environment = {
             **os.environ,
             RUN_DIR_VARIABLE: str(self.run_dir),
-            ledger.ENVIRONMENT: str(self.device.parent),
+            host_usage.ENVIRONMENT: str(self.device.parent),
             LEASH: str(self._leash),
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
@@ -100,7 +100,7 @@ class Stage:
                 env=self._environment,
                 stderr=log,
                 process_group=0,
-                preexec_fn=lambda: process.die_with_parent(demo),
+                preexec_fn=lambda: process_setup.die_with_parent(demo),
             )
         end = time.monotonic() + PATIENCE_S
         while not socket.exists() or socket.stat().st_ino == old:
@@ -133,7 +133,7 @@ class Stage:
 
     def free(self) -> int:
         """Bytes of the device that nobody holds."""
-        return ledger.read_device(self.device)[0]
+        return host_usage.read_device(self.device)[0]
 
     def close(self) -> None:
         """Ends all processes and removes all files."""

@@ -1,7 +1,7 @@
 """The lock's three acts: one awake, one waits; a kill -9 and what proves the end; a lock server that dies unnoticed.
 
 Everything that is printed was seen: by pidfds of the demo's own, by the life file, by the device's ledger, and by what
-the lock server tells any onlooker. The demo takes no part in the handoff.
+the lock server tells any observer. The demo takes no part in the handoff.
 """
 
 import select
@@ -15,8 +15,8 @@ from demo.lock.stage import PATIENCE_S, Contender, Stage
 from demo.machine import MIB, CantPlay
 from demo.words import paint, say, title
 from lockserver import messages as m
-from lockserver import table
-from lockserver.onlooker import Onlooker, ServerSilent, watch_forever
+from lockserver import status_text
+from lockserver.observer import Observer, ServerSilent, watch_forever
 from lockserver.rundir import LIFE
 from sidecar.lifelock import LifeProbe
 
@@ -55,11 +55,11 @@ def one_awake_one_waits(stage: Stage) -> tuple[Contender, Contender]:
     first.wake()
     first.hear("awake")
     second = stage.start_contender("engine-b")
-    with Onlooker(stage.run_dir) as onlooker:
-        status = until(onlooker, lambda status: bool(status.waiters and status.holder and status.holder.endpoint))
+    with Observer(stage.run_dir) as observer:
+        status = until(observer, lambda status: bool(status.waiters and status.holder and status.holder.endpoint))
     print()
-    print(paint("    $ lockctl status", table.Tone.QUIET))
-    for line in table.status_lines(status, datetime.now(UTC), paint):
+    print(paint("    $ lockctl status", status_text.Tone.QUIET))
+    for line in status_text.status_lines(status, datetime.now(UTC), paint):
         print(f"    {line}".rstrip())
     return first, second
 
@@ -71,15 +71,15 @@ def kill_the_holder(stage: Stage, holder: Contender, successor: Contender) -> fl
     title(
         f"2. kill -9 of {holder.engine_id}'s main process, while its worker still holds {stage.needs // 2 // MIB} MiB"
     )
-    with Onlooker(stage.run_dir) as onlooker:
-        before = until(onlooker, lambda status: status.state == "HELD")
-        seen = watch_the_handoff(stage, onlooker, holder, successor)
-        after = until(onlooker, lambda status: bool(status.holder and status.holder.engine_id == successor.engine_id))
-    with Onlooker(stage.run_dir) as onlooker:
-        history = onlooker.ask(m.AskHistory(), m.History).events
+    with Observer(stage.run_dir) as observer:
+        before = until(observer, lambda status: status.state == "HELD")
+        seen = watch_the_handoff(stage, observer, holder, successor)
+        after = until(observer, lambda status: bool(status.holder and status.holder.engine_id == successor.engine_id))
+    with Observer(stage.run_dir) as observer:
+        history = observer.ask(m.AskHistory(), m.History).events
     assert before.holder is not None and after.holder is not None
 
-    print(paint(f"    {'ms':>6}  {'seen from outside':<70}{'life lock':<11}{'device':>13}", table.Tone.QUIET))
+    print(paint(f"    {'ms':>6}  {'seen from outside':<70}{'life lock':<11}{'device':>13}", status_text.Tone.QUIET))
     for moment in seen:
         print(f"    {moment.ms:6.1f}  {moment.what:<70}{moment.evidence}".rstrip())
     print()
@@ -90,20 +90,20 @@ def kill_the_holder(stage: Stage, holder: Contender, successor: Contender) -> fl
         detail = "  ".join(f"{key}={value}" for key, value in event.detail.items() if key != "lock")
         print(f"    {event.at}  {event.event:<9} {detail}")
     print()
-    grown = paint(f"{before.holder.token} -> {after.holder.token}", table.Tone.STRONG)
+    grown = paint(f"{before.holder.token} -> {after.holder.token}", status_text.Tone.STRONG)
     successor.wake()
     successor.hear("awake")
     say(f"The fencing token grew: {grown}. {successor.engine_id} has its {stage.needs // MIB} MiB, and serves.")
     return seen[-1].ms
 
 
-def watch_the_handoff(stage: Stage, onlooker: Onlooker, holder: Contender, successor: Contender) -> list[Seen]:
+def watch_the_handoff(stage: Stage, observer: Observer, holder: Contender, successor: Contender) -> list[Seen]:
     """Kills, and writes down what shows, in one loop: a process's end before what follows from it."""
     probe = LifeProbe.open(stage.run_dir / LIFE, holder.tree)
     assert probe is not None
     seen: list[Seen] = []
     poll = select.poll()
-    for fd in (holder.pidfd, holder.worker_pidfd, onlooker.fileno(), successor.reports.fileno()):
+    for fd in (holder.pidfd, holder.worker_pidfd, observer.fileno(), successor.reports.fileno()):
         poll.register(fd, select.POLLIN)
     with probe:
 
@@ -120,8 +120,8 @@ def watch_the_handoff(stage: Stage, onlooker: Onlooker, holder: Contender, succe
             ready = {fd for fd, _ in poll.poll(PATIENCE_S * 1000)}
             if not ready:
                 raise CantPlay(f"{successor.engine_id} was not granted within {PATIENCE_S:g} s")
-            if onlooker.fileno() in ready:
-                fencing = any(status.state == "FENCING" for status in come(onlooker))
+            if observer.fileno() in ready:
+                fencing = any(status.state == "FENCING" for status in come(observer))
                 if fencing and not fenced:
                     note(f"the lock server has noticed, and fences {holder.engine_id}")
                 fenced |= fencing
@@ -138,12 +138,12 @@ def watch_the_handoff(stage: Stage, onlooker: Onlooker, holder: Contender, succe
                 return seen
 
 
-def come(onlooker: Onlooker) -> list[m.Status]:
+def come(observer: Observer) -> list[m.Status]:
     """What has come by now."""
     came: list[m.Status] = []
     try:
         while True:
-            came.append(onlooker.hear(m.Status, 0.0))
+            came.append(observer.hear(m.Status, 0.0))
     except ServerSilent:
         return came
 
@@ -156,7 +156,7 @@ def kill_the_server(stage: Stage, server: int, holder: Contender) -> None:
     stage.start_contender("engine-a")
     states = watch_forever(stage.run_dir)
     before = next(status for status in states if status is not None and len(status.waiters) == 1)
-    print(paint(f"    {'ms':>6}", table.Tone.QUIET))
+    print(paint(f"    {'ms':>6}", status_text.Tone.QUIET))
     began = time.monotonic()
 
     def note(what: str) -> None:
@@ -181,7 +181,7 @@ def kill_the_server(stage: Stage, server: int, holder: Contender) -> None:
         ("granted at", old.granted_at, new.granted_at),
         ("lock server", before.server_pid, after.server_pid),
     ]
-    print(paint(f"    {'':<14}{'before':<28}after", table.Tone.QUIET))
+    print(paint(f"    {'':<14}{'before':<28}after", status_text.Tone.QUIET))
     for label, was, is_now in rows:
         print(f"    {label:<14}{was!s:<28}{is_now!s:<28}{'the same' if was == is_now else 'another'}")
 
@@ -189,6 +189,6 @@ def kill_the_server(stage: Stage, server: int, holder: Contender) -> None:
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def until(onlooker: Onlooker, done: Callable[[m.Status], bool]) -> m.Status:
+def until(observer: Observer, done: Callable[[m.Status], bool]) -> m.Status:
     """The first state of which this is so."""
-    return next(status for status in onlooker.watch() if done(status))
+    return next(status for status in observer.watch() if done(status))

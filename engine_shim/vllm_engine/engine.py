@@ -25,7 +25,7 @@ from engine_shim.vllm_engine import heap, options, scratch, versions
 from engine_shim.vllm_engine.endpoint import Endpoint
 from gms.client import GmsClient, NotInTime
 from sidecar.logs import Log
-from sidecar.rendezvous import Doorway
+from sidecar.sockets import ServerSocket
 
 T = TypeVar("T")
 _WELL_TIMEOUT_S = 2.0
@@ -49,7 +49,7 @@ class VllmEngine:
         threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
         self._client: Any = None
         self._endpoint: Endpoint | None = None
-        self._door: Doorway | None = None
+        self._door: ServerSocket | None = None
         self._needs: dict[str, int] = {}
         self._steps = 0
         self._asking = threading.Lock()
@@ -129,7 +129,7 @@ class VllmEngine:
         endpoint = _started(self._endpoint)
         if listen.path:
             path = Path(listen.path)
-            self._door = Doorway(path.parent, path.name)
+            self._door = ServerSocket(path.parent, path.name)
             bound = self._door.open()
         else:
             bound = _bound(listen)

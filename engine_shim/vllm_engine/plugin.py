@@ -13,7 +13,7 @@ import multiprocessing
 import os
 
 from engine_shim import presence
-from sidecar import process
+from sidecar import process_setup
 
 LOAD_FORMAT = "gms"
 _PARENT = os.getppid()
@@ -25,7 +25,7 @@ def register() -> None:
     if multiprocessing.parent_process() is not None:
         joined()
     elif not _is_main():
-        process.die_with_parent(_PARENT)
+        process_setup.die_with_parent(_PARENT)
     from engine_shim.vllm_engine import heap, versions
     from engine_shim.vllm_engine.loader import GmsLoader
 

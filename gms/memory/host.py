@@ -18,7 +18,8 @@ What is not guarded against: a process of the same user that means harm. It can 
 mapping that isn't writable is a guard against mistakes: its owner could make it writable with mprotect, because the
 description has to be open for writing to hold a write lock.
 
-Making and removing devices: `host_device.py`. The system calls: `libc.py`. Who reads the books: `sidecar/ledger.py`.
+Making and removing devices: `host_device.py`. The system calls: `libc.py`. Who reads the locks:
+`sidecar/host_usage.py`.
 """
 
 import bisect
@@ -35,7 +36,7 @@ from typing import NamedTuple
 
 from gms.memory import DeviceError, Handle, OutOfMemory, Unusable, libc
 from gms.memory.host_device import GRANULARITY, device_path, open_device, reason, same_file, try_lock, unlock
-from sidecar import ledger
+from sidecar import host_usage
 
 MAX_ALLOCATIONS = 1000
 _LOCK_LINE = re.compile(r"^lock:\s+\d+: OFDLCK +\S+ +(\S+) +\S+ +\S+ +(\d+) +(\d+|EOF)$", re.MULTILINE)
@@ -108,7 +109,7 @@ class HostMemory:
     def free(self) -> int:
         """By the locks, whatever the path names by now."""
         capacity = self.capacity()
-        return capacity - sum(stop - start for start, stop in ledger.locks(self._probe, 0, capacity))
+        return capacity - sum(stop - start for start, stop in host_usage.locks(self._probe, 0, capacity))
 
     def create(self, size: int) -> Handle:
         """New memory; it reads as zeros. Raises OutOfMemory."""
@@ -205,7 +206,7 @@ class HostMemory:
         device, inode, start, length = map(int, parsed.groups())
         if (device, inode) != self._inode:
             return None
-        return (start, start + length) in ledger.locks(self._probe, 0, self.capacity())
+        return (start, start + length) in host_usage.locks(self._probe, 0, self.capacity())
 
     def collapse(self, address: int, size: int) -> bool:
         """Makes huge pages of what is mapped there, as far as the kernel can; touching it for the first time is many
@@ -247,7 +248,7 @@ class HostMemory:
             return start
 
     def _others(self, fd: int, capacity: int) -> list[tuple[int, int]]:
-        others = ledger.locks(fd, 0, capacity)
+        others = host_usage.locks(fd, 0, capacity)
         if len(others) >= MAX_ALLOCATIONS:
             raise DeviceError(
                 f"{self.device} has {len(others)} allocations, and {MAX_ALLOCATIONS} is all that it may have, because"

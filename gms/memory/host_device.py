@@ -4,7 +4,7 @@ A host device `host:NAME` is the sparse file NAME in the devices' directory, as 
 and removing one changes nothing that anybody has: both first lock the whole file, which nobody gets while a byte of it
 is allocated.
 
-What this file may not do: allocate. That is `host.py`; who has how much is `sidecar/ledger.py`.
+What this file may not do: allocate. That is `host.py`; who has how much is `sidecar/host_usage.py`.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ import struct
 from pathlib import Path
 
 from gms.memory import DeviceError
-from sidecar import ledger
+from sidecar import host_usage
 
 GRANULARITY = 2 << 20
 """A huge page. Ranges, addresses and offsets are multiples of it, so that huge pages can be had."""
@@ -30,7 +30,7 @@ def device_path(name: str, directory: Path | None = None) -> Path:
     """Names come from outside: they may name a file in the directory and nothing else."""
     if not name or name.startswith(".") or "/" in name or "\0" in name:
         raise DeviceError(f"{name!r} can't be the name of a host device: it is a file's name, without / or a dot first")
-    return (directory or ledger.devices_directory()) / name
+    return (directory or host_usage.devices_directory()) / name
 
 
 def create_device(name: str, capacity: int, directory: Path | None = None) -> Path:
@@ -118,7 +118,8 @@ def _make_directory(directory: Path) -> None:
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
         raise DeviceError(
             f"the directory of the host devices, {directory}, has to be yours alone (mode 0700, uid {os.geteuid()}); it"
-            f" has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}. Set {ledger.ENVIRONMENT} to another"
+            f" has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}. "
+            f"Set {host_usage.ENVIRONMENT} to another"
         )
 
 
@@ -126,7 +127,9 @@ def _check_room(path: Path, capacity: int) -> None:
     """All devices together have to fit, even when they are full. What else lies there is found out when it counts."""
     room = os.statvfs(path.parent)
     in_all = room.f_blocks * room.f_frsize  # 0: a tmpfs without a limit
-    others = sum(size for name, (_, size) in ledger.read_devices(path.parent).items() if name != f"host:{path.name}")
+    others = sum(
+        size for name, (_, size) in host_usage.read_devices(path.parent).items() if name != f"host:{path.name}"
+    )
     if in_all and capacity + others > in_all:
         needed = capacity + others
         raise DeviceError(
@@ -173,4 +176,4 @@ def _agree(path: Path, capacity: int) -> None:
 
 
 def _in_use(fd: int) -> int:
-    return sum(stop - start for start, stop in ledger.locks(fd, 0, os.fstat(fd).st_size))
+    return sum(stop - start for start, stop in host_usage.locks(fd, 0, os.fstat(fd).st_size))

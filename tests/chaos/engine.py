@@ -68,7 +68,7 @@ def send(sock: socket.socket, what: dict[str, Any], fds: list[int] | None = None
 
 
 def die_with_the_nursery() -> None:
-    """Not `sidecar.process`: what cleans up after the tests must not be what is tested."""
+    """Not `sidecar.process_setup`: what cleans up after the tests must not be what is tested."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.alarm(LIFETIME_S)
 

@@ -1,4 +1,4 @@
-"""What the real-process tests stand on: the nursery's other end, processes, engines, servers, onlookers, and waits
+"""What the real-process tests stand on: the nursery's other end, processes, engines, servers, observers, and waits
 with deadlines.
 
 Nothing here sleeps for luck: a wait is for a pidfd, a packet, an end of file or a status, and has a deadline. What
@@ -263,7 +263,7 @@ class Caller:
         self.close()
 
 
-class Onlooker(Caller):
+class Observer(Caller):
     """Asks and watches."""
 
     def __init__(self, run_dir: Path) -> None:
@@ -317,12 +317,12 @@ class Server(Process):
         until(answers, "the server answers")
         return self
 
-    def onlooker(self) -> Onlooker:
-        return Onlooker(self.run_dir)
+    def observer(self) -> Observer:
+        return Observer(self.run_dir)
 
     def status(self) -> Status:
-        with self.onlooker() as onlooker:
-            return onlooker.status()
+        with self.observer() as observer:
+            return observer.status()
 
     def shows(
         self, fits: Callable[[Status], Any], what: str = "the status that was awaited", deadline_s: float = DEADLINE_S
@@ -330,12 +330,12 @@ class Server(Process):
         """Watches until the picture fits."""
         end = time.monotonic() + deadline_s
         status: Status | None = None
-        with self.onlooker() as onlooker:
-            onlooker.ask(m.Watch())
+        with self.observer() as observer:
+            observer.ask(m.Watch())
             while status is None or not fits(status):
                 assert time.monotonic() < end, f"{what}: not within {deadline_s:g} s; {status}"
                 try:
-                    status = onlooker.next(Status, end - time.monotonic())
+                    status = observer.next(Status, end - time.monotonic())
                 except AssertionError:
                     raise AssertionError(f"{what}: not within {deadline_s:g} s; {status}") from None
             return status
@@ -372,12 +372,12 @@ class Server(Process):
 
         def so() -> bool:
             nonlocal status
-            status = onlooker.status()
+            status = observer.status()
             return status.fencing is not None and any(
                 because in reason for reason in status.fencing.waiting_for or [""]
             )
 
-        with self.onlooker() as onlooker:
+        with self.observer() as observer:
             try:
                 until(so, f"fencing because of {because!r}")
             except AssertionError as error:
@@ -387,9 +387,9 @@ class Server(Process):
 
     def history(self, event: str) -> list[m.HistoryEvent]:
         """Everything of that kind that this server has seen."""
-        with self.onlooker() as onlooker:
-            onlooker.ask(m.AskHistory())
-            history: m.History = onlooker.next(m.History)
+        with self.observer() as observer:
+            observer.ask(m.AskHistory())
+            history: m.History = observer.next(m.History)
         return [entry for entry in history.events if entry.event == event]
 
     def resident_kb(self) -> int:

@@ -249,10 +249,10 @@ def test_a_watcher_is_told_that_memory_is_awaited(house: House) -> None:
     a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
     a.hears("memory")
     b.wants(needs={device: 600})
-    with server.onlooker() as onlooker:
-        onlooker.ask(m.Watch())
+    with server.observer() as observer:
+        observer.ask(m.Watch())
         a.kill()
-        while not any("memory: b needs 600" in why for why in reasons(onlooker.next(m.Status, 5))):
+        while not any("memory: b needs 600" in why for why in reasons(observer.next(m.Status, 5))):
             pass
 
 

@@ -15,13 +15,13 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.rundir import connect
-from sidecar.callers import MOST_CONNECTIONS
+from sidecar.connections import MOST_CONNECTIONS
 from tests.chaos.house import (
     NEVER_S,
     Caller,
     Contenders,
     House,
-    Onlooker,
+    Observer,
     Process,
     Server,
     needs_root,
@@ -82,17 +82,17 @@ def test_more_connections_than_the_cap_are_told_so_and_those_who_are_in_are_serv
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     b.wants(watching=[a])
-    with Onlooker(house.run_dir) as onlooker:
-        onlooker.status()
+    with Observer(house.run_dir) as observer:
+        observer.status()
         before = len(server.descriptors())
         sockets = idle(house, MOST_CONNECTIONS)
         late = Caller(house.run_dir)
         assert "connections already" in late.next(m.Problem).why
         late.close()
-        assert onlooker.status().state == "HELD"
+        assert observer.status().state == "HELD"
         a.kill()
         assert b.granted()["dead"] == [True]
-        assert onlooker.status().holder.engine_id == "b"  # type: ignore[union-attr]
+        assert observer.status().holder.engine_id == "b"  # type: ignore[union-attr]
         for sock in sockets:
             sock.close()
         until(lambda: len(server.descriptors()) < before, "the server has closed them too")

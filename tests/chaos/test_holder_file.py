@@ -32,8 +32,8 @@ class Victim:
         put()
         self.server = self.house.server("--window-s", "0.01", "--settle-s", "0.01", warm=True)
         with Waiter(self.house.run_dir, "b") as waiter:
-            with self.server.onlooker() as onlooker:
-                while (status := onlooker.status()).state == "RECOVERING" or not status.waiters:
+            with self.server.observer() as observer:
+                while (status := observer.status()).state == "RECOVERING" or not status.waiters:
                     pass
             assert status.state == "FENCING", f"{what}: {status}"
             assert not waiter.has(), f"{what}: {status}"

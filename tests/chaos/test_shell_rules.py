@@ -163,7 +163,7 @@ def test_a_child_whose_parent_died_before_it_was_armed_ends_itself(house: House)
     """Rule: PR_SET_PDEATHSIG, and then a look at the parent: one that ended before sends nothing."""
     program = """
 import os, select
-from sidecar.process import die_with_parent
+from sidecar.process_setup import die_with_parent
 SAYS, GO = 10, 11
 parent = os.getpid()
 parent_pidfd = os.pidfd_open(parent)

@@ -3,7 +3,7 @@
 import pytest
 
 from lockserver import messages as m
-from tests.chaos.house import Engine, House, Onlooker, Server
+from tests.chaos.house import Engine, House, Observer, Server
 
 pytestmark = pytest.mark.chaos
 
@@ -17,12 +17,12 @@ def pair(house: House) -> tuple[Server, Engine, Engine, int]:
     return server, a, b, token
 
 
-def ask(onlooker: Onlooker, to: str = "", drain_timeout_s: float = 30.0) -> list[m.SwitchoverStep]:
+def ask(observer: Observer, to: str = "", drain_timeout_s: float = 30.0) -> list[m.SwitchoverStep]:
     """Every step until the last."""
-    onlooker.ask(m.Switchover(to=to, drain_timeout_s=drain_timeout_s))
-    steps = [onlooker.next(m.SwitchoverStep)]
+    observer.ask(m.Switchover(to=to, drain_timeout_s=drain_timeout_s))
+    steps = [observer.next(m.SwitchoverStep)]
     while not steps[-1].done:
-        steps.append(onlooker.next(m.SwitchoverStep))
+        steps.append(observer.next(m.SwitchoverStep))
     return steps
 
 
@@ -42,8 +42,8 @@ def serves_on(server: Server, a: Engine, b: Engine, token: int) -> None:
 
 def test_a_switchover_drains_ends_the_holder_and_grants_its_successor(house: House) -> None:
     server, a, b, token = pair(house)
-    with server.onlooker() as onlooker:
-        steps = ask(onlooker, "b")
+    with server.observer() as observer:
+        steps = ask(observer, "b")
     assert [step.phase for step in steps] == ["draining", "checking", "exiting", "done"] and steps[-1].ok
     a.hears("drain")
     a.hears("exit")
@@ -55,8 +55,8 @@ def test_a_switchover_drains_ends_the_holder_and_grants_its_successor(house: Hou
 def test_a_switchover_whose_drain_fails_is_aborted_and_the_holder_serves_on(house: House) -> None:
     server, a, b, token = pair(house)
     a.do("set", drain="fail")
-    with server.onlooker() as onlooker:
-        last = ask(onlooker)[-1]
+    with server.observer() as observer:
+        last = ask(observer)[-1]
     assert (last.phase, last.ok) == ("aborted", False) and "can't be finished" in last.detail
     a.hears("resume")
     serves_on(server, a, b, token)
@@ -65,8 +65,8 @@ def test_a_switchover_whose_drain_fails_is_aborted_and_the_holder_serves_on(hous
 def test_a_switchover_whose_drain_takes_too_long_is_aborted_and_the_holder_serves_on(house: House) -> None:
     server, a, b, token = pair(house)
     a.do("set", drain="hang")
-    with server.onlooker() as onlooker:
-        last = ask(onlooker, drain_timeout_s=0.2)[-1]
+    with server.observer() as observer:
+        last = ask(observer, drain_timeout_s=0.2)[-1]
     assert last.phase == "aborted" and "too long" in last.detail
     a.hears("resume")
     serves_on(server, a, b, token)
@@ -81,8 +81,8 @@ def test_a_switchover_to_an_engine_that_can_not_wake_is_aborted_and_the_holder_s
         b.stop()
     else:
         b.do("set", well=False)
-    with server.onlooker() as onlooker:
-        last = ask(onlooker)[-1]
+    with server.observer() as observer:
+        last = ask(observer)[-1]
     assert last.phase == "aborted" and "successor" in last.detail
     a.hears("resume")
     b.go_on()
@@ -94,10 +94,10 @@ def test_a_switchover_without_a_ready_waiter_is_refused_and_the_holder_never_hea
     server, a, b, token = pair(house)
     b.do("ready", ready=False)
     server.shows(lambda s: s.waiters and not s.waiters[0].ready)
-    with server.onlooker() as onlooker:
-        steps = ask(onlooker)
+    with server.observer() as observer:
+        steps = ask(observer)
         assert [step.phase for step in steps] == ["refused"]
-        assert "b" in ask(onlooker, "b")[-1].detail
+        assert "b" in ask(observer, "b")[-1].detail
     a.never_hears("drain", for_s=0.1)
     b.do("ready", ready=True)
     server.shows(lambda s: s.waiters and s.waiters[0].ready)
@@ -107,9 +107,9 @@ def test_a_switchover_without_a_ready_waiter_is_refused_and_the_holder_never_hea
 def test_a_switchover_whose_asker_leaves_is_called_off(house: House) -> None:
     server, a, b, token = pair(house)
     a.do("set", drain="hang")
-    with server.onlooker() as onlooker:
-        onlooker.ask(m.Switchover())
-        onlooker.next(m.SwitchoverStep)
+    with server.observer() as observer:
+        observer.ask(m.Switchover())
+        observer.next(m.SwitchoverStep)
         a.hears("drain")
     a.hears("resume")
     serves_on(server, a, b, token)
@@ -118,12 +118,12 @@ def test_a_switchover_whose_asker_leaves_is_called_off(house: House) -> None:
 def test_a_switchover_can_be_called_off_while_it_drains(house: House) -> None:
     server, a, b, token = pair(house)
     a.do("set", drain="hang")
-    with server.onlooker() as onlooker, server.onlooker() as other:
-        onlooker.ask(m.Switchover())
-        onlooker.next(m.SwitchoverStep)
+    with server.observer() as observer, server.observer() as other:
+        observer.ask(m.Switchover())
+        observer.next(m.SwitchoverStep)
         other.ask(m.AbortSwitchover())
         assert other.next(m.SwitchoverStep).ok
-        assert onlooker.next(m.SwitchoverStep).phase == "aborted"
+        assert observer.next(m.SwitchoverStep).phase == "aborted"
     a.hears("resume")
     serves_on(server, a, b, token)
 
@@ -131,11 +131,11 @@ def test_a_switchover_can_be_called_off_while_it_drains(house: House) -> None:
 def test_a_holder_that_dies_while_it_drains_is_replaced_as_ever(house: House) -> None:
     server, a, b, token = pair(house)
     a.do("set", drain="hang")
-    with server.onlooker() as onlooker:
-        onlooker.ask(m.Switchover())
+    with server.observer() as observer:
+        observer.ask(m.Switchover())
         a.hears("drain")
         a.kill()
-        assert [onlooker.next(m.SwitchoverStep).phase for _ in range(2)] == ["draining", "died"]
+        assert [observer.next(m.SwitchoverStep).phase for _ in range(2)] == ["draining", "died"]
     grant = b.granted()
     assert grant["dead"] == [True] and grant["token"] > token
 

@@ -19,11 +19,11 @@ from engine_shim import places, status, tree
 from engine_shim.leftovers import Leftovers
 from gms.messages import AskStatus
 from gms.messages import Status as Weights
-from gms.onlooker import Onlooker as GmsOnlooker
+from gms.observer import Observer as GmsOnlooker
 from lockserver.messages import Status
-from lockserver.onlooker import Onlooker, OnlookerError
+from lockserver.observer import Observer, ObserverError
 from sidecar import peers
-from sidecar.rendezvous import address_of
+from sidecar.sockets import address_of
 from tests.engine.kinds import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -253,17 +253,17 @@ class House:
 
     def status(self) -> Status | None:
         try:
-            with Onlooker(self.run_dir) as onlooker:
-                return next(onlooker.watch())
-        except OnlookerError:
+            with Observer(self.run_dir) as observer:
+                return next(observer.watch())
+        except ObserverError:
             return None
 
     def weights(self, device: str = "host:0") -> Weights | None:
         """What GMS says."""
         try:
-            with GmsOnlooker(self.run_dir, device) as onlooker:
-                return onlooker.ask(AskStatus(), Weights)
-        except OnlookerError:
+            with GmsOnlooker(self.run_dir, device) as observer:
+                return observer.ask(AskStatus(), Weights)
+        except ObserverError:
             return None
 
     def holder(self) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from engine_shim.reference.engine import ReferenceEngine
-from engine_shim.reference.model import Floats
-from tests.engine.reference.house import SMALL
-from tests.engine.reference.test_device import container, engines
+from reference_engine.engine import ReferenceEngine
+from reference_engine.model import Floats
 from tests.gms.container import Container
+from tests.reference_engine.house import SMALL
+from tests.reference_engine.test_device import container, engines
 
 __all__ = ["container", "engines"]  # fixtures
 

@@ -65,7 +65,7 @@ class Gpu:
         self.house = House(directory)
         self.house.environment.update(emulated_driver.environment(directory, capacity=CAPACITY))
         self.house.start_gms(Kind("none", "", (), "", ("--devices", DEVICE)))
-        with GmsClient(self.house.run_dir, DEVICE, "onlooker") as client:
+        with GmsClient(self.house.run_dir, DEVICE, "observer") as client:
             client.connected(DEADLINE_S)
         self._onlooker = Remote(ON_IT, self.house.environment)
         self._ranks: list[Rank] = []

@@ -22,8 +22,8 @@ class Stage:
         self._maker = maker
         self._environment = MAKERS[maker].prepare(directory)
         self._all: list[Remote] = []
-        self.onlooker = self.process()
-        self.unit = self.onlooker.granularity
+        self.observer = self.process()
+        self.unit = self.observer.granularity
 
     def process(self) -> Remote:
         self._all.append(Remote(self._maker, self._environment))
@@ -36,7 +36,7 @@ class Stage:
 
     @property
     def free(self) -> int:
-        return self.onlooker.free() // self.unit
+        return self.observer.free() // self.unit
 
     def close(self) -> None:
         for process in self._all:

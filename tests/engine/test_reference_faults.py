@@ -10,10 +10,10 @@ from functools import partial
 
 import pytest
 
-from engine_shim.reference import options
-from engine_shim.reference.store import _write
 from gms.client import GmsClient
 from gms.memory.host import HostMemory
+from reference_engine import options
+from reference_engine.store import _write
 from tests.engine.house import House, Program, Shim, until
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.test_scenarios import all_dead, settled

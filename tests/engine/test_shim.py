@@ -8,7 +8,7 @@ import socket
 import pytest
 
 from engine_shim import places
-from sidecar.rendezvous import connect
+from sidecar.sockets import connect
 from tests.engine.house import House, Program, until
 from tests.engine.kinds import TOY, Kind
 

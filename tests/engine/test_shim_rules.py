@@ -17,7 +17,7 @@ import pytest
 from engine_shim import messages as m
 from engine_shim import places, presence, status
 from lockserver import client as lock_client
-from sidecar import peers, rendezvous
+from sidecar import peers, sockets
 from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
 from tests.engine.house import DEADLINE_S, NO_ANSWER, ROOT, House, Process, Program, until
@@ -58,7 +58,7 @@ class Line:
 
     def __init__(self, house: House) -> None:
         path = house.run_dir / places.ENGINES / places.shim_socket("a")
-        self.channel = Channel(rendezvous.connect(path), m.from_shim)
+        self.channel = Channel(sockets.connect(path), m.from_shim)
 
     def say(self, message: Any) -> None:
         self.channel.send(message)
@@ -284,7 +284,7 @@ def test_a_process_whose_parent_ended_before_it_was_armed_ends_itself(house: Hou
 @pytest.fixture
 def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     """A shim that accepts and says what the test says."""
-    doorway = rendezvous.Doorway(tmp_path, "a.shim.sock")
+    doorway = sockets.ServerSocket(tmp_path, "a.shim.sock")
     listener = doorway.open()
     listener.setblocking(True)
     listener.settimeout(DEADLINE_S)
@@ -325,7 +325,7 @@ def test_a_worker_registers_armed_and_joins_the_lock_only_when_it_is_welcome(doo
 
 def test_who_is_turned_away_does_not_go_on(door: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_client, "join", lambda: pytest.fail("it went on"))
-    monkeypatch.setattr(presence.process, "die_with_parent", lambda parent: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(presence.process_setup, "die_with_parent", lambda parent: None)  # type: ignore[attr-defined]
     pid = os.fork()
     if pid == 0:
         try:

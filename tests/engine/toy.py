@@ -20,7 +20,7 @@ from pathlib import Path
 from engine_shim import presence
 from engine_shim.engine import Health, Listen
 from engine_shim.engines import CantRun, Setting
-from sidecar.rendezvous import address_of
+from sidecar.sockets import address_of
 
 ORPHANS = """
 import subprocess, sys

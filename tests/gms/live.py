@@ -112,7 +112,7 @@ class House:
 
 
 def ask(run_dir: Path, device: str, question: Any) -> Any:
-    """As an onlooker."""
+    """As an observer."""
     from gms import messages as m
     from sidecar.frames import Channel
 

@@ -12,8 +12,8 @@ from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.machine import Machine
-from gms.picture import picture
 from gms.sessions import Doing
+from gms.status import status_of
 
 BOOT = "this boot"
 CAPACITY = 1000
@@ -137,7 +137,7 @@ class House:
         assert sorted(known) == sorted(self.slabs), "descriptors are leaked, or known twice"
         assert {client.process for client in machine.clients.values() if client.process} == self.processes
         assert machine.deadline > self.now, "its deadline has passed already"
-        status = picture(machine)
+        status = status_of(machine)
         assert status.bytes == sum(size for _, size in self.slabs.values()) - sum(
             slab.size
             for client in machine.clients.values()
@@ -190,7 +190,7 @@ class House:
 
     @property
     def status(self) -> m.Status:
-        return picture(self.machine, self.free)
+        return status_of(self.machine, self.free)
 
     @property
     def state(self) -> str:

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gms import gmsctl, gmsctl_help, table
+from gms import gmsctl, gmsctl_help, status_text
 from gms import messages as m
 from gms.rundir import directory
-from sidecar.words import Paint, Tone
+from sidecar.formatting import Paint, Tone
 from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, containers, document, hello, kill
 from tests.lockctl.house import DEADLINE_S, ROOT
 from tests.sidecar.processes import Child
@@ -338,13 +338,13 @@ def test_who_pins_memory_and_what_is_wrong_stand_before_everything_else() -> Non
         clients=[m.Client(engine_id="engine-b", pid=7, doing="asleep", since="2026-11-20T10:00:00Z", holds=[7])],
         since="2026-11-20T11:00:00Z",
     )
-    text = "\n".join(table.status_lines(status, NOW))
+    text = "\n".join(status_text.status_lines(status, NOW))
     places = [
         text.index(words) for words in ("COMMITTED", "ALARM  engine-b", "pins memory", "asleep      ", "what to do")
     ]
     assert places == sorted(places)
     assert "for 2h" in text and "has layout 7" in text and "kill -CONT" in text
-    coloured = table.status_lines(status, NOW, Paint(True))
+    coloured = status_text.status_lines(status, NOW, Paint(True))
     assert "\x1b[1;32mCOMMITTED\x1b[0m" in coloured[0]
     for plain, painted in zip(text.split("\n"), coloured, strict=True):
         bare = painted

@@ -183,7 +183,7 @@ class GmsProcesses(RuleBasedStateMachine):
     @invariant()
     def the_file_says_what_is_so_unless_the_disk_failed(self) -> None:
         house = getattr(self, "house", None)
-        if house is not None and house.file is not None and "disk" not in house.machine.turn.alarms:
+        if house is not None and house.file is not None and "disk" not in house.machine.context.alarms:
             assert house.record == house.machine.truth()
 
     @invariant()

@@ -337,7 +337,7 @@ def test_ten_thousand_sessions_leak_no_descriptor_and_no_memory(house: House) ->
     until(lambda: len(doing(house, "reading")) == 2, "the server has heard of it")
     after = (reader.descriptors(), 0, mappings(reader.pid), resident(server.pid))
     assert after[0] == before[0]
-    until(lambda: descriptors(server) <= before[1], "the server has closed the onlookers' connections too")
+    until(lambda: descriptors(server) <= before[1], "the server has closed the observers' connections too")
     assert abs(after[2] - before[2]) <= 10  # allocators come and go
     assert after[3] - before[3] < 8 * MIB
 

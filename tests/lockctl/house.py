@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lockserver import messages as m
-from lockserver.onlooker import NoServer, Onlooker, ServerSilent
+from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rundir import SOCKET
 from sidecar import peers
 
@@ -179,19 +179,19 @@ class House:
         return self._pidfds[-1]
 
     def status(self) -> m.Status:
-        with Onlooker(self.run_dir) as onlooker:
-            return onlooker.ask(m.AskStatus(), m.Status)
+        with Observer(self.run_dir) as observer:
+            return observer.ask(m.AskStatus(), m.Status)
 
     def until(self, so: Callable[[m.Status], bool], what: str) -> m.Status:
         """The first state of which this is so."""
         end = time.monotonic() + DEADLINE_S
         last: m.Status | None = None
         while True:
-            with contextlib.suppress(NoServer), Onlooker(self.run_dir) as onlooker:
-                onlooker.tell(m.Watch())
+            with contextlib.suppress(NoServer), Observer(self.run_dir) as observer:
+                observer.tell(m.Watch())
                 with contextlib.suppress(ServerSilent):
                     while not (last and so(last)):
-                        last = onlooker.hear(m.Status, max(0.0, end - time.monotonic()))
+                        last = observer.hear(m.Status, max(0.0, end - time.monotonic()))
                     return last
             assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}; last seen: {last}"
 

@@ -14,7 +14,7 @@ import pytest
 from lockserver import doctor
 from lockserver.doctor import Level
 from lockserver.lifefiles import life_files
-from lockserver.onlooker import TIMEOUT_S
+from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lockserver import messages as m
 from lockserver.metrics import Metrics
 from tests.lockctl.house import House, until
-from tests.lockctl.test_table import FENCING, HELD, HOLDER, WAITER
+from tests.lockctl.test_status_text import FENCING, HELD, HOLDER, WAITER
 
 FREE = msgspec.structs.replace(HELD, state="FREE", holder=None, waiters=[])
 

@@ -18,7 +18,7 @@ from lockserver import messages as m
 from lockserver import record
 from lockserver.machine import Machine
 from lockserver.messages import ACTIVE
-from lockserver.picture import picture
+from lockserver.status import status_of
 
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0
@@ -246,7 +246,7 @@ class Bench:
 
     @property
     def status(self) -> m.Status:
-        return picture(self.machine)
+        return status_of(self.machine)
 
     @property
     def state(self) -> str:
@@ -508,7 +508,7 @@ class Bench:
         self.feed(e.PersistFailed(self.writes.pop(0).seq, why))
 
     def _publish(self, effect: e.Publish, pending: deque[e.Event]) -> None:
-        picture(self.machine)  # it can always be drawn
+        status_of(self.machine)  # it can always be drawn
 
     def _note(self, effect: e.Note, pending: deque[e.Event]) -> None:
         self.notes.append(effect)

@@ -8,7 +8,7 @@ from lockserver import events as e
 from lockserver import messages as m
 from lockserver.machine import Machine, State
 from lockserver.messages import ACTIVE, INIT
-from lockserver.onlooker import Onlooker
+from lockserver.observer import Observer
 from lockserver.record import Record
 from tests.lockserver.test_client_async import server_at
 
@@ -85,8 +85,8 @@ def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(t
     run_dir.mkdir()
     (run_dir / "holder.json").write_text('{"torn')
     for _ in range(2):
-        with server_at(run_dir), Onlooker(run_dir) as onlooker:
-            status = onlooker.ask(m.AskStatus(), m.Status)
+        with server_at(run_dir), Observer(run_dir) as observer:
+            status = observer.ask(m.AskStatus(), m.Status)
             assert any("can't be read" in alarm for alarm in status.alarms)
     assert not (run_dir / "holder.json").exists()
 

@@ -19,7 +19,7 @@ import pytest
 
 from lockserver import memory
 from lockserver.memory import NoReader, reader
-from sidecar import ledger
+from sidecar import host_usage
 
 CAPACITY = 1 << 30
 PAGE = 4096
@@ -60,7 +60,7 @@ class Device:
 
     @property
     def used(self) -> int:
-        free, in_all = ledger.read_device(self.path)
+        free, in_all = host_usage.read_device(self.path)
         assert in_all == self.capacity
         return in_all - free
 
@@ -77,7 +77,7 @@ def device(devices: Path) -> Iterator[Device]:
 
 
 def test_a_device_that_nobody_uses_is_free(device: Device) -> None:
-    assert ledger.read_device(device.path) == (CAPACITY, CAPACITY)
+    assert host_usage.read_device(device.path) == (CAPACITY, CAPACITY)
 
 
 def test_an_allocation_is_in_use_until_its_last_descriptor_is_closed(device: Device) -> None:
@@ -112,7 +112,7 @@ def test_a_lock_to_the_end_of_the_file_counts_up_to_the_capacity(device: Device)
 
 def test_a_lock_on_everything_leaves_nothing(device: Device) -> None:
     device.allocate(0, 0)
-    assert ledger.read_device(device.path) == (0, CAPACITY)
+    assert host_usage.read_device(device.path) == (0, CAPACITY)
 
 
 def test_a_lock_beyond_the_capacity_takes_nothing_from_it(device: Device) -> None:
@@ -170,7 +170,7 @@ def test_random_allocations_agree_with_a_count_of_bytes(devices: Path) -> None:
 def test_reading_takes_no_lock_and_leaks_no_descriptor(device: Device) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(50):
-        ledger.read_device(device.path)
+        host_usage.read_device(device.path)
     assert len(os.listdir("/proc/self/fd")) == before
     device.allocate(0, 0)  # the whole of it can still be had
 
@@ -197,20 +197,20 @@ def test_every_device_of_the_directory_is_read_by_its_name(devices: Path, device
     fd = other.allocate(0, 4 * PAGE)
     Device(devices, ".half-made")
     (devices / "sub").mkdir()
-    assert ledger.read_devices(devices) == {"host:card0": (CAPACITY, CAPACITY), "host:card1": (6 * PAGE, 10 * PAGE)}
+    assert host_usage.read_devices(devices) == {"host:card0": (CAPACITY, CAPACITY), "host:card1": (6 * PAGE, 10 * PAGE)}
     other.free(fd)
     (devices / "sub").rmdir()
 
 
 def test_a_directory_that_is_not_there_has_no_devices(tmp_path: Path) -> None:
-    assert ledger.read_devices(tmp_path / "none") == {}
+    assert host_usage.read_devices(tmp_path / "none") == {}
 
 
 def test_the_directory_of_devices_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(ledger.ENVIRONMENT, "/somewhere/else")
-    assert ledger.devices_directory() == Path("/somewhere/else")
-    monkeypatch.delenv(ledger.ENVIRONMENT)
-    assert str(os.getuid()) in ledger.devices_directory().name
+    monkeypatch.setenv(host_usage.ENVIRONMENT, "/somewhere/else")
+    assert host_usage.devices_directory() == Path("/somewhere/else")
+    monkeypatch.delenv(host_usage.ENVIRONMENT)
+    assert str(os.getuid()) in host_usage.devices_directory().name
 
 
 # -- readers -------------------------------------------------------------------------------------------------------

@@ -1022,7 +1022,7 @@ def test_a_withdrawn_wish_for_the_permit_leaves_the_line(bench: Bench) -> None:
     assert bench.status.permits["init"].holder is None and not has_permit(b)
 
 
-# -- onlookers -----------------------------------------------------------------------------------------------------
+# -- observers -----------------------------------------------------------------------------------------------------
 
 
 def test_only_the_holder_serves_and_everybody_may_know_where(bench: Bench) -> None:

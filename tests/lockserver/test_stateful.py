@@ -328,7 +328,7 @@ class LockWorld(RuleBasedStateMachine):
             and all(tree.stage is Stage.PRESENT for tree in trees)
             and machine.switchover.plan is None
             and machine.init.recovery is None
-            and not machine.turn.alarms
+            and not machine.context.alarms
             and all(waiter.vetted for waiter in machine.queue.waiters.values())
         )
         assert not at_rest or machine.deadline == math.inf

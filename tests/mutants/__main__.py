@@ -164,7 +164,7 @@ def _in_process(names: list[str]) -> int:
     import pytest
 
     import lockserver.client
-    import lockserver.onlooker  # noqa: F401
+    import lockserver.observer  # noqa: F401
 
     everyone = _everyone()
     rows: dict[str, tuple[int, str]] = {}

@@ -47,7 +47,13 @@ _ALL = (
     Mutant(
         "gms-time-out",
         "who has waited for as long as it said is told why in vain",
-        ((MACHINE, "            if wish is not None and self.turn.reached(wish.until):\n", "            if False:\n"),),
+        (
+            (
+                MACHINE,
+                "            if wish is not None and self.context.reached(wish.until):\n",
+                "            if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-number-on-disk",
@@ -111,7 +117,7 @@ _ALL = (
     Mutant(
         "gms-truth-is-written-again",
         "after a failed write the file is made to say what is so",
-        ((MACHINE, "            self._rewrite_at = self.turn.now + RETRY_PERSIST_S\n", "            pass\n"),),
+        ((MACHINE, "            self._rewrite_at = self.context.now + RETRY_PERSIST_S\n", "            pass\n"),),
     ),
     Mutant(
         "gms-writer-reads-on",
@@ -136,7 +142,13 @@ _ALL = (
     Mutant(
         "gms-pins-named",
         "who doesn't drop it is named",
-        ((PINS, '            turn.alarm("pins"', '            turn.calm("pins") if late else turn.alarm("pins"'),),
+        (
+            (
+                PINS,
+                '            context.alarm("pins"',
+                '            context.calm("pins") if late else context.alarm("pins"',
+            ),
+        ),
     ),
     Mutant(
         "gms-create-waits",
@@ -144,7 +156,7 @@ _ALL = (
         (
             (
                 WRITING,
-                "        if draft is not None and draft.create is not None and self.turn.reached(draft.create.retry_at):\n",
+                "        if draft is not None and draft.create is not None and self.context.reached(draft.create.retry_at):\n",
                 "        if False:\n",
             ),
         ),
@@ -152,7 +164,7 @@ _ALL = (
     Mutant(
         "gms-create-is-bounded",
         "on a full device a writer doesn't wait for ever",
-        ((WRITING, "        elif self.turn.now >= create.until:\n", "        elif False:\n"),),
+        ((WRITING, "        elif self.context.now >= create.until:\n", "        elif False:\n"),),
     ),
     Mutant(
         "gms-create-never-fits",
@@ -192,8 +204,8 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "    def why_no_writer(self) -> str:\n        if self.turn",
-                "    def why_no_writer(self) -> str:\n        if self.awaited is None or self.turn",
+                "    def why_no_writer(self) -> str:\n        if self.context",
+                "    def why_no_writer(self) -> str:\n        if self.awaited is None or self.context",
             ),
         ),
     ),
@@ -208,7 +220,7 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        return self.awaited is not None and not self.turn.reached(self._window_until)\n",
+                "        return self.awaited is not None and not self.context.reached(self._window_until)\n",
                 "        return self.awaited is not None\n",
             ),
         ),
@@ -219,7 +231,7 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "            if event.unreadable:\n                self._window_until = self.turn.now + config.window_s\n",
+                "            if event.unreadable:\n                self._window_until = self.context.now + config.window_s\n",
                 "            if event.unreadable:\n",
             ),
         ),
@@ -299,7 +311,7 @@ _ALL = (
         (
             (
                 DESK,
-                "        if client.process is not None:\n            self.turn.out.append(e.ForgetProcess(client.process))\n",
+                "        if client.process is not None:\n            self.context.out.append(e.ForgetProcess(client.process))\n",
                 "",
             ),
         ),

@@ -117,7 +117,7 @@ _ALL = (
             (
                 MACHINE,
                 "        lock.written_by = self._seq\n",
-                "        lock.written_by = self._seq\n        lock.told = True\n        self.turn.out.insert(-1, e.Send(tree.conn or 0, m.Granted(lock=lock.name, token=lock.token)))\n",
+                "        lock.written_by = self._seq\n        lock.told = True\n        self.context.out.insert(-1, e.Send(tree.conn or 0, m.Granted(lock=lock.name, token=lock.token)))\n",
             ),
         ),
     ),
@@ -150,8 +150,8 @@ _ALL = (
             (DESK, "                holds[lock.name] = lock.token\n", ""),
             (
                 MACHINE,
-                "            if lock.told:\n                self.turn.send(event.conn, m.Granted",
-                "            if False:\n                self.turn.send(event.conn, m.Granted",
+                "            if lock.told:\n                self.context.send(event.conn, m.Granted",
+                "            if False:\n                self.context.send(event.conn, m.Granted",
             ),
         ),
     ),
@@ -171,7 +171,7 @@ _ALL = (
         (
             (
                 QUEUE,
-                "        return False if self.turn.reached(waiter.asked_at + self.config.prepare_timeout_s) else None",
+                "        return False if self.context.reached(waiter.asked_at + self.config.prepare_timeout_s) else None",
                 "        return None",
             ),
         ),
@@ -200,7 +200,7 @@ _ALL = (
     Mutant(
         "return-before-memory",
         "in a new directory free memory proves only once a live holder had time to come back",
-        ((INQUEST, "self.turn.reached(recovery.since + RETURN_S) and self.queue", "self.queue"),),
+        ((INQUEST, "self.context.reached(recovery.since + RETURN_S) and self.queue", "self.queue"),),
     ),
     Mutant(
         "strangers",
@@ -209,7 +209,7 @@ _ALL = (
             (INQUEST, "        stale = probed is None or probed.held or", "        stale = probed is None or"),
             (
                 INQUEST,
-                "        if not self.turn.reached(self._held_at + self.config.settle_s):",
+                "        if not self.context.reached(self._held_at + self.config.settle_s):",
                 "        if False:",
             ),
         ),
@@ -318,7 +318,13 @@ _ALL = (
     Mutant(
         "directory-replaced",
         "a server whose directory was replaced makes room",
-        ((MACHINE, "        self._started = False\n        self.turn.out.append(e.Stop(event.why))", "        pass"),),
+        (
+            (
+                MACHINE,
+                "        self._started = False\n        self.context.out.append(e.Stop(event.why))",
+                "        pass",
+            ),
+        ),
     ),
     Mutant(
         "presumed-dead-ends-first",
@@ -364,7 +370,7 @@ _ALL = (
     Mutant(
         "forget",
         "no pidfd is kept that nobody needs",
-        ((FOREST, "            self.turn.out.append(Forget(member.process))\n", ""),),
+        ((FOREST, "            self.context.out.append(Forget(member.process))\n", ""),),
     ),
     Mutant(
         "exit-after-check",

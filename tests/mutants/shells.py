@@ -4,7 +4,7 @@ from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
 GMS_SHELL, GMS_SUPERVISOR = "tests/gms/test_shell.py", "tests/gms/test_supervisor.py"
-RENDEZVOUS = "sidecar/rendezvous.py"
+RENDEZVOUS = "sidecar/sockets.py"
 
 SHELLS = (
     Mutant(
@@ -31,7 +31,7 @@ SHELLS = (
         (
             (
                 "lockserver/forest.py",
-                "            self.turn.out.append(WatchDeath(peer.process))\n",
+                "            self.context.out.append(WatchDeath(peer.process))\n",
                 "            pass\n",
             ),
         ),
@@ -53,7 +53,7 @@ SHELLS = (
     Mutant(
         "parent-check",
         "a child armed after its parent's death ends itself",
-        (("sidecar/process.py", "    if gone:\n", "    if False:\n"),),
+        (("sidecar/process_setup.py", "    if gone:\n", "    if False:\n"),),
         tests=(RULES,),
     ),
     Mutant(
@@ -101,7 +101,7 @@ SHELLS = (
     Mutant(
         "gms-children-live-on",
         "no server outlives its supervisor",
-        (("gms/child.py", "    process.die_with_parent(settings.parent_pid)\n", ""),),
+        (("gms/child.py", "    process_setup.die_with_parent(settings.parent_pid)\n", ""),),
         tests=(GMS_SUPERVISOR,),
     ),
     Mutant(
@@ -113,7 +113,7 @@ SHELLS = (
     Mutant(
         "gms-replaced-directory",
         "a directory that was replaced is noticed, also by way of its parent",
-        (("sidecar/rendezvous.py", "            (directory.parent, _LOST),", "            (directory, _LOST),"),),
+        (("sidecar/sockets.py", "            (directory.parent, _LOST),", "            (directory, _LOST),"),),
         tests=("tests/sidecar/test_shell.py",),
     ),
 )

@@ -9,14 +9,14 @@ from tests.mutants.rules import Mutant
 
 SHIM = "engine_shim/shim.py"
 PRESENCE = "engine_shim/presence.py"
-RANK = "engine_shim/reference/rank.py"
-KV = "engine_shim/reference/kv.py"
-STORE = "engine_shim/reference/store.py"
-CREW = "engine_shim/reference/crew.py"
-WORKER = "engine_shim/reference/worker.py"
-ENGINE = "engine_shim/reference/engine.py"
+RANK = "reference_engine/rank.py"
+KV = "reference_engine/kv.py"
+STORE = "reference_engine/store.py"
+CREW = "reference_engine/crew.py"
+WORKER = "reference_engine/worker.py"
+ENGINE = "reference_engine/engine.py"
 OURS = "tests/engine/test_shim_rules.py::"
-DEVICE = "tests/engine/reference/test_device.py::"
+DEVICE = "tests/reference_engine/test_device.py::"
 
 
 def _rule(path: str, name: str, without: str, test: str, *edits: tuple[str, str]) -> Mutant:
@@ -37,7 +37,11 @@ _WELCOME = "test_a_worker_registers_armed_and_joins_the_lock_only_when_it_is_wel
 
 _SHIM = (
     _rule(
-        SHIM, "shim-adopts", "orphans of an engine become the shim's", _WHOLE, ("        process.adopt_orphans()\n", "")
+        SHIM,
+        "shim-adopts",
+        "orphans of an engine become the shim's",
+        _WHOLE,
+        ("        process_setup.adopt_orphans()\n", ""),
     ),
     _rule(
         SHIM,
@@ -187,7 +191,7 @@ _SHIM = (
         "shim-turned-away",
         "who is turned away hears why and is let go",
         _HELLO,
-        ("        self.callers.complain(effect.conn, effect.why)\n", "        pass\n"),
+        ("        self.connections.complain(effect.conn, effect.why)\n", "        pass\n"),
     ),
     _rule(
         SHIM,
@@ -222,25 +226,25 @@ _SHIM = (
         "presence-main-armed",
         "the main process dies with its shim",
         _KILLED,
-        ("def arm_main() -> None:\n", "def arm_main() -> None:\n    process.forbid_core_dumps()\n    return\n"),
+        ("def arm_main() -> None:\n", "def arm_main() -> None:\n    process_setup.forbid_core_dumps()\n    return\n"),
     ),
-    _rule(PRESENCE, "presence-no-core", "and leaves no core", _KILLED, ("    process.forbid_core_dumps()\n", "")),
+    _rule(PRESENCE, "presence-no-core", "and leaves no core", _KILLED, ("    process_setup.forbid_core_dumps()\n", "")),
     _rule(
         PRESENCE,
         "presence-armed",
         "a worker dies with its parent",
         _WORKER,
-        ("    process.die_with_parent(parent if parent not in (shim_pid, 1) else -1)\n", ""),
+        ("    process_setup.die_with_parent(parent if parent not in (shim_pid, 1) else -1)\n", ""),
     ),
     _rule(
         PRESENCE,
         "presence-armed-first",
         "it is armed before it registers",
         _WELCOME,
-        ("    process.die_with_parent(parent if parent not in (shim_pid, 1) else -1)\n", ""),
+        ("    process_setup.die_with_parent(parent if parent not in (shim_pid, 1) else -1)\n", ""),
         (
             "    return Presence(shim, client.join())\n",
-            "    process.die_with_parent(parent)\n    return Presence(shim, client.join())\n",
+            "    process_setup.die_with_parent(parent)\n    return Presence(shim, client.join())\n",
         ),
     ),
     _rule(
@@ -487,7 +491,7 @@ _DEVICE = (
         "workers-die",
         "a worker dies with its main process",
         "test_a_worker_dies_with_its_main_process",
-        ("    process.die_with_parent(_PARENT)\n", ""),
+        ("    process_setup.die_with_parent(_PARENT)\n", ""),
         (
             "    except (OSError, EOFError):\n        return  # the",
             "    except (OSError, EOFError):\n        __import__('time').sleep(100)  # the",

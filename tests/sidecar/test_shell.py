@@ -16,15 +16,15 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import pytest
 
-from sidecar import callers as calling
+from sidecar import connections as calling
 from sidecar import peers
-from sidecar.callers import Callers, Protocol
+from sidecar.connections import Connections, Protocol
+from sidecar.context import Note, Tick
 from sidecar.frames import Channel, Message, close_all
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
-from sidecar.rendezvous import Doorway, OpenDirectory, connect
 from sidecar.shell import Shell
-from sidecar.turn import Note, Tick
+from sidecar.sockets import OpenDirectory, ServerSocket, connect
 from tests.sidecar.processes import Child, no_descriptor_leaks, open_descriptors
 
 DEADLINE_S = 30.0
@@ -91,7 +91,7 @@ class Server(Shell):
         self.machine = Machine()
         self.shown = 0
         self.lost = threading.Event()
-        self.callers = Callers(
+        self.connections = Connections(
             self.loop,
             self.log,
             Protocol(WIRE, lambda why: Problem(why=why)),
@@ -99,8 +99,8 @@ class Server(Shell):
             heard=self._on_message,
             closed=lambda conn: self.feed(("closed", conn)),
         )
-        self.doorway = Doorway(directory, name)
-        self.callers.listen(self.doorway.open())
+        self.doorway = ServerSocket(directory, name)
+        self.connections.listen(self.doorway.open())
         self.doorway.watch(self.loop, self._lost)
         waking, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.loop.add(waking, self._woken)
@@ -118,15 +118,15 @@ class Server(Shell):
         close_all(descriptors)
         if message.text == "flood":
             for number in range(message.number):
-                self.callers.send(conn, Say(text="x" * 100_000, number=number))
+                self.connections.send(conn, Say(text="x" * 100_000, number=number))
             return
         if message.text == "connected?":
-            self.callers.send(conn, Say(text=str(self.callers.connected(message.number))))
+            self.connections.send(conn, Say(text=str(self.connections.connected(message.number))))
             return
         self.feed(Heard(conn, message.text))
 
     def _do_reply(self, effect: Reply) -> None:
-        self.callers.send(effect.conn, Say(text=effect.text))
+        self.connections.send(effect.conn, Say(text=effect.text))
 
     def _do_question(self, effect: Question) -> None:
         self.answer(Answered(effect.text))
@@ -136,7 +136,7 @@ class Server(Shell):
 
     def close(self) -> None:
         self.doorway.close()
-        self.callers.close()
+        self.connections.close()
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         Reply: _do_reply,
@@ -283,7 +283,7 @@ def test_a_removed_socket_is_noticed(server: Server) -> None:
 
 
 def test_another_servers_socket_in_its_place_is_noticed_and_left_alone_at_the_end(server: Server) -> None:
-    other = Doorway(server.doorway.path.parent, server.doorway.path.name)
+    other = ServerSocket(server.doorway.path.parent, server.doorway.path.name)
     listener = other.open()
     assert server.lost.wait(DEADLINE_S)
     assert server.doorway.replaced() and not other.replaced()

@@ -423,7 +423,7 @@ class World:
         return (
             self.server is not None
             and hasattr(self.server, "machine")
-            and bool({"unproven", "strangers"} & set(self.server.machine.turn.alarms))
+            and bool({"unproven", "strangers"} & set(self.server.machine.context.alarms))
         )
 
     def say(self, what: str) -> None:
@@ -698,9 +698,9 @@ class World:
             return
         machine = server.machine
         if not machine.active.held and not self.undecided:
-            from lockserver.picture import picture
+            from lockserver.status import status_of
 
-            self.fail(f"nobody was granted within {CALM_S} s after the faults: {picture(machine)}")
+            self.fail(f"nobody was granted within {CALM_S} s after the faults: {status_of(machine)}")
         known, kept = set(machine.forest._by_process), set(server.processes)
         if known != kept:
             self.fail(

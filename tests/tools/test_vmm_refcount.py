@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sidecar import ledger
+from sidecar import host_usage
 from tests import emulated_driver
 from tools.vmm_refcount import stage as stage_module
 from tools.vmm_refcount import stories
@@ -137,7 +137,7 @@ def _told(
     os.truncate(file, 64 * MIB)
 
     def used() -> int:
-        free, in_all = ledger.read_device(file)
+        free, in_all = host_usage.read_device(file)
         return measured(in_all - free)
 
     meter = Meter(used, "the locks on the device's file", exact=True, emulated=True)

@@ -13,8 +13,8 @@ from typing import Any
 from engine_shim.vllm_engine import scratch
 from gms.memory.host import HostMemory
 from gms.messages import Status as Weights
-from lockserver.onlooker import Onlooker
-from sidecar.rendezvous import address_of
+from lockserver.observer import Observer
+from sidecar.sockets import address_of
 from tests.engine.house import DEADLINE_S, House, Process, Shim, until
 from tests.engine.kinds import Kind
 
@@ -202,8 +202,8 @@ class Pair:
 
     def successor(self, old: str) -> str:
         """The endpoint after this one, as soon as it is announced."""
-        with Onlooker(self.house.run_dir) as onlooker:
-            for status in onlooker.watch():
+        with Observer(self.house.run_dir) as observer:
+            for status in observer.watch():
                 url = status.holder.endpoint if status.holder is not None else ""
                 if url and url != old:
                     return url

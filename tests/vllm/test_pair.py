@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine_shim.vllm_engine import scratch
-from lockserver.onlooker import Onlooker
+from lockserver.observer import Observer
 from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit
 from tests.chaos.house import Process as Traced
 from tests.engine.house import Process, Program, Shim, until
@@ -357,8 +357,8 @@ def lose(pair: Pair, active: Shim, which: str) -> None:
 
 def served_anew(pair: Pair, old: set[str]) -> tuple[Shim, Shim]:
     """Whoever serves, once it is none of these trees; and the other."""
-    with Onlooker(pair.house.run_dir) as onlooker:
-        for status in onlooker.watch():
+    with Observer(pair.house.run_dir) as observer:
+        for status in observer.watch():
             holder = status.holder
             if holder is not None and holder.endpoint and f"{holder.engine_id}.{holder.incarnation}" not in old:
                 break

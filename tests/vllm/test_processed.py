@@ -23,7 +23,7 @@ def test_whoever_adopts_has_the_publishers_tensors_shared_and_scales_of_its_own(
     """`told`: vLLM knows that weights are processed (0.32). `untold`: an older one does it without values, before."""
     house.start_gms(GMS)
     monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
-    with GmsClient(house.run_dir, "host:0", "onlooker") as client:
+    with GmsClient(house.run_dir, "host:0", "observer") as client:
         client.connected(60)
     done = subprocess.run(
         [sys.executable, "-m", "tests.vllm.processed", str(model), str(house.run_dir), mode],

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from gms.memory import DeviceError
 from gms.memory.host_device import GRANULARITY, create_device
-from sidecar import ledger
+from sidecar import host_usage
 from sidecar.settings import Parser, size_bytes
 from tools.vmm_refcount.meters import Meter, host_meter, nvml_meter
 from tools.vmm_refcount.processes import Process
@@ -151,7 +151,7 @@ def _ask(kind: str, device: str, environment: dict[str, str]) -> dict[str, Any]:
 def _meter(kind: str, device: str, environment: dict[str, str]) -> Meter:
     if kind == "cuda":
         return nvml_meter(device)
-    return host_meter(Path(environment[ledger.ENVIRONMENT]) / HOST_DEVICE)
+    return host_meter(Path(environment[host_usage.ENVIRONMENT]) / HOST_DEVICE)
 
 
 @contextlib.contextmanager
@@ -163,7 +163,7 @@ def _host_device(size: int) -> Iterator[dict[str, str]]:
         raise CantRun(f"the host's device lies in /dev/shm, and a directory can't be made there: {error}") from None
     try:
         create_device(HOST_DEVICE, 2 * size, directory)
-        yield {**os.environ, ledger.ENVIRONMENT: str(directory)}
+        yield {**os.environ, host_usage.ENVIRONMENT: str(directory)}
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 

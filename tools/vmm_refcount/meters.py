@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gms.memory import Unusable
-from sidecar import ledger
+from sidecar import host_usage
 
 EMULATED = "Emulated GPU"  # what the names of the emulated driver's devices begin with
 
@@ -26,7 +26,7 @@ class Meter(NamedTuple):
 
 def host_meter(device: Path) -> Meter:
     def used() -> int:
-        free, in_all = ledger.read_device(device)
+        free, in_all = host_usage.read_device(device)
         return in_all - free
 
     return Meter(used, f"the ledger: the kernel's locks on {device}", exact=True, emulated=False)

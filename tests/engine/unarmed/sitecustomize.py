@@ -4,7 +4,7 @@ PR_SET_PDEATHSIG had been cleared (a set-uid exec does that, or a library). Ever
 
 import sys
 
-if "engine_shim.reference.worker" in sys.orig_argv:
-    from sidecar import process
+if "reference_engine.worker" in sys.orig_argv:
+    from sidecar import process_setup
 
-    process.die_with_parent = lambda *_, **__: None
+    process_setup.die_with_parent = lambda *_, **__: None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gms.memory.host_device import GRANULARITY
-from sidecar import ledger
+from sidecar import host_usage
 from tests.gms.memory.remote import Remote
 from tests.sidecar.processes import Child
 
@@ -16,7 +16,7 @@ CAPACITY = UNITS * GRANULARITY
 @contextlib.contextmanager
 def process(devices: Path) -> Iterator[Remote]:
     """Has the device `0` of this directory open, until it is killed."""
-    remote = Remote("host", {ledger.ENVIRONMENT: str(devices)})
+    remote = Remote("host", {host_usage.ENVIRONMENT: str(devices)})
     try:
         yield remote
     finally:

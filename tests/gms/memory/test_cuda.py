@@ -135,20 +135,20 @@ def test_an_identity_tells_the_gpu_and_held_tells_nothing(start: Start) -> None:
 
 def test_a_server_takes_no_context_and_a_client_one_until_it_closes(start: Start) -> None:
     context = {"EMULATED_CUDA_CONTEXT_BYTES": str(4 * MIB)}
-    server, client, onlooker = start(**context), start(**context), start(**context)
+    server, client, observer = start(**context), start(**context), start(**context)
     fd = server.export(server.create(2 * MIB))
     server.identity(fd)
     client.import_(fd, 2 * MIB)
     os.close(fd)
-    assert onlooker.free() == 30 * MIB
+    assert observer.free() == 30 * MIB
     handle = client.create(2 * MIB)
     address = client.mapped(handle, 2 * MIB)
-    assert onlooker.free() == 24 * MIB
+    assert observer.free() == 24 * MIB
     client.unmap(address, 2 * MIB)
     client.mapped(handle, 2 * MIB)
-    assert onlooker.free() == 24 * MIB  # the same context
+    assert observer.free() == 24 * MIB  # the same context
     client.close_memory()
-    assert onlooker.free() == 30 * MIB
+    assert observer.free() == 30 * MIB
 
 
 def test_a_client_that_finds_no_room_for_its_context_is_told(start: Start) -> None:

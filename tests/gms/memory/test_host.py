@@ -22,7 +22,7 @@ import pytest
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory, libc
 from gms.memory.host import MAX_ALLOCATIONS, HostMemory, _Spans
 from gms.memory.host_device import GRANULARITY, create_device
-from sidecar import ledger
+from sidecar import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
 from tests.gms.memory.remote import Died, until
 from tests.sidecar.processes import descriptors_left, no_descriptor_leaks, stay
@@ -59,14 +59,14 @@ def test_it_is_a_memory(host: HostMemory) -> None:
 
 
 def test_the_ledger_of_the_lock_server_shows_what_is_allocated(devices: Path, host: HostMemory) -> None:
-    assert ledger.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
+    assert host_usage.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
     handle = host.create(3 * GRANULARITY)
     with process(devices) as other:
         other.create(2 * GRANULARITY)
-        assert ledger.read_devices(devices) == {"host:0": (CAPACITY - 5 * GRANULARITY, CAPACITY)}
-    until(lambda: ledger.read_devices(devices) == {"host:0": (CAPACITY - 3 * GRANULARITY, CAPACITY)})
+        assert host_usage.read_devices(devices) == {"host:0": (CAPACITY - 5 * GRANULARITY, CAPACITY)}
+    until(lambda: host_usage.read_devices(devices) == {"host:0": (CAPACITY - 3 * GRANULARITY, CAPACITY)})
     host.release(handle)
-    assert ledger.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
+    assert host_usage.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
 
 
 def test_the_first_range_that_is_large_enough_is_taken(host: HostMemory) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
-from sidecar import ledger
+from sidecar import host_usage
 from tests.gms.memory.host_stage import CAPACITY, crowd, process
 from tests.gms.memory.remote import ROOT
 from tests.sidecar.processes import no_descriptor_leaks
@@ -53,7 +53,7 @@ def test_another_capacity_is_refused_while_somebody_has_memory(devices: Path) ->
     memory.create(2 * CAPACITY)
     memory.close()
     create_device("0", GRANULARITY, devices)
-    assert ledger.read_devices(devices) == {"host:0": (GRANULARITY, GRANULARITY)}
+    assert host_usage.read_devices(devices) == {"host:0": (GRANULARITY, GRANULARITY)}
 
 
 @pytest.mark.parametrize("capacity", [0, -GRANULARITY, GRANULARITY + 1, 4096])

@@ -180,12 +180,12 @@ def test_a_reservation_takes_many_mappings_side_by_side(memory: Remote) -> None:
 
 @pytest.mark.parametrize("order", [*itertools.permutations(["descriptor", "handle", "mapping"])], ids="-".join)
 def test_memory_lives_while_a_descriptor_a_handle_or_a_mapping_does(stage: Stage, order: tuple[str, ...]) -> None:
-    owner, onlooker = stage.process(), stage.process()
+    owner, observer = stage.process(), stage.process()
     unit, before = owner.granularity, owner.free()
     handle = written(owner, 2)
     address = owner.mapped(handle, 2 * unit)
     with exported(owner, handle) as fd:
-        identity = onlooker.identity(fd)
+        identity = observer.identity(fd)
         kept = owner.keep(fd)
     give_up: dict[str, Callable[[], None]] = {
         "descriptor": lambda: owner.drop(kept),
@@ -193,11 +193,11 @@ def test_memory_lives_while_a_descriptor_a_handle_or_a_mapping_does(stage: Stage
         "mapping": lambda: owner.unmap(address, 2 * unit),
     }
     for what in order:
-        assert onlooker.free() == before - 2 * unit
-        assert onlooker.held(identity) in (True, None)
+        assert observer.free() == before - 2 * unit
+        assert observer.held(identity) in (True, None)
         give_up[what]()
-    until(lambda: onlooker.free() == before)
-    assert onlooker.held(identity) in (False, None)
+    until(lambda: observer.free() == before)
+    assert observer.held(identity) in (False, None)
 
 
 @pytest.mark.parametrize("exporter", ["dead", "alive without it"])
@@ -205,7 +205,7 @@ def test_memory_lives_while_a_descriptor_a_handle_or_a_mapping_does(stage: Stage
 def test_memory_outlives_its_exporter_with_one_thing_in_another_process(
     stage: Stage, exporter: str, heir_has: str
 ) -> None:
-    owner, heir, onlooker = stage.process(), stage.process(), stage.process()
+    owner, heir, observer = stage.process(), stage.process(), stage.process()
     unit, before = owner.granularity, owner.free()
     handle = written(owner, 2)
     kept, imported, address = 0, Handle(0), 0
@@ -222,18 +222,18 @@ def test_memory_outlives_its_exporter_with_one_thing_in_another_process(
     else:
         owner.release(handle)
 
-    assert onlooker.free() == before - 2 * unit
+    assert observer.free() == before - 2 * unit
     if heir_has == "mapping":
         assert heir.peek(address, len(HELLO)) == HELLO
     else:
         fd = heir.give(kept) if heir_has == "descriptor" else heir.export(imported)
-        handle = onlooker.import_(fd, 2 * unit)
+        handle = observer.import_(fd, 2 * unit)
         os.close(fd)
-        assert content(onlooker, handle) == HELLO
-        onlooker.release(handle)
-    assert onlooker.free() == before - 2 * unit
+        assert content(observer, handle) == HELLO
+        observer.release(handle)
+    assert observer.free() == before - 2 * unit
     heir.kill()
-    until(lambda: onlooker.free() == before)
+    until(lambda: observer.free() == before)
 
 
 def test_a_descriptor_forwarded_by_who_never_imported_it_is_mapped_by_a_fourth(stage: Stage) -> None:
@@ -257,20 +257,20 @@ def test_a_descriptor_forwarded_by_who_never_imported_it_is_mapped_by_a_fourth(s
 
 
 def test_killed_with_everything_in_hand_a_process_leaves_nothing(stage: Stage) -> None:
-    owner, onlooker = stage.process(), stage.process()
+    owner, observer = stage.process(), stage.process()
     unit, before = owner.granularity, owner.free()
     for _ in range(3):
         handle = owner.create(unit)
         owner.mapped(handle, unit)
         with exported(owner, handle) as fd:
             owner.keep(fd)
-    assert onlooker.free() == before - 3 * unit
+    assert observer.free() == before - 3 * unit
     owner.kill()
-    until(lambda: onlooker.free() == before)
+    until(lambda: observer.free() == before)
 
 
 def test_close_gives_back_everything_but_exported_descriptors(stage: Stage) -> None:
-    owner, onlooker = stage.process(), stage.process()
+    owner, observer = stage.process(), stage.process()
     unit, before = owner.granularity, owner.free()
     open_before = owner.descriptors()
     owner.mapped(owner.create(unit), unit)
@@ -278,9 +278,9 @@ def test_close_gives_back_everything_but_exported_descriptors(stage: Stage) -> N
     with exported(owner, owner.create(2 * unit)) as fd:
         owner.close_memory()
         owner.close_memory()
-        assert onlooker.free() == before - 2 * unit
-        onlooker.release(onlooker.import_(fd, 2 * unit))
-    until(lambda: onlooker.free() == before)
+        assert observer.free() == before - 2 * unit
+        observer.release(observer.import_(fd, 2 * unit))
+    until(lambda: observer.free() == before)
     assert owner.descriptors() <= open_before
 
 

@@ -1,0 +1,40 @@
+"""A connection for people and programs that only look at a device's weights: `gmsctl`, metrics.
+
+    with Observer("/run/failover", "host:0") as observer:
+        status = observer.ask(m.AskStatus(), m.Status)
+
+An observer holds nothing and pins nothing. How it is done: `sidecar/observer.py`. Whoever wants weights: `client.py`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from gms import messages as m
+from gms import rundir
+from sidecar import observer as looking
+from sidecar.observer import TIMEOUT_S, Whom
+
+
+class Observer(looking.Observer):
+    """One connection. Making it raises NoServer or Refused; so may every use of it."""
+
+    def __init__(self, run_dir: Path | str, device: str, timeout_s: float = TIMEOUT_S) -> None:
+        run_dir = Path(run_dir)
+        whom = Whom(
+            name=f"GMS of {device}",
+            at=str(run_dir),
+            run_dir=run_dir,
+            socket=rundir.socket_path(run_dir, device),
+            start=f"gms --run-dir {run_dir} --devices ...",
+            decoder=m.from_server,
+            hello=m.Observe(protocol=m.PROTOCOL),
+            last_words=(m.Refused, m.Problem),
+            without_it="whoever reads goes on without it",
+            max_frame_bytes=m.MAX_FRAME_BYTES,
+        )
+        super().__init__(whom, timeout_s)
+
+
+def watch_forever(run_dir: Path | str, device: str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
+    """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused."""
+    return looking.watch_forever(lambda: Observer(run_dir, device, timeout_s), m.Watch(), m.Status)

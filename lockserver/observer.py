@@ -1,0 +1,55 @@
+"""A connection for people and programs that only look at the lock: `lockctl`, the gateway, a waiting `lockctl hold`.
+
+    with Observer("/run/failover") as observer:
+        status = observer.ask(m.AskStatus(), m.Status)
+        for status in observer.watch():                 # now, and on every change
+            ...
+
+    for status in watch_forever("/run/failover"):       # None while there is no server; comes back by itself
+        ...
+
+An observer holds nothing, and no process of an engine is one: whoever wants to hold uses `client.py`. What it may not
+do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is done:
+`sidecar/observer.py`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lockserver import messages as m
+from lockserver.rundir import SOCKET
+from sidecar import observer as looking
+from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent, Whom
+
+__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Refused", "ServerSilent", "watch_forever"]
+
+
+class Observer(looking.Observer):
+    """One connection. Making it raises NoServer or Refused; so may every use of it."""
+
+    def __init__(self, run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> None:
+        self.run_dir = Path(run_dir)
+        whom = Whom(
+            name="lock server",
+            at=str(self.run_dir),
+            run_dir=self.run_dir,
+            socket=self.run_dir / SOCKET,
+            start=f"lockserver --run-dir {self.run_dir}",
+            decoder=m.from_server,
+            hello=m.Observe(protocol=m.PROTOCOL),
+            last_words=(m.Refused, m.Problem),
+            without_it="whoever holds the lock serves on without it",
+        )
+        super().__init__(whom, timeout_s)
+
+    def watch(self) -> Iterator[m.Status]:
+        """The state now, and after every change, until the server goes (NoServer)."""
+        self.tell(m.Watch())
+        yield self.hear(m.Status, self.timeout_s)
+        while True:
+            yield self.hear(m.Status, None)
+
+
+def watch_forever(run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
+    """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused."""
+    return looking.watch_forever(lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status)

@@ -1,0 +1,151 @@
+"""The KV cache: blocks of positions in device memory, and who has which.
+
+The memory is the engine's own (Decision 7, Option B): created on the device when the engine wakes, given back when it
+sleeps. If another engine still has its own, there is none to be had, and the wake fails with OutOfMemory.
+
+What this file may not do: know requests. Who gets blocks, and who has to wait for some, is `scheduler.py`.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gms.memory import Handle, Memory
+from reference_engine.model import Floats, Shape
+
+BLOCK = 16
+"""Positions in a block."""
+
+
+def block_bytes(shape: Shape, heads: int) -> int:
+    """Keys and values of a block's positions, in all layers, of so many heads."""
+    return shape.layers * 2 * BLOCK * heads * shape.head_width * np.dtype(np.float32).itemsize
+
+
+class Pages(Protocol):
+    """Where the cache lies."""
+
+    def allocate(self) -> NDArray[np.uint8]: ...
+    def free(self) -> None: ...
+
+
+class DevicePages:
+    """Device memory, always at the same address."""
+
+    def __init__(self, memory: Memory, size: int) -> None:
+        self._memory = memory
+        self._size = -(-size // memory.granularity) * memory.granularity
+        self._wanted = size
+        self._address = memory.reserve(self._size)
+        self._handle: Handle | None = None
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def allocate(self) -> NDArray[np.uint8]:
+        """Raises OutOfMemory."""
+        handle = self._memory.create(self._size)
+        try:
+            self._memory.map(self._address, handle, size=self._size, writable=True)
+        except BaseException:
+            self._memory.release(handle)
+            raise
+        self._handle = handle
+        memory = (ctypes.c_uint8 * self._wanted).from_address(self._address)
+        return np.ndarray((self._wanted,), np.uint8, memoryview(memory).cast("B"))
+
+    def free(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._memory.unmap(self._address, self._size)
+            self._memory.release(handle)
+
+
+class OwnPages:
+    """The process's own memory, for an engine without devices."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def allocate(self) -> NDArray[np.uint8]:
+        return np.zeros(self._size, np.uint8)
+
+    def free(self) -> None:
+        pass
+
+
+class NoCache(Exception):
+    """The engine is asleep: it has no cache."""
+
+
+class KvCache:
+    """Keys and values of some of the heads."""
+
+    def __init__(self, shape: Shape, heads: int, blocks: int, pages: Pages) -> None:
+        self._pages = pages
+        self._heads, self._head_width = heads, shape.head_width
+        # All of a block lies together: the first request after a wake touches few pages for the first time.
+        self._form = (blocks, shape.layers, 2, BLOCK, heads * shape.head_width)
+        self._pool: Floats | None = None
+
+    @property
+    def there(self) -> bool:
+        return self._pool is not None
+
+    def allocate(self) -> None:
+        """Raises OutOfMemory."""
+        if self._pool is None:
+            self._pool = self._pages.allocate().view(np.float32).reshape(self._form)
+
+    def free(self) -> None:
+        self._pool = None  # nothing else points there: what `read` gives are copies
+        self._pages.free()
+
+    def write(self, layer: int, blocks: Sequence[int], start: int, keys: Floats, values: Floats) -> None:
+        pool = self._there()
+        at = 0
+        while at < len(keys):
+            block, inside = blocks[(start + at) // BLOCK], (start + at) % BLOCK
+            count = min(BLOCK - inside, len(keys) - at)
+            pool[block, layer, 0, inside : inside + count] = keys[at : at + count].reshape(count, -1)
+            pool[block, layer, 1, inside : inside + count] = values[at : at + count].reshape(count, -1)
+            at += count
+
+    def read(self, layer: int, blocks: Sequence[int], length: int) -> tuple[Floats, Floats]:
+        """Of the first positions, as (position, head, width)."""
+        pool = self._there()
+        used = list(blocks[: -(-length // BLOCK)])
+        keys, values = (pool[used, layer, half].reshape(-1, self._heads, self._head_width) for half in (0, 1))
+        return keys[:length], values[:length]
+
+    def _there(self) -> Floats:
+        if self._pool is None:
+            raise NoCache("the engine is asleep: it has no KV cache")
+        return self._pool
+
+
+class Blocks:
+    """Which blocks are free. Pure."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._free = list(range(count - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def take(self, positions: int) -> tuple[int, ...]:
+        """Blocks for so many positions, of which there are enough."""
+        return tuple(self._free.pop() for _ in range(blocks_for(positions)))
+
+    def give(self, blocks: Sequence[int]) -> None:
+        self._free += reversed(blocks)
+
+
+def blocks_for(positions: int) -> int:
+    return -(-positions // BLOCK)

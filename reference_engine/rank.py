@@ -1,0 +1,93 @@
+"""One process's part of the engine: its weights, its share of the KV cache, its share of the arithmetic.
+
+The main process is rank 0 and has no other way to any of this than a worker has. What this file may not do: know that
+there are other processes (`crew.py`).
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gms.memory import Memory
+from gms.memory.host import HostMemory
+from reference_engine.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
+from reference_engine.model import Floats, Part, share
+from reference_engine.options import Options
+from reference_engine.store import GmsStore, OwnStore, Store
+
+
+@dataclass(frozen=True)
+class Home:
+    """Where an engine that is one of a pair has its weights from."""
+
+    run_dir: Path
+    engine_id: str
+    writes: bool
+    """If nobody has written them."""
+
+
+class Rank:
+    def __init__(self, options: Options, home: Home | None, rank: int) -> None:
+        """Blocks until the weights are there. Without a home they are its own."""
+        shape = options.shape
+        self._timeout_s = options.wake_timeout_s
+        heads = len(share(shape.heads, rank, options.ranks))
+        blocks = options.kv_bytes // block_bytes(shape, shape.heads)
+        size = blocks * block_bytes(shape, heads)
+        self._memory: Memory | None = None
+        self.needs = 0
+        """Bytes of the device that must be free for `wake`."""
+        if home is None:
+            self._store: Store = OwnStore(shape)
+            pages: Pages = OwnPages(size)
+        else:
+            device = device_of(options, rank)
+            memory = self._memory = HostMemory(device.removeprefix("host:"))
+            self._store = GmsStore(
+                home.run_dir,
+                device,
+                home.engine_id,
+                shape,
+                memory=memory,
+                writes=home.writes,
+                timeout_s=options.weights_timeout_s,
+            )
+            device_pages = DevicePages(memory, size)
+            pages, self.needs = device_pages, device_pages.size
+        self.weights = self._store.arrays
+        self._cache = KvCache(shape, heads, blocks, pages)
+        self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
+
+    @property
+    def well(self) -> bool:
+        return self._store.well
+
+    def sleep(self) -> None:
+        self._cache.free()
+        self._store.sleep()
+
+    def wake(self) -> dict[str, float]:
+        """How long its parts took. Raises OutOfMemory, StaleLayout, NotInTime."""
+        began = time.monotonic()
+        self._store.wake(self._timeout_s)
+        mapped = time.monotonic()
+        self._cache.allocate()
+        return {"remap": mapped - began, "kv": time.monotonic() - mapped}
+
+    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
+        return self._part.attend(layer, x, start, blocks)
+
+    def feed(self, layer: int, x: Floats) -> Floats:
+        return self._part.feed(layer, x)
+
+    def close(self) -> None:
+        self._cache.free()
+        self._store.close()
+        if self._memory is not None:
+            self._memory.close()
+
+
+def device_of(options: Options, rank: int) -> str:
+    """Ranks take turns."""
+    return options.devices[rank % len(options.devices)]

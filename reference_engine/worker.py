@@ -1,0 +1,89 @@
+"""A worker process of the reference engine: does what its main process asks, and ends with it.
+
+    python -m reference_engine.worker DESCRIPTOR
+
+It counts as one of the engine's tree before it touches a device. What it is asked: `crew.py`.
+"""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import reference_engine  # noqa: F401 (first: it says how many threads numpy may have)
+from engine_shim import presence
+from sidecar import process_setup
+
+_PARENT = os.getppid()
+
+
+def main() -> None:
+    sock = socket.socket(fileno=int(sys.argv[1]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all of a terminal's processes: the main one decides
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    _standing = _count()
+    serve(sock)
+
+
+def _count() -> presence.Presence | None:
+    """Under a shim: one of its tree. Alone, it dies with its parent all the same."""
+    if presence.SHIM_VARIABLE in os.environ:
+        return presence.enter()
+    process_setup.die_with_parent(_PARENT)
+    return None
+
+
+def serve(sock: socket.socket) -> None:
+    import msgspec
+    import numpy as np
+
+    from engine_shim.engines import CantRun
+    from reference_engine import options
+    from reference_engine.crew import Answer, Ask, Start, hear, say
+    from reference_engine.rank import Home, Rank
+
+    rank: Rank | None = None
+    try:
+        told = msgspec.msgpack.decode(hear(sock)[0], type=Start)
+        given = options.parse(told.arguments)
+        while True:
+            head, data = hear(sock)
+            ask = msgspec.msgpack.decode(head, type=Ask)
+            try:
+                if ask.what == "start":
+                    home = Home(Path(told.run_dir), told.engine_id, told.writes) if told.run_dir else None
+                    rank = Rank(given, home, told.rank)
+                    say(sock, Answer(needs=rank.needs))
+                    continue
+                if rank is None:
+                    raise ValueError("it was not started")
+                if ask.what == "attend" or ask.what == "feed":
+                    x = np.frombuffer(data, np.float32).reshape(-1, ask.width)
+                    if ask.what == "attend":
+                        say(sock, Answer(), rank.attend(ask.layer, x, ask.start, ask.blocks))
+                    else:
+                        say(sock, Answer(), rank.feed(ask.layer, x))
+                elif ask.what == "wake":
+                    say(sock, Answer(times=rank.wake()))
+                elif ask.what == "sleep":
+                    rank.sleep()
+                    say(sock, Answer())
+                else:
+                    say(sock, Answer(well=rank.well))
+            except (OSError, EOFError):
+                raise
+            except Exception as error:  # whatever it is: the main process is told, and ends
+                if not isinstance(error, CantRun):
+                    traceback.print_exc()  # the main process doesn't: where it waited is no help
+                say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CantRun)))
+    except (OSError, EOFError):
+        return  # the main process is gone, or wants no more
+    finally:
+        if rank is not None:
+            rank.close()
+
+
+if __name__ == "__main__":
+    main()

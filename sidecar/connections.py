@@ -1,0 +1,247 @@
+"""Who calls on a server: its socket, the connections, and what each may cost the others, which is nothing.
+
+* Who comes is looked at: the user, and how many there are already. Who may not come in is told why.
+* Whoever sends what is no frame, or half of one and no more, or doesn't read what it is sent, is told why where that is
+  possible, and loses its connection.
+* Callers who come faster than they can be let in don't keep the loop from a death; a server that has no descriptors
+  left serves those who are in, and listens again a little later.
+
+What this file may not do: know what a message means. Which process a caller is: `processes.py`.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from sidecar import peers
+from sidecar.frames import (
+    MAX_BACKLOG_BYTES,
+    MAX_FRAME_BYTES,
+    BadFrame,
+    Channel,
+    Message,
+    PeerTooSlow,
+    close_all,
+)
+from sidecar.logs import Log
+from sidecar.loop import Loop
+
+HALF_FRAME_S = 10.0
+DEAF_S = 1.0
+"""After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
+MOST_CONNECTIONS = 4096
+ACCEPTS_AT_A_TIME = 64
+"""Then whatever else has happened."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """What is spoken here."""
+
+    decoder: msgspec.msgpack.Decoder[Any]
+    problem: Callable[[str], Message]
+    """The last word to somebody who made a mistake."""
+    max_frame_bytes: int = MAX_FRAME_BYTES
+    max_backlog_bytes: int = MAX_BACKLOG_BYTES
+
+
+@dataclass(slots=True)
+class Connection:
+    channel: Channel
+    sock: socket.socket
+    writing: bool = False
+    """The loop waits for the socket to take more."""
+
+
+class Connections:
+    def __init__(
+        self,
+        loop: Loop,
+        log: Log,
+        protocol: Protocol,
+        allow_uids: frozenset[int],
+        *,
+        heard: Callable[[int, socket.socket, Any, tuple[int, ...]], None],
+        closed: Callable[[int], None],
+    ) -> None:
+        """`heard`: connection, its socket, message, and descriptors that are the handler's to close. `closed`: a
+        connection that ended by itself or for a mistake, and not by `drop`.
+        """
+        self._loop = loop
+        self._log = log
+        self._protocol = protocol
+        self._allow_uids = allow_uids
+        self._heard = heard
+        self._closed = closed
+        self._listener: socket.socket | None = None
+        self._connections: dict[int, Connection] = {}
+        self._next = 0
+        self._half: dict[int, float] = {}
+        """Connections in the middle of a frame -> when they must be through; the oldest first."""
+        self._deaf_until = float("inf")
+        """When it listens again; infinite while it does."""
+
+    @property
+    def deadline(self) -> float:
+        """When `due` has something to do."""
+        return min(next(iter(self._half.values())), self._deaf_until) if self._half else self._deaf_until
+
+    def due(self, now: float) -> None:
+        for conn, until in list(self._half.items()):
+            if now < until:
+                break
+            self.complain(conn, f"a frame was begun and not finished within {HALF_FRAME_S:g} s")
+        if now >= self._deaf_until and self._listener is not None:
+            self._deaf_until = float("inf")
+            self._loop.add(self._listener.fileno(), self._on_connect)
+
+    def listen(self, listener: socket.socket) -> None:
+        """Its owner from now on."""
+        self._listener = listener
+        self._loop.add(listener.fileno(), self._on_connect)
+
+    def close(self) -> None:
+        if self._listener is not None:
+            self._listener.close()
+        for connection in self._connections.values():
+            connection.channel.close()
+
+    # -- what a server says ----------------------------------------------------------------------------------------
+
+    def send(self, conn: int, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """To somebody who has gone nothing is sent."""
+        connection = self._connections.get(conn)
+        if connection is None:
+            return
+        channel = connection.channel
+        try:
+            channel.send(message, descriptors)
+        except (PeerTooSlow, OSError) as error:  # OSError: no descriptors left to keep what it doesn't read
+            self._log.warning("peer_too_slow", why=error)
+            self.end(conn)
+            return
+        if channel.wants_write is not connection.writing:
+            self._mind_writing(connection)
+
+    def complain(self, conn: int, why: str) -> None:
+        """A mistake: it costs its sender this connection."""
+        connection = self._connections.get(conn)
+        if connection is not None:
+            self._log.warning("bad_message", why=why)
+            self._part(conn, connection, why)
+            self._closed(conn)
+
+    def drop(self, conn: int) -> None:
+        """The server has done with it."""
+        connection = self._connections.pop(conn, None)
+        self._half.pop(conn, None)
+        if connection is not None:
+            self._hang_up(connection)
+
+    def end(self, conn: int) -> None:
+        """It has ended, and that is news."""
+        connection = self._connections.pop(conn, None)
+        self._half.pop(conn, None)
+        if connection is not None:
+            self._closed(conn)  # first what follows from it, then the tidying
+            self._hang_up(connection)
+
+    def connected(self, conn: int) -> bool:
+        """Its end is open at this moment: whatever of it is still unread, and whatever this server has noticed."""
+        connection = self._connections.get(conn)
+        if connection is None:
+            return False
+        poll = select.poll()
+        poll.register(connection.sock, select.POLLRDHUP)
+        return not poll.poll(0)
+
+    # -- what happens ----------------------------------------------------------------------------------------------
+
+    def _on_connect(self, _: int) -> None:
+        listener = self._listener
+        assert listener is not None
+        for _turn in range(ACCEPTS_AT_A_TIME):
+            try:
+                sock, _address = listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._log.alarm("accept_failed", why=error)  # no descriptors left, say: those who are in are served on
+                self._loop.remove(listener.fileno())
+                self._deaf_until = time.monotonic() + DEAF_S
+                return
+            self._next += 1
+            conn, protocol = self._next, self._protocol
+            channel = Channel(
+                sock,
+                protocol.decoder,
+                max_frame_bytes=protocol.max_frame_bytes,
+                max_backlog_bytes=protocol.max_backlog_bytes,
+            )
+            connection = self._connections[conn] = Connection(channel, sock)
+            why = self._why_not(sock)
+            if why:
+                self._log.warning("turned_away", why=why)
+                self._part(conn, connection, why)
+                continue
+            self._loop.add(sock.fileno(), lambda what, conn=conn: self._on_ready(conn, what))  # type: ignore[misc]
+
+    def _why_not(self, sock: socket.socket) -> str:
+        uid = peers.credentials(sock).uid
+        if uid != os.getuid() and uid not in self._allow_uids:
+            return f"user {uid} is not allowed here; the server runs as user {os.getuid()} (--allow-uid lets more in)"
+        if len(self._connections) > MOST_CONNECTIONS:
+            return f"there are {MOST_CONNECTIONS} connections already"
+        return ""
+
+    def _on_ready(self, conn: int, what: int) -> None:
+        connection = self._connections.get(conn)
+        if connection is None:
+            return
+        channel = connection.channel
+        if what & select.EPOLLOUT:
+            channel.flush()
+            self._mind_writing(connection)
+        if not what & ~select.EPOLLOUT:
+            return
+        try:
+            received = channel.receive()
+        except BadFrame as error:
+            self._log.warning("bad_frame", why=error)
+            self._part(conn, connection, str(error))
+            self._closed(conn)
+            return
+        for message, descriptors in received:
+            if conn in self._connections:
+                self._heard(conn, connection.sock, message, descriptors)
+            else:
+                close_all(descriptors)
+        if channel.eof:
+            self.end(conn)
+        elif channel.half_frame:
+            self._half.setdefault(conn, time.monotonic() + HALF_FRAME_S)
+        elif self._half:
+            self._half.pop(conn, None)
+
+    def _part(self, conn: int, connection: Connection, why: str) -> None:
+        """Says what was wrong, and closes. What the peer doesn't read at once it doesn't get."""
+        with contextlib.suppress(PeerTooSlow):
+            connection.channel.send(self._protocol.problem(why))
+        self.drop(conn)
+
+    def _hang_up(self, connection: Connection) -> None:
+        self._loop.remove(connection.sock.fileno())
+        connection.channel.close()
+
+    def _mind_writing(self, connection: Connection) -> None:
+        wants = connection.channel.wants_write
+        if wants is not connection.writing:
+            connection.writing = wants
+            self._loop.also_when_writable(connection.sock.fileno(), wants)

@@ -1,0 +1,156 @@
+"""One turn of a server's machine: the time, the effects so far, and when it wants to be called again; its history and
+its alarms. And the words that every server's machine and shell have in common: what happens to a server whatever it
+serves (events), and what it does about it (effects).
+
+Pure. Shared by the parts of a machine, so that effects stand in the order in which the rules asked for them.
+"""
+
+import math
+from collections import deque
+from datetime import UTC, datetime
+from typing import Generic, NamedTuple, TypeVar
+
+import msgspec
+
+Effect = TypeVar("Effect")
+Detail = dict[str, str | int | float | bool]
+
+
+class Time(NamedTuple):
+    mono: float
+    """Seconds of a clock that never jumps: every wait is measured on it."""
+    wall: float
+    """Seconds since 1970: only for people to read."""
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Closed(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class Died(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Persisted(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class PersistFailed(msgspec.Struct, frozen=True):
+    seq: int
+    why: str
+
+
+class DirectoryReplaced(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Close(msgspec.Struct, frozen=True):
+    conn: int
+
+
+class WatchDeath(msgspec.Struct, frozen=True):
+    process: int
+
+
+class Publish(msgspec.Struct, frozen=True):
+    """The public status has changed: whoever watches gets a new one."""
+
+
+class Note(msgspec.Struct, frozen=True):
+    """A line for the log."""
+
+    event: str
+    detail: Detail
+    alarm: bool = False
+
+
+class Stop(msgspec.Struct, frozen=True):
+    why: str
+
+
+# ------------------------------------------------------------------------------------------------------------------
+
+
+class HistoryEvent(msgspec.Struct, frozen=True):
+    at: str
+    event: str
+    detail: Detail = {}
+
+
+def rfc3339(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Context(Generic[Effect]):
+    def __init__(self, history_size: int) -> None:
+        self.out: list[Effect | Note] = []
+        self.deadline = math.inf
+        self.changed = False
+        """The public status may have changed."""
+        self.alarms: dict[str, str] = {}
+        """What is wrong at the moment, for as long as it is."""
+        self._history: deque[HistoryEvent] = deque(maxlen=history_size)
+        self._unwritten: deque[tuple[float, str, Detail]] = deque(maxlen=history_size)
+        """The newest events of the history; their times are put into words when somebody asks, not in a handoff."""
+        self._time = Time(0.0, 0.0)
+
+    def begin(self, time: Time) -> None:
+        self._time = time
+        self.out = []
+        self.deadline = math.inf
+
+    @property
+    def now(self) -> float:
+        return self._time.mono
+
+    @property
+    def wall(self) -> float:
+        return self._time.wall
+
+    @property
+    def history(self) -> list[HistoryEvent]:
+        self._history.extend(HistoryEvent(rfc3339(wall), event, detail) for wall, event, detail in self._unwritten)
+        self._unwritten.clear()
+        return list(self._history)
+
+    def wake(self, at: float) -> None:
+        if at < self.deadline:
+            self.deadline = at
+
+    def reached(self, at: float) -> bool:
+        """Is it that late? If not, the machine is called again when it is."""
+        if self._time.mono >= at:
+            return True
+        self.wake(at)
+        return False
+
+    def note(self, event: str, **detail: str | int | float | bool) -> None:
+        self._unwritten.append((self._time.wall, event, detail))
+        self.out.append(Note(event, detail))
+
+    def shout(self, text: str) -> None:
+        """An alarm that is over as soon as it is said."""
+        self._unwritten.append((self._time.wall, "alarm", {"text": text}))
+        self.out.append(Note("alarm", {"text": text}, alarm=True))
+
+    def alarm(self, key: str, text: str) -> None:
+        """An alarm that lasts until `calm`."""
+        if self.alarms.get(key) != text:
+            self.alarms[key] = text
+            self.changed = True
+            self.shout(text)
+
+    def calm(self, *keys: str) -> None:
+        for key in keys:
+            if self.alarms.pop(key, None) is not None:
+                self.changed = True

@@ -1,0 +1,148 @@
+"""The observer: typed errors with the way out, and a watch that outlives servers."""
+
+import os
+import select
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from lockserver import messages as m
+from lockserver.observer import NoServer, Observer, Refused, ServerSilent, watch_forever
+from lockserver.rundir import SOCKET
+from sidecar.frames import Channel
+from tests.lockctl.house import DEADLINE_S, House
+from tests.sidecar.processes import no_descriptor_leaks
+
+
+def test_it_asks_and_is_answered(house: House) -> None:
+    server = house.serve()
+    with no_descriptor_leaks(), Observer(house.run_dir) as observer:
+        assert observer.ask(m.AskStatus(), m.Status).server_pid == server.pid
+        assert observer.ask(m.Ping(), m.Pong).server_incarnation
+        assert observer.ask(m.AskHistory(), m.History).events is not None
+
+
+def test_watch_begins_with_the_state_and_ends_with_the_server(house: House) -> None:
+    server = house.serve(settle_s="3600")
+    with no_descriptor_leaks(), Observer(house.run_dir) as observer:
+        states = observer.watch()
+        assert next(states).state == "RECOVERING"
+        assert observer.ask(m.Ping(), m.Pong).server_incarnation, "it may ask on the same connection"
+        server.kill()
+        with pytest.raises(NoServer, match="went away; whoever holds the lock serves on"):
+            next(states)
+
+
+def test_no_server_has_a_name_for_each_reason(house: House) -> None:
+    with no_descriptor_leaks():
+        with pytest.raises(NoServer, match="there is no directory"):
+            Observer(house.run_dir)
+        house.run_dir.mkdir()
+        with pytest.raises(NoServer, match="start one"):
+            Observer(house.run_dir)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(house.run_dir / SOCKET))
+        with pytest.raises(NoServer, match="it was killed"):
+            Observer(house.run_dir)
+
+
+def test_silence_is_an_error_of_its_own(house: House) -> None:
+    server = house.serve()
+    server.send(signal.SIGSTOP)
+    with no_descriptor_leaks(), Observer(house.run_dir, timeout_s=0.05) as observer:
+        with pytest.raises(ServerSilent, match=f"process {server.pid} stopped"):
+            observer.ask(m.Ping(), m.Pong)
+        server.send(signal.SIGCONT)
+        observer.timeout_s = 30
+        assert observer.ask(m.Ping(), m.Pong)
+
+
+def test_watch_forever_says_none_once_and_comes_back(house: House) -> None:
+    seen = watch_forever(house.run_dir)
+    assert next(seen) is None
+    for _ in range(3):
+        server = house.serve()
+        for status in seen:
+            assert status is not None, "None is said once"
+            assert status.server_pid == server.pid
+            if status.state == "FREE":
+                break
+        server.kill()
+        assert next(seen) is None
+
+
+def test_watch_forever_takes_a_silent_server_for_none_and_hears_it_later(house: House) -> None:
+    server = house.serve()
+    server.send(signal.SIGSTOP)
+    seen = watch_forever(house.run_dir, timeout_s=0.05)
+    assert next(seen) is None
+    server.send(signal.SIGCONT)
+    status = next(seen)
+    assert status is not None
+    assert status.server_pid == server.pid
+
+
+# -- servers that are none ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impostor(house: House) -> Iterator[Callable[[Callable[[socket.socket], None]], Path]]:
+    """Listens at the socket and does to each who connects as it is told."""
+    house.run_dir.mkdir()
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(house.run_dir / SOCKET))
+    listener.listen()
+    threads: list[threading.Thread] = []
+
+    def be(behave: Callable[[socket.socket], None]) -> Path:
+        def serve() -> None:
+            with listener.accept()[0] as caller:
+                behave(caller)
+                caller.setblocking(True)  # a Channel of the same socket has turned that off
+                caller.recv(1 << 16)
+
+        threads.append(threading.Thread(target=serve))
+        threads[-1].start()
+        return house.run_dir
+
+    yield be
+    for thread in threads:
+        thread.join()
+    listener.close()
+
+
+def test_another_protocol_is_a_refusal(impostor: Callable[[Callable[[socket.socket], None]], Path]) -> None:
+    run_dir = impostor(lambda caller: caller.sendall(b"HTTP/1.1 400 no\r\n\r\n"))
+    with Observer(run_dir) as observer, pytest.raises(Refused, match="speaks another protocol"):
+        observer.ask(m.Ping(), m.Pong)
+
+
+def test_the_servers_no_is_a_refusal_with_its_words(
+    impostor: Callable[[Callable[[socket.socket], None]], Path],
+) -> None:
+    def refuse(caller: socket.socket) -> None:
+        Channel(caller.dup(), m.from_client).send(m.Refused(why="protocol 1 is not spoken here"))
+
+    run_dir = impostor(refuse)
+    with Observer(run_dir) as observer, pytest.raises(Refused, match="protocol 1 is not spoken here"):
+        observer.ask(m.Ping(), m.Pong)
+
+
+def test_descriptors_that_nobody_asked_for_are_closed(
+    impostor: Callable[[Callable[[socket.socket], None]], Path],
+) -> None:
+    reading, writing = os.pipe()
+
+    def gift(caller: socket.socket) -> None:
+        Channel(caller.dup(), m.from_client).send(m.Pong(server_incarnation="x"), [writing])
+        os.close(writing)
+
+    with Observer(impostor(gift)) as observer:
+        assert observer.ask(m.Ping(), m.Pong).server_incarnation == "x"
+        assert select.select([reading], [], [], DEADLINE_S)[0], "somebody still has the other end"
+        assert os.read(reading, 1) == b""
+    os.close(reading)

@@ -1,0 +1,121 @@
+"""Connections and their limits, with limits that a test can wait for."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+
+import pytest
+
+from reference_engine.api import error_body
+from reference_engine.http import HttpServer, Limits, Reply, Request
+from tests.reference_engine.house import Client
+
+LIMITS = Limits(request_s=0.2, idle_s=0.3, unread_bytes=1 << 20, linger_s=0.2)
+
+
+class Stage:
+    """A server whose handler keeps what it is given, for the test to answer."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+        self.asked: Future[tuple[Request, Reply]] = Future()
+        self.gone = threading.Event()
+        self.server = HttpServer(self.loop, self._handle, error_body, LIMITS)
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.setblocking(False)
+        self.address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        asyncio.run_coroutine_threadsafe(self.server.listen(listener), self.loop).result(10)
+
+    def _handle(self, request: Request, reply: Reply) -> None:
+        reply.gone = self.gone.set
+        self.asked.set_result((request, reply))
+
+    def close(self) -> None:
+        self.loop.call_soon_threadsafe(self.server.close)
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), self.loop).result(10)  # its connections end, too
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(10)
+        self.loop.close()
+
+
+@pytest.fixture
+def stage() -> Iterator[Stage]:
+    stage = Stage()
+    yield stage
+    stage.close()
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"P",
+        b"POST /v1/completions HTTP/1.1\r\nhost: a\r\n",
+        b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 9\r\n\r\nabc",
+    ],
+)
+def test_who_does_not_finish_its_request_is_told_so_and_loses_the_connection(stage: Stage, begun: bytes) -> None:
+    with Client(stage.address) as client:
+        client.say(begun)
+        assert client.head()[0] == 408
+
+
+def test_who_drips_its_request_has_no_longer_than_who_stops(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        stop = threading.Event()
+
+        def drip() -> None:
+            while not stop.wait(0.02):
+                try:
+                    client.say(b"a")
+                except OSError:
+                    return
+
+        client.say(b"GET /")
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert client.head()[0] == 408
+        finally:
+            stop.set()
+            thread.join()
+
+
+def test_a_connection_on_which_nothing_is_asked_ends(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        assert client.ended() == b""
+
+
+def test_a_client_that_does_not_read_is_let_go(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        client.request("/", method="GET")
+        _, reply = stage.asked.result(10)
+        stage.loop.call_soon_threadsafe(reply.open_stream)
+        for _ in range(40):
+            stage.loop.call_soon_threadsafe(reply.stream, b"x" * (1 << 20))
+        assert stage.gone.wait(10)
+        stage.loop.call_soon_threadsafe(reply.stream, b"to nobody")
+
+
+def test_an_answer_that_is_broken_off_does_not_look_complete(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        client.request("/", method="GET")
+        _, reply = stage.asked.result(10)
+        stage.loop.call_soon_threadsafe(reply.open_stream)
+        stage.loop.call_soon_threadsafe(reply.stream, b"data: 1\n\n")
+        assert client.head()[0] == 200
+        events = client.events()
+        assert next(events) == 1
+        stage.loop.call_soon_threadsafe(reply.abort)
+        assert list(events) == []
+        assert not client.ended().endswith(b"0\r\n\r\n")
+
+
+def test_the_client_that_goes_is_noticed_while_its_answer_is_made(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        client.request("/", method="GET")
+        stage.asked.result(10)
+    assert stage.gone.wait(10)

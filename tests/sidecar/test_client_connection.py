@@ -1,0 +1,108 @@
+"""A client's connection: what is heard, when it has ended, and that no descriptor stays behind."""
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sidecar.client_connection import ClientConnection
+from sidecar.client_loop import ClientLoop
+from sidecar.frames import Channel, close_all
+from tests.sidecar.processes import no_descriptor_leaks
+from tests.sidecar.wire import Blob, Hello, decoder, pipes
+
+DEADLINE_S = 20.0
+
+
+class Client:
+    """One that is turned by whoever waits."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+        self.ended: list[str] = []
+        self.kept: list[int] = []
+        self.loop: ClientLoop[str] = ClientLoop("test", lambda event: None, lambda: float("inf"), "tick")
+        self.link = ClientConnection(self.loop, heard=self.hear, ended=self.ended.append)
+        mine, theirs = socket.socketpair()
+        self.link.open(Channel(mine, decoder, max_backlog_bytes=1 << 20))
+        self.server = Channel(theirs, decoder)
+        self.raw = theirs
+
+    def hear(self, message: Any) -> None:
+        self.heard.append(message)
+        if isinstance(message, Hello) and message.name == "keep":
+            self.kept += self.link.take_descriptors()
+        elif isinstance(message, Hello) and message.name == "hang up":
+            self.link.hang_up()
+
+    def until(self, count: int) -> None:
+        assert self.loop.wait(lambda: len(self.heard) + len(self.ended) >= count, DEADLINE_S)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    with no_descriptor_leaks():
+        client = Client()
+        yield client
+        client.link.hang_up()
+        client.server.close()
+        close_all(client.kept)
+        client.loop.stop()
+        client.loop.close()
+
+
+def test_descriptors_belong_to_who_takes_them_and_the_others_are_closed(client: Client) -> None:
+    with pipes(4) as files:
+        client.server.send(Hello("keep"), files[:2])
+        client.server.send(Hello("not wanted"), files[2:])
+        client.until(2)
+    assert len(client.kept) == 2
+    assert client.link.take_descriptors() == ()
+
+
+def test_the_end_is_told_once(client: Client) -> None:
+    client.server.send(Hello("last"))
+    client.server.close()
+    client.until(2)
+    assert (client.heard, client.ended, client.link.up) == ([Hello("last")], [""], False)
+    assert not client.link.say(Hello("too late"))
+
+
+def test_nonsense_ends_it_with_what_was_wrong(client: Client) -> None:
+    client.raw.sendall(struct.pack(">I", 1 << 30))
+    client.until(1)
+    assert "bytes" in client.ended[0] and not client.link.up
+
+
+def test_after_a_hang_up_nothing_more_is_heard_of_what_had_come(client: Client) -> None:
+    """Else a machine that is away hears of the last connection as if it were of the next."""
+    with pipes(2) as files:
+        client.server.send(Hello("hang up"))
+        client.server.send(Hello("keep"), files)
+        client.server.close()
+        client.until(1)
+        assert not client.loop.wait(lambda: len(client.heard) > 1, 0.05)
+    assert (client.heard, client.ended, client.kept) == ([Hello("hang up")], [], [])
+
+
+def test_a_server_that_takes_nothing_is_hung_up_on(client: Client) -> None:
+    said = 0
+    while client.link.say(Blob(os.urandom(32 << 10))):
+        said += 1
+        assert said < 1000
+    assert not client.link.up and client.ended == []
+
+
+def test_an_introduction_brings_ones_own_pidfd(client: Client) -> None:
+    assert client.link.introduce(Hello("it's me"))
+    [(message, descriptors)] = client.server.receive()
+    try:
+        assert isinstance(message, Hello) and message.name == "it's me"
+        [pidfd] = descriptors
+        with open(f"/proc/self/fdinfo/{pidfd}") as lines:
+            assert f"Pid:\t{os.getpid()}\n" in lines.readlines()
+    finally:
+        close_all(descriptors)
