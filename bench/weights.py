@@ -25,7 +25,7 @@ from bench.figures import Comparison, Reading, Result
 from bench.stage import DEADLINE_S, ROOT, Broken, directory
 from gms import layout as lay
 from gms import messages as m
-from gms.child import Settings
+from gms.device_process import Settings
 from gms.client import GmsClient, Layout, Reader, Tensor, Writer, pack
 from gms.memory import libc
 from gms.memory.host import HostMemory
@@ -51,7 +51,7 @@ class Stage:
 
     def start(self) -> "subprocess.Popen[bytes]":
         settings = Settings(run_dir=str(self.run_dir), parent_pid=os.getpid(), host_devices=str(self.devices))
-        command = [sys.executable, "-m", "gms.child", DEVICE, msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", "gms.device_process", DEVICE, msgspec.json.encode(settings).decode()]
         return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ready(self) -> float:

@@ -29,12 +29,12 @@ from typing import NamedTuple
 
 from gms import client_events as c
 from gms import messages as m
-from gms.behind import Behind
+from gms.background import Behind
 from gms.client_machine import ClientMachine, Kept
 from gms.errors import Asleep, GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
-from gms.held import Held, Shelf
+from gms.layout_slabs import Held, Shelf
 from gms.layout import Layout, Tensor
-from gms.mapped import Addresses, Reader, Writer
+from gms.mapping import Addresses, Reader, Writer
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.pack import pack
 from gms.rundir import connect, socket_path

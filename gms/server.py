@@ -22,7 +22,6 @@ from gms import record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
-from gms.status import status_of
 from sidecar import peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
@@ -112,7 +111,7 @@ class Server(Shell):
             raise CannotStart(str(error)) from None
         except OSError as error:
             raise CannotStart(f"{self._doorway.path} can't be made: {error.strerror}") from None
-        status = status_of(self.machine)
+        status = self.machine.status()
         self.log.info(
             "ready",
             state=status.state,
@@ -149,10 +148,10 @@ class Server(Shell):
     def _do_forget_process(self, effect: e.ForgetProcess) -> None:
         self.processes.forget(effect.process)
 
-    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+    def _do_check_peer(self, effect: e.CheckPeer) -> None:
         process = self._process_of.get(effect.conn)
         dead = process is not None and self.processes.is_dead(process)
-        self.answer(e.PeerSeen(effect.conn, not dead and self.connections.connected(effect.conn)))
+        self.answer(e.PeerChecked(effect.conn, not dead and self.connections.connected(effect.conn)))
 
     # -- effects: memory and the disk ------------------------------------------------------------------------------
 
@@ -189,14 +188,14 @@ class Server(Shell):
         for handle in effect.slabs:
             os.close(self._slabs.pop(handle))
 
-    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
+    def _do_check_memory(self, effect: e.CheckMemory) -> None:
         try:
             held = [self.memory.held(identity) for identity in effect.identities]
         except DeviceError as error:  # an identity that a person wrote into the file, say
             self.log.warning("memory_unknown", why=error)
             held = [None]
         somebody = True if True in held else None if None in held else False
-        self.answer(e.MemorySeen(self._free(), somebody))
+        self.answer(e.MemoryChecked(self._free(), somebody))
 
     def _free(self) -> int:
         try:
@@ -220,11 +219,12 @@ class Server(Shell):
         self.stop(effect.why)
 
     def show(self) -> None:
-        watchers = self.machine.watchers()
+        watchers = self.machine.watchers
         if watchers:
-            status = status_of(self.machine, self._free())
-            for conn in watchers:
-                self.connections.send(conn, status)
+            free = self._free()
+            seen = {protocol: self.machine.status(free, protocol) for protocol in set(watchers.values())}
+            for conn, protocol in watchers.items():
+                self.connections.send(conn, seen[protocol])
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -281,8 +281,8 @@ class Server(Shell):
         e.ForgetProcess: _do_forget_process,
         e.Allocate: _do_allocate,
         e.Forget: _do_forget,
-        e.LookAtMemory: _do_look_at_memory,
-        e.LookAtPeer: _do_look_at_peer,
+        e.CheckMemory: _do_check_memory,
+        e.CheckPeer: _do_check_peer,
         e.Persist: _do_persist,
         e.Publish: Shell.publish,
         e.Note: Shell.note,

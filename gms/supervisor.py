@@ -109,7 +109,7 @@ class Supervisor:
     def _start(self, device: str) -> None:
         """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
         settings = msgspec.json.encode(msgspec.structs.replace(self.settings, parent_pid=os.getpid())).decode()
-        command = [sys.executable, "-m", "gms.child", device, settings]
+        command = [sys.executable, "-m", "gms.device_process", device, settings]
         child = self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
         pidfd = os.pidfd_open(child.pid)
 

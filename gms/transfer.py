@@ -18,9 +18,9 @@ from typing import Literal, NamedTuple
 
 from gms import layout as lay
 from gms import safetensors_file as st
-from gms.behind import CHECKSUM, Checksum
+from gms.background import CHECKSUM, Checksum
 from gms.client import Reader, Writer
-from gms.copies import Copies, CutShort, copies
+from gms.device_io import Copies, CutShort, copies
 from gms.pack import pack
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}

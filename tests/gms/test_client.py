@@ -15,7 +15,7 @@ from gms import messages as m
 from gms.client import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
 from gms.errors import Asleep
 from gms.layout import Layout, Tensor
-from gms.mapped import Reader, Writer
+from gms.mapping import Reader, Writer
 from tests.gms.live import MIB, ROOT, House, ask, plain_layout, until
 
 

@@ -151,16 +151,16 @@ class SimGms:
         for handle in effect.slabs:
             self.process.close(self.slabs.pop(handle))
 
-    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
-        self.answers.append(e.MemorySeen(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
+    def _do_check_memory(self, effect: e.CheckMemory) -> None:
+        self.answers.append(e.MemoryChecked(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
 
-    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+    def _do_check_peer(self, effect: e.CheckPeer) -> None:
         fd = self.conns.get(effect.conn)
         there = fd is not None and not self._ended(fd)
         handle = self.process_of.get(effect.conn)
         if handle is not None and handle in self.pidfds and self.process.is_dead(self.pidfds[handle]):
             there = False
-        self.answers.append(e.PeerSeen(effect.conn, there))
+        self.answers.append(e.PeerChecked(effect.conn, there))
 
     def _ended(self, fd: int) -> bool:
         file = self.process.descriptors[fd]
@@ -238,8 +238,8 @@ _DO: dict[type, Callable[[SimGms, Any], None]] = {
     e.ForgetProcess: SimGms._do_forget_process,
     e.Allocate: SimGms._do_allocate,
     e.Forget: SimGms._do_forget,
-    e.LookAtMemory: SimGms._do_look_at_memory,
-    e.LookAtPeer: SimGms._do_look_at_peer,
+    e.CheckMemory: SimGms._do_check_memory,
+    e.CheckPeer: SimGms._do_check_peer,
     e.Persist: SimGms._do_persist,
     e.Note: SimGms._do_note,
     e.Stop: SimGms._do_stop,

@@ -31,7 +31,6 @@ from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.client_machine import Doing
-from gms.sessions import Returning
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SOCKET, SimGms, SimReader, memory
 from tests.sim.kernel import Kernel, Process, ReleaseOrder
 from tests.sim.openfiles import Allocation
@@ -364,15 +363,13 @@ class GmsWorld:
             self.fail(f"{MOST_EVENTS} events: something goes round in a circle")
 
     def turn_ended(self, server: SimGms) -> None:
-        machine = server.machine
-        known = {slab.handle for each in (machine.committed, machine.draft) if each is not None for slab in each.slabs}
-        for client in machine.clients.values():
-            if isinstance(client.returning, Returning):
-                known |= {slab.handle for slab in client.returning.slabs}
+        machine, weights = server.machine, server.machine.weights
+        known = {slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs}
+        known |= {slab.handle for slab in machine.recovery.kept}
         if known != set(server.slabs):
             only = sorted(set(server.slabs) - known), sorted(known - set(server.slabs))
             self.fail(f"descriptors that only the shell has: {only[0]}; only the machine: {only[1]}")
-        processes = {client.process for client in machine.clients.values()}
+        processes = {client.process for client in machine.sessions.clients.values()}
         if processes != set(server.pidfds):
             self.fail(f"pidfds {sorted(server.pidfds)}, known {sorted(map(str, processes))}")
 
@@ -395,7 +392,7 @@ class GmsWorld:
             self.over_since[lost] = "a replacement"
         elif new.given > old.given:
             self.over_since[lost] = "a writer"
-            if machine.recovery.awaits:
+            if machine.weights.awaited is not None:
                 self._nobody_was_there(lost, "a writer is let in over")
         elif lost not in self.over_since:
             self.over_since[lost] = "nobody has it"
@@ -441,7 +438,9 @@ class GmsWorld:
                 self.fail(f"{engine.process} is told to let go of layout {generation}, which it has mapped")
 
     def noted(self, server: SimGms, note: e.Note) -> None:
-        layout = server.machine.committed
+        if note.event == "rule_broken":
+            self.fail(f"the server says that it is broken: {note.detail}")
+        layout = server.machine.weights.committed
         if note.event == "handed_back" and layout is not None:
             slabs = [memory(server.process, server.slabs[slab.handle]) for slab in layout.slabs]
             disk = self.on_disk()
@@ -659,15 +658,16 @@ class GmsWorld:
             late_s = self.kernel.now - engine.asked_at
             if engine.alive and engine.asked_at >= 0 and late_s > WAKE_S + 1.0:
                 self.fail(f"{engine.process} has waited for {late_s:.1f} s")
-        there = machine.committed.generation if machine.committed is not None else 0
+        weights = machine.weights
+        there = weights.committed.generation if weights.committed is not None else 0
         for engine in self.engines:
             if engine.alive and engine.client.welcome and engine.told != there:
                 self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
-        if machine.committed is None and machine.draft is None:
+        if weights.committed is None and weights.draft is None:
             self.fail(f"nothing is committed {CALM_S} s after the faults, and nobody writes")
         if self.kernel.files.disk_errno == 0 and self.on_disk() != machine.truth():
             self.fail(f"the file says {self.on_disk()}, and so is {machine.truth()}")
-        layouts = (machine.committed, machine.draft)
+        layouts = (weights.committed, weights.draft)
         mine = {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
         known = {memory(server.process, fd) for fd in mine}
         leaked = [each for each in self.kernel.devices[DEVICE].allocations if each not in known]

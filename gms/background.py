@@ -13,8 +13,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
-from gms.held import Held, Shelf
-from gms.mapped import buffer
+from gms.layout_slabs import Held, Shelf
+from gms.mapping import buffer
 from gms.memory import DeviceError, Memory
 
 CHECKSUM = "crc32:"

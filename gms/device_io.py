@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gms.mapped import buffer
+from gms.mapping import buffer
 from gms.memory import DeviceError
 
 PIECE_BYTES = 16 << 20

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gms import layout as lay
 from gms.errors import Asleep, Lost
-from gms.held import Held
+from gms.layout_slabs import Held
 from gms.memory import Memory
 
 if TYPE_CHECKING:
