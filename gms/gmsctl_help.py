@@ -40,9 +40,11 @@ Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0.
 fields of --json, one object a line for each device:
   state               EMPTY, RW, COMMITTED, RO or RECOVERING
   device, generation, hash, bytes, slabs, tensors, free, capacity
-  clients             engine_id, pid, doing (writing, reading, asleep, waiting, watching), since, wants, holds
+  clients             engine_id, pid, doing (writing, reading, asleep, waiting, watching), since, wants, holds; the
+                      first hundred of them
+  clients_total       how many there are
   waiting_for         why whoever waits is waiting, for people
-  pins                who has memory of a layout that is no more, for people
+  pending_drops       who has memory of a layout that is no more and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
 Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.

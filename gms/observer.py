@@ -3,7 +3,8 @@
     with Observer("/run/failover", "host:0") as observer:
         status = observer.ask(m.AskStatus(), m.Status)
 
-An observer holds nothing and pins nothing. How it is done: `sidecar/observer.py`. Whoever wants weights: `client.py`.
+An observer has nothing and keeps nobody waiting. How it is done: `sidecar/observer.py`. Whoever wants weights:
+`client.py`.
 """
 
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class Observer(looking.Observer):
             socket=rundir.socket_path(run_dir, device),
             start=f"gms --run-dir {run_dir} --devices ...",
             decoder=m.from_server,
-            hello=m.Observe(protocol=m.PROTOCOL),
+            hello=m.Observe(protocol=m.OLDEST_PROTOCOL, newest=m.PROTOCOL),
             last_words=(m.Refused, m.Problem),
             without_it="whoever reads goes on without it",
             max_frame_bytes=m.MAX_FRAME_BYTES,

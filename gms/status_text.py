@@ -22,12 +22,13 @@ _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting"
 
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
     waiting = [paint("waits for", Tone.STRONG), *(_MARK + why for why in status.waiting_for)]
-    pins = [paint("pins memory of a layout that is no more", Tone.BAD), *(_MARK + who for who in status.pins)]
+    pending = status.pending_drops or status.pins
+    drops = [paint("has still to drop memory of a layout that is no more", Tone.BAD), *(_MARK + who for who in pending)]
     blocks = [
         [_headline(status, now, paint)],
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
-        pins if status.pins else [],
+        drops if pending else [],
         [*_clients(status, now, paint), *_rest(status)],
         _advice(status),
     ]
@@ -120,7 +121,7 @@ TO_DO = (
 
 def _advice(status: m.Status) -> list[str]:
     todo: list[str] = []
-    for reason in [*status.alarms, *status.pins, *status.waiting_for]:
+    for reason in [*status.alarms, *status.pending_drops, *status.pins, *status.waiting_for]:
         advice = next((text for words, text in TO_DO if words in reason), "")
         if advice and advice not in todo:
             todo.append(advice)

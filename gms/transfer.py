@@ -20,7 +20,7 @@ from gms import layout as lay
 from gms import safetensors_file as st
 from gms.background import CHECKSUM, Checksum
 from gms.client import Reader, Writer
-from gms.device_io import Copies, CutShort, copies
+from gms.device_io import CutShort, DeviceIO, device_io
 from gms.pack import pack
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -135,7 +135,7 @@ def needed_bytes(checkpoint: Checkpoint, granularity: int) -> int:
 def put(checkpoint: Checkpoint, writer: Writer, progress: Progress = lambda done: None) -> Reader:
     """Writes all of it and commits. Raises CannotTransfer and what a writer raises; then nothing is committed."""
     layout, runs = checkpoint.slabs(writer.granularity)
-    with contextlib.closing(copies(writer.device)) as how:
+    with contextlib.closing(device_io(writer.device)) as how:
         for run in runs:
             while len(writer.sizes) <= run.slab:
                 writer.create(layout.slabs[len(writer.sizes)])
@@ -158,7 +158,7 @@ def get(reader: Reader, path: Path, progress: Progress = lambda done: None) -> N
         raise CannotTransfer(f"{path} can't be made: {error}") from None
     early = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with early.open("xb") as file, contextlib.closing(copies(reader.device)) as how:
+        with early.open("xb") as file, contextlib.closing(device_io(reader.device)) as how:
             file.write(head)
             for tensor in layout.tensors:
                 for piece in _contents(tensor, reader.address(tensor.slab), how):
@@ -199,7 +199,7 @@ def check_layout(reader: Reader) -> None:
 
 def verify(reader: Reader, progress: Progress = lambda done: None) -> Iterator[Finding]:
     """The contents of each slab, summed up now, beside what was recorded after the commit."""
-    with contextlib.closing(copies(reader.device)) as how:
+    with contextlib.closing(device_io(reader.device)) as how:
         for slab, (recorded, size) in enumerate(zip(reader.sums, reader.sizes, strict=True)):
             total = Checksum()
             for piece in how.pieces(reader.address(slab), size):
@@ -223,7 +223,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _contents(tensor: lay.Tensor, slab: int, how: Copies) -> Iterator[memoryview | bytes]:
+def _contents(tensor: lay.Tensor, slab: int, how: DeviceIO) -> Iterator[memoryview | bytes]:
     """A tensor's bytes as a file has them, the last index running fastest."""
     item = lay.ITEM_BITS[tensor.dtype] // 8
     start = slab + tensor.offset

@@ -93,7 +93,7 @@ def put(options: argparse.Namespace) -> int:
             with Bar("put", checkpoint.bytes) as bar, writer:
                 reader = transfer.put(checkpoint, writer, bar.add)
             _said(options, reader, f"{checkpoint.bytes} bytes committed")
-            client.wait_behind()
+            client.wait_for_background()
             reader.close()
     return told.code
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gms.device_process import Settings
 from gms.client import GmsClient
+from gms.device_process import Settings
 from gms.layout import ITEM_BITS, Layout, Tensor
 from gms.memory.host import HostMemory
 from gms.memory.host_device import create_device

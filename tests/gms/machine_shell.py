@@ -1,5 +1,5 @@
-"""A shell for GMS's machine without any I/O: answers its questions as a disk, a device and a kernel would, and remembers what
-it said.
+"""A shell for GMS's machine without any I/O: it answers its questions as a disk, a device and a kernel would, and
+remembers what was said.
 
 Time stands still unless `later` is called. After each event it checks
 what must always hold: no writer beside a reader, every handle known to the machine or forgotten once, no deadline that

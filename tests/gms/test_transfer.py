@@ -228,7 +228,7 @@ def test_verify_sees_a_changed_byte_and_says_where(house: House, tmp_path: Path)
     assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
     reader = house.client("vandal").read(10)
     memory = house.memory()
-    handle = memory.import_(reader._held.descriptors[0], reader.sizes[0])  # type: ignore[union-attr]
+    handle = memory.import_(reader._slabs.descriptors[0], reader.sizes[0])  # type: ignore[union-attr]
     address = memory.reserve(reader.sizes[0])
     memory.map(address, handle, size=reader.sizes[0], writable=True)
     import ctypes

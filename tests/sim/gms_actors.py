@@ -64,7 +64,7 @@ class SimGms:
         process.on_readable(process.listen(SOCKET), self._on_connect)
 
     def _first_event(self) -> e.Started:
-        floor = int(self.kernel.now * 1000) + 1
+        floor = int(self.kernel.wall_time_s * 1000)
         try:
             return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
         except FileNotFoundError:
