@@ -119,7 +119,15 @@ IMPURE = {
 }
 IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
 FRAMES = "sidecar.frames"  # messages are declared with its Message
-PURE_GROUND = {FRAMES, "sidecar.context", "sidecar.formatting"}  # nothing else of the ground floor is pure
+# Nothing else of the ground floor is pure.
+PURE_GROUND = {
+    FRAMES,
+    "sidecar.context",
+    "sidecar.disk_writes",
+    "sidecar.formatting",
+    "sidecar.names",
+    "sidecar.reconnect",
+}
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
 
