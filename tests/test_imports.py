@@ -141,13 +141,15 @@ IMPURE = {
 }
 IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
 FRAMES = "sidecar.frames"  # messages are declared with its Message
+# Nothing else of the ground floor is pure.
 PURE_GROUND = {
     FRAMES,
     "sidecar.context",
     "sidecar.disk_writes",
     "sidecar.formatting",
+    "sidecar.names",
     "sidecar.reconnect",
-}  # nothing else of the ground floor is pure
+}
 CORE = {"sidecar", "lockserver"}
 WITHOUT_CIRCLES = {"gms"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
