@@ -116,9 +116,11 @@ class GmsClient:
         """Why the server there won't have this process; empty while all is well."""
         return self._shell.problem
 
-    def write(self, timeout_s: float | None = None) -> Writer:
-        """Waits until nobody writes and nobody reads. A layout that is there is gone from then on."""
-        return self._writer(self._shell.want(c.Want("rw", timeout_s)))
+    def write(self, timeout_s: float | None = None, *, bytes: int = 0) -> Writer:
+        """Waits until nobody writes and nobody reads. A layout that is there is gone from then on. Raises NoRoom,
+        before anything is cleared, if so many bytes can't be had even without it.
+        """
+        return self._writer(self._shell.want(c.Want("rw", timeout_s, bytes=bytes)))
 
     def replace(self, bytes: int, timeout_s: float | None = None) -> Writer:
         """Like `write`, but the old layout stays until the new one is committed. Raises NoRoom at once if so many bytes

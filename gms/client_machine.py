@@ -151,8 +151,7 @@ class ClientMachine:
     def _step(self) -> None:
         self.deadline = math.inf
         if self._want is not None:
-            asked = self._awaiting in (Awaiting.OPEN, Awaiting.SLABS)
-            until = self._want_until + (GRACE_S if asked else 0.0)
+            until = self._want_until + (GRACE_S if self.link is Link.IN else 0.0)
             if self._now >= until:
                 why = "the server is away" if self.link is not Link.IN else "the server does not answer"
                 self._out.append(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))

@@ -11,6 +11,7 @@ commands:
   history       what has happened
   watch         a line for every change
   put           publishes a checkpoint: safetensors files become the weights
+  clear         takes the weights away, once nobody reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
 
@@ -67,7 +68,8 @@ examples:
 """
 
 PING = """\
-Each time a new connection and a round trip to each server, so it says what a client would find.
+Each time a new connection and a round trip to each server, so it says what a client would find. All servers are asked
+at the same time, and each has --timeout-s to answer: give a probe that runs this a second more.
 
 exit codes: 0 all answered, each time; 2 one did not
 

@@ -28,7 +28,8 @@ The rules, and where they stand:
  4. A writer that ends without a commit has written nothing: its slabs are gone.
  5. A commit is checked, then on disk, then acknowledged; its writer reads from that moment on. If the disk refuses, it
     is still a writer and may commit again; and the file is written once more with what is so.
- 6. `replace`: the old layout stays until the new one is committed. If both can't fit it is refused at once.
+ 6. `replace`: the old layout stays until the new one is committed. Who says how much it needs, and can't have that,
+    is refused at once, before anything is cleared.
  7. Whoever has descriptors of a layout that is no more is asked to drop them, and named until it has (`drops.py`).
  8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`writing.py`).
  9. After a restart the file rules (`recovery.py`): the layout in it, and no other, can be handed back. Until the window
@@ -64,7 +65,7 @@ from sidecar.context import rfc3339
 
 
 class ForRoom(NamedTuple):
-    """Is there room for a replacement?"""
+    """Is there room for what is to be written?"""
 
     conn: int
     request: int
@@ -406,7 +407,7 @@ class Machine:
             self.holders.get(client.conn, message.have)
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         request = self.sessions.ask(client, message, self.context.now + wait_s)
-        if message.replace and committed is not None and not self.admission.wants_to_read(message):
+        if message.bytes and not self.admission.wants_to_read(message):
             self._check_memory(ForRoom(client.conn, request.number))
 
     def _on_withdraw(self, client: Client, message: m.Withdraw) -> None:

@@ -17,12 +17,13 @@ from msgspec import Meta
 from gms.layout import MAX_LAYOUT_BYTES, MAX_SLABS, Count
 from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
+from sidecar.names import NAME
 
 OLDEST_PROTOCOL, PROTOCOL = 1, 2
 """The oldest and the newest that is spoken here (`versions.py`)."""
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
-EngineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
 Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 """Of a layout document; empty: none."""
 Generation = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -61,7 +62,7 @@ class Open(Message, frozen=True):
     """Wants to write, to read, or whichever is possible. Waits its turn; `Opened` or `Refused` is the answer.
 
     `rw` over a committed layout clears it, once nobody reads. With `replace` the old layout stays until the new one is
-    committed; `bytes` is what the new one needs.
+    committed. `bytes` is what the new one needs, if that is known: what there is no room for is refused at once.
     """
 
     mode: Mode

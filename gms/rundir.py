@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 
 from sidecar import sockets
+from sidecar.durable import DirectoryLock, DurableFile
 
 GMS = "gms"
 DEVICES = "devices"
@@ -43,6 +44,15 @@ def socket_path(run_dir: Path, device: str) -> Path:
     return run_dir / GMS / f"{device}.sock"
 
 
+def lock(run_dir: Path, name: str) -> DirectoryLock:
+    """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
+    path = directory(run_dir) / name
+    try:
+        return DirectoryLock(path.parent, name).acquire()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def record_name(device: str) -> str:
     return f"{device}.json"
 
@@ -60,7 +70,7 @@ def devices(run_dir: Path) -> list[str]:
     """Which devices there are to be: those that the supervisor was started for, else whose sockets are there."""
     here = directory(run_dir)
     try:
-        listed = (here / DEVICES).read_text(encoding="utf-8", errors="replace").split()
+        listed = (DurableFile(here, DEVICES).read() or b"").decode("utf-8", "replace").split()
     except OSError:
         listed = []
     if not listed:

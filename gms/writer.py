@@ -8,7 +8,7 @@ from types import TracebackType
 
 from gms import layout as lay
 from gms.client_shell import ClientShell, Use
-from gms.errors import Lost
+from gms.errors import Lost, Refused
 from gms.layout_slabs import LayoutSlabs
 from gms.mapping import Addresses, buffer
 from gms.memory import Memory
@@ -72,6 +72,8 @@ class Writer:
         """
         self._must_not_be_lost()
         document = lay.encode(layout)
+        if len(document) > lay.MAX_LAYOUT_BYTES:
+            raise Refused(f"the layout takes {len(document)} bytes; at most {lay.MAX_LAYOUT_BYTES} are allowed")
         done = self._shell.publish(document, tuple(self.sizes), timeout_s)
         self._open = False
         reader = Reader(self._shell, self._use, done.hash, document, self._addresses)

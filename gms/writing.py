@@ -45,15 +45,17 @@ class Writing:
         return ""
 
     def is_there_room(self, client: Client, request: Request, free: int) -> None:
-        """A replacement for which there is no room beside the old layout is refused at once (rule 6)."""
+        """What there is no room for is refused at once (rule 6)."""
         layout, needed, capacity = self._weights.committed, request.open.bytes, self._config.capacity
-        if layout is None or free >= needed:
-            return
-        why = (
-            f"the new layout needs {needed} bytes beside the {layout.size} of the old one, and {free} of {capacity} "
-            "are free; without `replace` the old one would be cleared first"
-        )
-        self._sessions.refuse(client, why, "too_large" if needed + layout.size > capacity else "no_memory")
+        old = sum(each.size for each in (layout, self._weights.draft) if each is not None)
+        stays = layout.size if layout is not None and request.open.replace else 0
+        if needed + stays > capacity or needed > free + (0 if stays else old):
+            why = f"the new layout needs {needed} bytes, and {free} of {capacity} are free"
+            if stays:
+                why += f" beside the {stays} of the old one; without `replace` the old one would be cleared first"
+            elif old:
+                why += f", and {old} more once what is there is cleared"
+            self._sessions.refuse(client, why, "too_large" if needed + stays > capacity else "no_memory")
 
     # -- slabs -----------------------------------------------------------------------------------------------------
 
