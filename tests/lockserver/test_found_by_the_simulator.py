@@ -6,7 +6,8 @@ from pathlib import Path
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.machine import Machine, State
+from lockserver.lock import State
+from lockserver.machine import Machine
 from lockserver.messages import ACTIVE, INIT
 from lockserver.observer import Observer
 from lockserver.record import Record
@@ -74,7 +75,7 @@ def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_lo
     record = [x.record for x in told.effects if isinstance(x, e.Persist)][-1]
     assert INIT in record.permits and record.active is None
     successor = Told(e.Started(record))
-    assert successor.machine.state is State.RECOVERING
+    assert successor.machine.succession.state is State.RECOVERING
     successor.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
     successor.hears(1, m.Acquire(lock=ACTIVE))
     assert "Granted" not in successor.said(1)
