@@ -181,11 +181,17 @@ class Incarnations:
             return None
         incarnation, member = found
         member.dead = self.context.changed = True
-        if member is incarnation.main:
-            return incarnation, True
-        self._let_go(member)
-        del incarnation.members[member.number]
-        return incarnation, False
+        return incarnation, member is incarnation.main
+
+    def drop_dead(self, name: str) -> None:
+        """Members that have ended: nobody needs to know of them any more."""
+        incarnation = self.known.get(name)
+        for member in list(incarnation.members.values()) if incarnation is not None else []:
+            if incarnation is not None and member.dead and member is not incarnation.main:
+                self._let_go(member)
+                del incarnation.members[member.number]
+                self.regrouped.add(name)
+                self.context.changed = True
 
     def lose(self, incarnation: Incarnation, stage: Stage) -> bool:
         """The main process's connection or life has ended. True if that is news to the lock."""

@@ -171,7 +171,7 @@ class Machine:
             if who.stage is Stage.PRESENT:  # else the write of its end comes soon enough
                 self.disk.soon(self.context.now + MEMBER_WRITE_S)
         else:
-            self.incarnations.regrouped.add(who.name)
+            self.incarnations.drop_dead(who.name)
 
     # -- who comes in (rules 2, 7, 8 and 10) -----------------------------------------------------------------------
 
@@ -401,9 +401,7 @@ class Machine:
                 self._granted(lock)
         for owed in due:
             if isinstance(owed, MemberEnded):
-                if owed.incarnation in self.incarnations.known:
-                    self.incarnations.regrouped.add(owed.incarnation)
-                    self.context.changed = True
+                self.incarnations.drop_dead(owed.incarnation)
             elif owed.conn in self.callers.by_conn:
                 self._say(owed.conn, owed.message)
         self.incarnations.written(event.seq)

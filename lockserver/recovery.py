@@ -137,13 +137,14 @@ def _tenure(lock: Lock) -> Tenure | None:
     holder = lock.holder
     if holder is None:
         return None
+    left = [one for one in holder.members.values() if not one.dead or one is holder.main]
     return Tenure(
         engine_id=holder.engine_id,
         incarnation=holder.random,
         token=lock.token,
         granted_at=lock.granted_at,
         life_file=holder.name,
-        members=[Member(one.number, one.identity, one.pid, one.local_pid, one.kept) for one in holder.members.values()],
+        members=[Member(one.number, one.identity, one.pid, one.local_pid, one.kept) for one in left],
         secret=holder.secret,
         endpoint=lock.endpoint,
         verified=lock.verified,

@@ -938,3 +938,231 @@ def test_one_that_did_not_come_back_and_still_has_its_life_lock_keeps_others_fro
     b.says(m.Acquire(lock=INIT))
     harness.advance(10 * WINDOW_S)
     assert not b.heard(m.Granted)
+
+
+# -- first on disk, then told, also for one that comes back --------------------------------------------------------
+
+
+def test_a_claim_that_isnt_on_disk_is_welcomed_the_second_time_as_little_as_the_first() -> None:
+    """Found by Hypothesis: the second time nothing was new, so nothing was waited for."""
+    harness, a = held()
+    harness.crash().file = None
+    harness.disk = Disk.FAILS
+    harness.start()
+    for _ in range(3):
+        a.register()
+        assert a.last(m.Welcome) is None
+        harness.hangs_up(a.main)
+    a.register()
+    harness.disk = Disk.WORKS
+    harness.advance(1)
+    welcome = a.last(m.Welcome)
+    assert welcome is not None and welcome.holds == {ACTIVE: a.token}
+    assert harness.record is not None and harness.record.active is not None
+    assert harness.record.active.life_file == a.name
+
+
+# -- files restored from a backup, and reboots ---------------------------------------------------------------------
+
+
+def test_an_older_file_doesnt_end_the_holder_and_no_token_is_given_twice() -> None:
+    harness, a = held()
+    older = harness.file
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    assert b.holds
+    harness.crash().file = older
+    harness.start(token_floor=0)
+    b.register()
+    assert harness.state == "HELD" and not b.refused and b.last(m.Welcome).holds == {ACTIVE: b.token}  # type: ignore[union-attr]
+    c = harness.waiter("c")
+    harness.kill(b.main)
+    assert c.token > b.token > a.token
+
+
+def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None:
+    """The newer holder is stopped: only the copies tell of it."""
+    harness, a = held()
+    older = harness.file
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    c = harness.waiter("c")
+    assert b.holds
+    harness.crash().file = older
+    harness.start(token_floor=0)
+    comes_back(c)
+    harness.advance(WINDOW_S * 3)
+    assert not c.holds, "b lives"
+    harness.dies(b.main)
+    harness.pidfd_readable(b.main)
+    harness.advance(1)
+    assert c.token > b.token
+
+
+def test_tokens_grow_across_a_reboot_that_loses_the_file() -> None:
+    harness, a = held()
+    harness.dies(a.main)
+    harness.crash().file = None
+    harness.now += 60
+    harness.life.clear()
+    harness.start(boot_id="boot-2")
+    b = harness.waiter("b")
+    harness.advance(SETTLE_S)
+    assert b.token > a.token
+
+
+# -- the names in the network namespace ----------------------------------------------------------------------------
+
+
+def test_a_holder_that_nobody_knows_of_keeps_the_names_though_it_is_stopped_and_the_directory_is_new() -> None:
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.crash().file = None
+    harness.life.clear()
+    harness.start()
+    b = harness.waiter("b", gpu=70)
+    harness.advance(600)
+    assert not b.holds and "somebody has the path" in harness.alarms
+    harness.dies(a.main)
+    harness.advance(1)
+    assert b.holds and not harness.alarms
+
+
+def test_a_server_that_is_stopped_keeps_the_names() -> None:
+    harness, a = held()
+    stopped = harness.server
+    harness.dies(a.main)
+    harness.crash().file = None
+    stopped.alive = True
+    harness.life.clear()
+    harness.start()
+    b = harness.waiter("b")
+    harness.advance(60)
+    assert not b.holds and harness.state == "FENCING" and "the path" in harness.alarms
+    stopped.alive = False
+    harness.advance(1)
+    assert b.holds
+
+
+# -- another version -----------------------------------------------------------------------------------------------
+
+
+def test_a_holder_of_another_version_is_watched_and_fenced_by_its_pidfd_alone() -> None:
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.restart()
+    a.register(protocol=98, newest=99)
+    assert a.last(m.Incompatible) is not None and not a.refused and not a.connected
+    b = harness.waiter("b", gpu=70)
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds and "98 to 99" in harness.alarms and "98 to 99" in harness.waiting_for
+    harness.dies(a.main)
+    harness.pidfd_readable(a.main)
+    harness.advance(1)
+    assert b.holds and not harness.alarms
+
+
+@pytest.mark.parametrize("comes_after_s", [0.0, SETTLE_S * 2])
+def test_a_holder_of_another_version_is_believed_by_a_server_without_a_file(comes_after_s: float) -> None:
+    harness, a = held()
+    harness.named.clear()
+    harness.crash().file = None
+    harness.start()
+    harness.advance(comes_after_s)
+    a.register(protocol=98, newest=99)
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds
+    harness.restart()
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds, "it is in the file"
+    harness.dies(a.main)
+
+
+def test_a_holder_whose_upgrade_is_finished_is_back() -> None:
+    harness, a = held()
+    harness.restart()
+    a.register(protocol=98, newest=99)
+    a.register()
+    assert harness.state == "HELD" and not harness.alarms and a.last(m.Welcome) is not None
+
+
+def test_a_caller_of_the_version_before_is_welcomed_in_it() -> None:
+    harness = Harness().start()
+    a = harness.engine("a").register(protocol=1, newest=0, kept=False)
+    welcome = a.last(m.Welcome)
+    assert welcome is not None and welcome.protocol == 1
+
+
+# -- a program that is executed anew -------------------------------------------------------------------------------
+
+
+def test_a_holder_that_executes_its_program_anew_doesnt_wait_for_itself() -> None:
+    harness, a = held(children=0)
+    a.main.locks.clear()  # closed, and unmapped, by execve
+    harness.hangs_up(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = []
+    a.main.locks.add(again.name)
+    again.register().acquire()
+    harness.advance(1)
+    assert again.token > a.token and harness.state == "HELD"
+
+
+def test_what_else_belongs_to_it_must_still_be_gone() -> None:
+    harness, a = held(children=1)
+    child = a.processes[1]
+    harness.unkillable.add(child)
+    a.main.locks.clear()
+    harness.hangs_up(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = [child]
+    a.main.locks.add(again.name)
+    again.register().acquire()
+    harness.advance(WINDOW_S * 2)
+    assert not again.holds and f"process {child.pid}" in harness.waiting_for
+    harness.kill(child)
+    harness.advance(1)
+    assert again.holds
+
+
+# -- members that end ----------------------------------------------------------------------------------------------
+
+
+def test_a_members_normal_end_is_written_down() -> None:
+    harness, a = held(children=1)
+    child = a.processes[1]
+    harness.kill(child)
+    harness.advance(1)
+    assert harness.record is not None and harness.record.active is not None
+    assert [member.number for member in harness.record.active.members] == [1]
+    harness.restart()
+    b = harness.waiter("b")
+    a.register()
+    assert harness.state == "HELD"
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds, "nobody is missed"
+
+
+def test_whoever_keeps_a_dead_members_pidfd_keeps_it_until_its_end_is_on_disk() -> None:
+    harness, a = held(children=1)
+    b = harness.waiter("b")
+    child = a.processes[1]
+    harness.disk = Disk.SLOW
+    harness.kill(child)
+    harness.advance(1)
+    assert 2 in b.copies[a.name][0].numbers
+    harness.disk = Disk.WORKS
+    while harness.writes:
+        harness.write_lands()
+    assert b.copies[a.name][0].numbers == [1]
+
+
+def test_members_that_die_with_their_main_process_cost_no_write_in_the_handoff() -> None:
+    harness, a = held(children=3)
+    b = harness.waiter("b")
+    before = harness.machine.disk.asked
+    harness.kill_tree(a)
+    harness.advance(1)
+    assert b.holds and harness.machine.disk.asked == before + 1

@@ -134,6 +134,7 @@ def test_after_its_pidfd_was_readable_nobody_comes_back_under_its_name(harness: 
 def test_a_child_that_died_before_counts_no_more(harness: Harness) -> None:
     a, b = harness.holder("a", children=2), harness.waiter("b")
     harness.kill(a.processes[1])
+    harness.advance(0.1)
     holder = harness.status.holder
     assert harness.state == "HELD" and holder is not None
     assert [member.pid for member in holder.members] == [a.main.pid, a.processes[2].pid]
@@ -921,10 +922,11 @@ def test_a_main_process_keeps_its_own_childrens_pidfds(harness: Harness) -> None
     assert keep.numbers == [2] and processes == (child,)
 
 
-def test_copies_of_the_dead_are_not_handed_out(harness: Harness) -> None:
+def test_copies_of_the_dead_are_not_handed_out_once_the_disk_knows(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     child = a.processes[1]
     harness.kill(child)
+    harness.advance(0.1)
     b = harness.waiter("b")
     assert b.copies[a.name][1] == (a.main,)
 

@@ -17,9 +17,10 @@ from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver import record
 from lockserver.incarnation import Stage
+from lockserver.lock import Phase
 from lockserver.messages import ACTIVE, INIT
 from tests.lockserver.harness import BOOT, Disk, Engine, Harness, Kernel, Process
-from tests.lockserver.test_client_machine import Client
+from tests.lockserver.test_client_machine import Client, where
 
 MODEST = settings(
     max_examples=200,
@@ -322,14 +323,15 @@ class LockWorld(RuleBasedStateMachine):
         if not self.harness.up:
             return
         machine = self.harness.machine
-        trees = machine.forest.trees.values()
+        succession = machine.succession
         at_rest = (
-            machine.active.held
-            and all(tree.stage is Stage.PRESENT for tree in trees)
-            and machine.switchover.plan is None
-            and machine.init.recovery is None
+            succession.active.phase is Phase.HELD
+            and all(incarnation.stage is Stage.PRESENT for incarnation in machine.incarnations.known.values())
+            and succession.switchover.plan is None
+            and succession.permit.lock.doubt is None
             and not machine.context.alarms
-            and all(waiter.vetted for waiter in machine.queue.waiters.values())
+            and machine.disk.due_at == math.inf
+            and all(waiter.vetted for waiter in succession.queue.waiters.values())
         )
         assert not at_rest or machine.deadline == math.inf
 
@@ -349,6 +351,8 @@ class LockWorld(RuleBasedStateMachine):
         for _ in range(3):
             self.engines_come_to_rest()
             harness.advance(WINDOW_S + SETTLE_S + BOUND_S + 10)
+            if "--grant-unproven" in harness.alarms:  # a person has looked, and says that nobody is awake
+                harness.restart(grant_unproven=True)
         self.clients_end_when_they_are_told()
         waiting = [engine.name for engine in self.present() if engine in self.wanting]
         told = [engine.name for engine in self.living() if engine.token]
@@ -403,7 +407,8 @@ class ClientWorld(RuleBasedStateMachine):
     def tell(self, event: c.Event) -> None:
         """To the machine; and everything that it wants done is checked and done."""
         self.client.tell(event)
-        assert not (self.over and self.client.effects), "it is over, and something is to be done"
+        again = [type(effect) for effect in self.client.effects] in ([c.Lost], [c.No]) and isinstance(event, c.Torn)
+        assert not (self.over and self.client.effects) or again, "it is over, and something is to be done"
         asked = False
         for effect in self.client.effects:
             if isinstance(effect, c.Connect):
@@ -417,6 +422,9 @@ class ClientWorld(RuleBasedStateMachine):
                 elif isinstance(effect.message, m.Adopt):
                     assert effect.message.child in self.children
                 asked = asked or not isinstance(effect.message, m.HandBack | m.Register | m.Join)
+            elif isinstance(effect, c.HangUp):
+                assert self.connected, "there is nothing to hang up"
+                self.hung_up()
             elif isinstance(effect, c.KeepCopies):
                 self.kept.add(effect.tree)
             elif isinstance(effect, c.DropCopies):
@@ -431,13 +439,13 @@ class ClientWorld(RuleBasedStateMachine):
     @rule(same=st.booleans())
     def the_door_opens(self, same: bool) -> None:
         self.connecting, self.connected = False, True
-        self.tell(c.Connected((1, 2), same))
+        self.tell(c.Connected((1, 2), True, where(same)))
 
     @precondition(lambda self: self.connecting)
-    @rule(same=st.booleans())
-    def the_door_stays_shut(self, same: bool) -> None:
+    @rule(there=st.sampled_from(c.There))
+    def the_door_stays_shut(self, there: c.There) -> None:
         self.connecting = False
-        self.tell(c.Disconnected(same))
+        self.tell(c.Disconnected(there))
 
     @precondition(lambda self: self.connected)
     @rule(same=st.booleans(), new=st.booleans())
@@ -446,7 +454,28 @@ class ClientWorld(RuleBasedStateMachine):
             self.away_since = self.client.now
         self.connected = self.welcomed = False
         self.server += new
-        self.tell(c.Disconnected(same))
+        self.tell(c.Disconnected(where(same)))
+
+    @rule(elsewhere=st.booleans())
+    def its_path_is_looked_at(self, elsewhere: bool) -> None:
+        self.tell(c.PathSeen(elsewhere))
+
+    @rule()
+    def an_exception_cuts_it_short(self) -> None:
+        self.hung_up()
+        self.connecting = False
+        self.tell(c.Torn())
+
+    def hung_up(self) -> None:
+        if self.welcomed and self.away_since is None:
+            self.away_since = self.client.now
+        self.connected = self.welcomed = False
+
+    @precondition(lambda self: self.connected)
+    @rule(word=st.sampled_from([m.Busy(why="full"), m.Incompatible(oldest=8, newest=9, why="x"), m.Problem(why="p")]))
+    def the_server_cant_have_it(self, word: m.ServerMessage) -> None:
+        self.tell(c.Heard(word))
+        self.the_connection_ends(same=True, new=False)
 
     @precondition(lambda self: self.welcomed and not self.over)
     @rule()
@@ -554,7 +583,7 @@ class ClientWorld(RuleBasedStateMachine):
         if self.over or not self.client.all:
             return
         if self.welcomed:
-            assert machine.deadline == math.inf
+            assert machine.deadline == math.inf or self.main, "only a main process looks where its path leads"
         elif not self.connected and not self.connecting:
             assert machine.deadline < math.inf, "it will never knock again"
             assert machine.deadline > self.client.now
