@@ -1,11 +1,12 @@
-"""Readers of device memory: what is free, and what there is in all. The rules about it are `queue.py`'s.
+"""Readers of device memory: what is free, and what there is in all. The rules about it: `free_memory.py`.
 
 nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
 confused
-host   host devices, by the ledger that their locks are
+host   host devices, by the locks on them
 none   nobody reads; status says `memory: unverified`
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -33,6 +34,17 @@ def reader(kind: str, host_devices: Path) -> Reader | None:
         if kind == "auto":
             return None
         raise
+
+
+def exclusive_name(device: str, host_devices: Path) -> str:
+    """What names this very device in the network namespace (`sidecar/exclusive_names.py`)."""
+    if not device.startswith("host:"):
+        return f"device {device}"  # a GPU's name is its UUID
+    try:
+        there = os.stat(host_devices)
+    except OSError:
+        return f"device {device} {host_devices}"
+    return f"device {device} {there.st_dev}:{there.st_ino}"
 
 
 def _nvml() -> Reader:

@@ -256,7 +256,7 @@ class ClientLoop(Generic[EventT]):
 
 def _is_in(frame: FrameType | None, function: Callable[..., object], of: object = None) -> bool:
     """This stack is in a call of the function (of that object)."""
-    code = function.__code__  # type: ignore[attr-defined]
+    code = function.__code__
     while frame is not None:
         if frame.f_code is code and (of is None or frame.f_locals.get("self") is of):
             return True

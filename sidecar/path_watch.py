@@ -66,6 +66,15 @@ class OpenDirectory:
         self.path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
+    @property
+    def inside(self) -> Path:
+        """A path to this very directory, whatever its own path names by now; good while it is open."""
+        return Path(f"/proc/self/fd/{self._fd}")
+
+    def is_same(self, other: "OpenDirectory") -> bool:
+        """Both are open on one directory."""
+        return os.path.samestat(os.fstat(self._fd), os.fstat(other._fd))
+
     def leads(self) -> Leads:
         """Where its path leads now. Never raises."""
         try:

@@ -17,11 +17,12 @@ class Reconnect:
         self._wait_s = FIRST_S
         self._steady_at = math.inf
         """From when on this connection counts as one that lasted."""
+        self._not_before = -math.inf
         self.at = 0.0
         """When to connect."""
 
     def welcomed(self, now: float) -> None:
-        self._steady_at = now + STEADY_S
+        self._steady_at, self._not_before = now + STEADY_S, -math.inf
 
     def ended(self, now: float) -> None:
         """The connection ended, or could not be made."""
@@ -30,8 +31,10 @@ class Reconnect:
         else:
             self.at = now + self._wait_s
             self._wait_s = min(self._wait_s * 2, self._most_s)
+        self.at = max(self.at, self._not_before)
         self._steady_at = math.inf
 
     def later(self, now: float, seconds: float) -> None:
-        """Not before that: who is at the other end can't talk to this client."""
-        self.at = max(self.at, now + seconds)
+        """Not before that: whoever is at the other end can't have this client now."""
+        self._not_before = now + seconds
+        self.at = max(self.at, self._not_before)

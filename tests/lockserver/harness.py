@@ -1,6 +1,6 @@
-"""A bench for the server's machine: it plays the shell, the kernel, the disk and the clock, and it knows the truth.
+"""A harness for the server's machine: it plays the shell, the kernel, the disk and the clock, and it knows the truth.
 
-Tests say what happens in the world (`register`, `kill`, `crash`, `advance`); the bench turns that into events in the
+Tests say what happens in the world (`register`, `kill`, `crash`, `advance`); the harness turns that into events in the
 way `lockserver/server.py` does and carries the effects out. After every event it checks what must hold in every test
 (`_check_*`), so that a test about one rule can't pass while another is broken. It knows nothing of the rules'
 reasons: only who is really alive, and who was told what.
@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
+from lockserver.lock import Phase
 from lockserver.machine import Machine
 from lockserver.messages import ACTIVE
-from lockserver.status import status_of
 
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0
@@ -42,7 +42,7 @@ class Disk(Enum):
 
 
 class ServerDied(Exception):
-    """Inside the bench only: what was asked for by `Disk.CRASH_*` has happened."""
+    """Inside the harness only: what was asked for by `Disk.CRASH_*` has happened."""
 
 
 @dataclass(eq=False)
@@ -61,7 +61,7 @@ class Process:
 class Engine:
     """One start of one engine: its processes, and what its main process has heard."""
 
-    bench: "Bench"
+    harness: "Harness"
     engine_id: str
     incarnation: str
     main: Process
@@ -85,7 +85,7 @@ class Engine:
 
     @property
     def connected(self) -> bool:
-        return self.conn in self.bench.conns
+        return self.conn in self.harness.conns
 
     def hello(self, **changed: Any) -> m.Register:
         said: dict[str, Any] = {
@@ -96,22 +96,23 @@ class Engine:
             "pid": self.main.pid,
             "claims": {ACTIVE: self.token} if self.token else {},
             "secret": self.secret,
+            "kept": True,
         }
         return m.Register(**{**said, **changed})
 
     def register(self, *, process: Process | None = None, **changed: Any) -> "Engine":
         process = process or self.main
-        self.conn = self.bench.connect(process)
-        held = self.bench.life_held(self.name) and self.name in process.locks
-        peer = self.bench.peer(process, process.pid)
-        self.bench.receive(self.conn, self.hello(**changed), (peer,), life_held=held)
+        self.conn = self.harness.connect(process)
+        held = self.harness.life_held(self.name) and self.name in process.locks
+        peer = self.harness.peer(process, process.pid)
+        self.harness.receive(self.conn, self.hello(**changed), (peer,), life_held=held)
         return self
 
     def join(self, process: Process | None = None, *, number: int | None = None) -> Process:
         """Another process of the tree: its own if none is given (a new one)."""
         if process is None:
             process = self.fork()
-        conn = self.bench.connect(process)
+        conn = self.harness.connect(process)
         said = self.numbers.get(process, 0) if number is None else number
         message = m.Join(
             protocol=m.PROTOCOL,
@@ -120,23 +121,24 @@ class Engine:
             life=(1, 1),
             pid=process.pid,
             number=said,
+            kept=True,
         )
-        held = self.bench.life_held(self.name) and self.name in process.locks
-        self.bench.receive(conn, message, (self.bench.peer(process, process.pid),), life_held=held)
-        welcome = self.bench.last(conn, m.Welcome)
+        held = self.harness.life_held(self.name) and self.name in process.locks
+        self.harness.receive(conn, message, (self.harness.peer(process, process.pid),), life_held=held)
+        welcome = self.harness.last(conn, m.Welcome)
         if welcome is not None:
             self.numbers[process] = welcome.number
         return process
 
     def fork(self) -> Process:
         """A child that the server isn't told of; it has the life lock by inheritance."""
-        process = self.bench.process()
+        process = self.harness.process()
         process.locks.add(self.name)
         self.processes.append(process)
         return process
 
     def says(self, message: m.ClientMessage, descriptors: Iterable[Process] = ()) -> None:
-        self.bench.receive(self.conn, message, tuple(self.bench.peer(process, 0) for process in descriptors))
+        self.harness.receive(self.conn, message, tuple(self.harness.peer(process, 0) for process in descriptors))
 
     def acquire(self, **needs: int) -> "Engine":
         self.says(m.Acquire(needs=needs))
@@ -153,10 +155,10 @@ class Engine:
         self.says(m.Prepared(round=asked.round, ok=ok))
 
     def heard(self, kind: type[M]) -> list[M]:
-        return self.bench.heard(self.conn, kind)
+        return self.harness.heard(self.conn, kind)
 
     def last(self, kind: type[M]) -> M | None:
-        return self.bench.last(self.conn, kind)
+        return self.harness.last(self.conn, kind)
 
     @property
     def holds(self) -> bool:
@@ -169,7 +171,7 @@ class Engine:
         return refused.why if refused else ""
 
 
-class Bench:
+class Harness:
     def __init__(
         self, kernel: Kernel = Kernel.PIDFS, *, memory: dict[str, tuple[int, int]] | None = None, **config: Any
     ) -> None:
@@ -184,6 +186,10 @@ class Bench:
         self.disk = Disk.WORKS
         self.file: bytes | None = None
         self.life: set[str] = set()
+        self.pid_namespace = ""
+        """Where processes have numbers that the server sees; empty: every engine is in a container of its own."""
+        self.named: dict[str, set[Process]] = {}
+        """The names in the network namespace -> who has a descriptor of it."""
         self.probes: set[str] = set()
         self.unkillable: set[Process] = set()
         self.engines: list[Engine] = []
@@ -201,6 +207,7 @@ class Bench:
         self.allows_two = False
         """A policy that gives up the proof rules; only the letter of the rest is checked."""
         self.up = False
+        self.server = Process(1)
         self._number = itertools.count(1)
         self._unseen: deque[int] = deque()
         self._starts = itertools.count(1)
@@ -209,26 +216,27 @@ class Bench:
 
     def start(
         self, *, unreadable: str = "", boot_id: str = BOOT, token_floor: int | None = None, **config: Any
-    ) -> "Bench":
+    ) -> "Harness":
         """A server starts on what is on the disk."""
         self.config.update(config)
         self.machine = Machine(
             e.Config(
                 server_incarnation=f"server-{next(self._starts)}",
                 boot_id=boot_id,
+                pid_namespace=self.pid_namespace,
                 reads_memory=self.memory is not None,
                 **self.config,
             )
         )
-        self.up = True
+        self.up, self.server = True, self.process()
         found = record.decode(self.file) if self.file is not None and not unreadable else None
         floor = int(self.now * 1000) if token_floor is None else token_floor
         self.feed(e.Started(found, unreadable=unreadable, token_floor=floor))
         return self
 
-    def crash(self) -> "Bench":
+    def crash(self) -> "Harness":
         """SIGKILL of the server: connections end, its descriptors are gone, engines notice nothing else."""
-        self.up = False
+        self.up, self.server.alive = False, False
         self.conns.clear()
         self.handles.clear()
         self.watched.clear()
@@ -237,7 +245,7 @@ class Bench:
         self.probes.clear()
         return self
 
-    def restart(self, **how: Any) -> "Bench":
+    def restart(self, **how: Any) -> "Harness":
         return self.crash().start(**how)
 
     @property
@@ -246,7 +254,7 @@ class Bench:
 
     @property
     def status(self) -> m.Status:
-        return status_of(self.machine)
+        return self.machine.status
 
     @property
     def state(self) -> str:
@@ -285,7 +293,7 @@ class Bench:
     def holder(self, engine_id: str = "a", *, children: int = 0) -> Engine:
         """An engine that was granted the lock."""
         engine = self.engine(engine_id).register().acquire()
-        if self.machine.active.recovery is not None:
+        if self.machine.active.phase is Phase.IN_DOUBT:
             self.advance(self.machine.config.settle_s)
         assert engine.holds, self.waiting_for
         for _ in range(children):
@@ -356,7 +364,8 @@ class Bench:
             return e.Peer(None, "", pid)
         handle = next(self._number)
         self.handles[handle] = process
-        return e.Peer(handle, f"pidfs:{process.pid + 5000}" if self.kernel is Kernel.PIDFS else "", pid)
+        identity = f"pidfs:{process.pid + 5000}" if self.kernel is Kernel.PIDFS else ""
+        return e.Peer(handle, identity, pid, process.pid if self.pid_namespace and process.alive else 0)
 
     def receive(
         self, conn: int, message: m.ClientMessage, peers: tuple[e.Peer, ...] = (), *, life_held: bool = False
@@ -390,6 +399,7 @@ class Bench:
             self.crash()
             return
         self._check_handles()
+        assert not self.machine.broken, self.machine.broken
         assert self.machine.deadline > self.now, "a deadline that has passed already: a busy loop"
 
     def _death(self, handle: int) -> e.Event:
@@ -406,6 +416,9 @@ class Bench:
             return  # it has hung up, and the machine doesn't know yet
         self.said[effect.conn].append(effect.message)
         owner = self.conns[effect.conn]
+        if effect.names:
+            for copies in self.named.values():
+                copies |= {owner} if self.server in copies else set()
         engine = next((one for one in self.engines if one.main is owner and one.conn == effect.conn), None)
         if engine is None:
             return
@@ -460,10 +473,11 @@ class Bench:
             pending.extend(self._death(handle) for handle in sorted(self.watched) if self.handles[handle] is process)
 
     def _probe_life(self, effect: e.ProbeLife, pending: deque[e.Event]) -> None:
-        if effect.tree in self.life:
-            self.probes.add(effect.tree)
-        locked = any(p.alive and effect.tree in p.locks for engine in self.engines for p in engine.processes)
-        answer = e.LifeProbed(effect.tree, locked if effect.tree in self.probes else None)
+        name = effect.incarnation
+        if name in self.life:
+            self.probes.add(name)
+        locked = any(p.alive and name in p.locks for engine in self.engines for p in engine.processes)
+        answer = e.LifeProbed(name, locked if name in self.probes else None)
         (pending if self.life_answered else self.late_answers).append(answer)
 
     def _probe_strangers(self, effect: e.ProbeStrangers, pending: deque[e.Event]) -> None:
@@ -476,9 +490,32 @@ class Bench:
 
     def _unlink(self, effect: e.Unlink, pending: deque[e.Event]) -> None:
         if not self.allows_two:
-            assert not self.life_held(effect.tree), f"{effect.tree} is unlinked while somebody holds its life lock"
-        self.probes.discard(effect.tree)
-        self.life.discard(effect.tree)
+            name = effect.incarnation
+            assert not self.life_held(name), f"{name} is unlinked while somebody holds its life lock"
+        self.probes.discard(effect.incarnation)
+        self.life.discard(effect.incarnation)
+
+    def _look_up(self, effect: e.LookUp, pending: deque[e.Event]) -> None:
+        gone: list[int] = []
+        alive: list[tuple[int, e.Peer]] = []
+        for number, pid, identity in effect.members:
+            process = next((p for engine in self.engines for p in engine.processes if p.pid == pid), None)
+            if process is None or process.reaped or identity != f"pidfs:{pid + 5000}":
+                if identity or process is None or process.reaped:
+                    gone.append(number)
+            else:
+                alive.append((number, self.peer(process, pid)))
+        pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def _take_names(self, effect: e.TakeNames, pending: deque[e.Event]) -> None:
+        missing = []
+        for name in ("the path", *effect.devices):
+            copies = self.named.setdefault(name, set())
+            if any(process.alive for process in copies - {self.server}) and self.server not in copies:
+                missing.append((name, "somebody"))
+            else:
+                copies.add(self.server)
+        pending.append(e.NamesTaken(tuple(missing)))
 
     def _read_memory(self, effect: e.ReadMemory, pending: deque[e.Event]) -> None:
         assert self.memory is not None, "memory is read, and there is no reader"
@@ -508,7 +545,7 @@ class Bench:
         self.feed(e.PersistFailed(self.writes.pop(0).seq, why))
 
     def _publish(self, effect: e.Publish, pending: deque[e.Event]) -> None:
-        status_of(self.machine)  # it can always be drawn
+        assert self.machine.status  # it can always be drawn
 
     def _note(self, effect: e.Note, pending: deque[e.Event]) -> None:
         self.notes.append(effect)
@@ -531,27 +568,29 @@ class Bench:
     def _check_handles(self) -> None:
         known = [
             x.process
-            for tree in self.machine.forest.trees.values()
-            for x in tree.members.values()
+            for incarnation in self.machine.incarnations.known.values()
+            for x in incarnation.members.values()
             if x.process is not None
         ]
         assert sorted(known) == sorted(self.handles), (
-            f"known to the forest: {sorted(known)}, open: {sorted(self.handles)}"
+            f"known to the machine: {sorted(known)}, open: {sorted(self.handles)}"
         )
 
 
-_DO: dict[type, Callable[[Bench, Any, deque[e.Event]], None]] = {
-    e.Send: Bench._send,
-    e.Close: Bench._close,
-    e.WatchDeath: Bench._watch_death,
-    e.Forget: Bench._forget,
-    e.Kill: Bench._kill,
-    e.ProbeLife: Bench._probe_life,
-    e.ProbeStrangers: Bench._probe_strangers,
-    e.Unlink: Bench._unlink,
-    e.ReadMemory: Bench._read_memory,
-    e.Persist: Bench._persist,
-    e.Publish: Bench._publish,
-    e.Note: Bench._note,
-    e.Stop: Bench._stop,
+_DO: dict[type, Callable[[Harness, Any, deque[e.Event]], None]] = {
+    e.Send: Harness._send,
+    e.Close: Harness._close,
+    e.WatchDeath: Harness._watch_death,
+    e.Forget: Harness._forget,
+    e.Kill: Harness._kill,
+    e.ProbeLife: Harness._probe_life,
+    e.ProbeStrangers: Harness._probe_strangers,
+    e.LookUp: Harness._look_up,
+    e.TakeNames: Harness._take_names,
+    e.Unlink: Harness._unlink,
+    e.ReadMemory: Harness._read_memory,
+    e.Persist: Harness._persist,
+    e.Publish: Harness._publish,
+    e.Note: Harness._note,
+    e.Stop: Harness._stop,
 }
