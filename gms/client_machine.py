@@ -209,7 +209,7 @@ class ClientMachine:
     def _on_connected(self, event: Connected) -> None:
         self._connecting = self._turned_away = False
         self.link = Link.KNOCKING
-        hello = m.Hello(protocol=m.OLDEST_PROTOCOL, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid)
+        hello = m.Hello(protocol=m.OLDEST, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid)
         self._say(hello)
 
     def _on_disconnected(self, event: Disconnected) -> None:

@@ -101,7 +101,12 @@ class ClientShell:
         self.background = Background(self._store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
         self._use: Use | None = None
         self._asking = threading.Lock()
+        self._waits_for: _Request | None = None
+        """Whose answer a caller waits for."""
         self._asked = False
+        """The machine has heard of that request. What it answers before is the answer to another, which was
+        interrupted.
+        """
         self._answer: _Answer | None = None
         self._unclaimed: c.Made | c.Done | None = None
         """The answer to a request whose asker was interrupted."""
@@ -162,20 +167,11 @@ class ClientShell:
         return granted
 
     def make(self, size: int) -> c.Made:
-        unclaimed, self._unclaimed = self._unclaimed, None
-        if isinstance(unclaimed, c.Made):
-            if not 0 <= unclaimed.size - size < self.granularity:
-                why = f"a slab of {unclaimed.size} bytes was made by a call that was interrupted"
-                raise Lost(f"{why}, and it is not what is wanted now; begin anew with write()")
-            return unclaimed
         made = self._ask(c.Make(size))
         assert isinstance(made, c.Made)
         return made
 
     def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> c.Done:
-        unclaimed, self._unclaimed = self._unclaimed, None
-        if isinstance(unclaimed, c.Done) and unclaimed.hash == structure_hash(document):
-            return unclaimed
         done = self._ask(c.Publish(document, sizes), timeout_s)
         assert isinstance(done, c.Done)
         return done
@@ -205,13 +201,13 @@ class ClientShell:
         with self._asking:
             if self.closed:
                 raise GmsError("this client is closed")
-            self._answer, self._asked = None, True
+            self._answer, self._asked, self._waits_for = None, False, event
             try:
                 self._loop.wait(lambda: self._answer is not None or self.closed, timeout_s, first=event)
             except BaseException:
                 self._take_back(event)
                 raise
-            answer, self._asked = self._answer, False
+            answer, self._asked, self._waits_for = self._answer, False, None
         if answer is None:
             raise NotInTime(f"it was not answered within {timeout_s or 0:g} s{self._where()}")
         if isinstance(answer, c.Lost):
@@ -223,7 +219,7 @@ class ClientShell:
 
     def _take_back(self, event: _Request) -> None:
         """Interrupted: whoever asked will not use the answer."""
-        self._asked = False
+        self._asked, self._waits_for = False, None
         answer = self._answer
         if isinstance(answer, c.Made | c.Done):
             self._unclaimed = answer
@@ -243,15 +239,43 @@ class ClientShell:
 
     def _told(self, event: c.Event) -> None:
         """By the program. The loop says it once more when its turn was cut short."""
+        if event is self._waits_for:
+            self._asked = True
+            unclaimed, self._unclaimed = self._unclaimed, None
+            if unclaimed is not None and (answer := self._earlier_answer(event, unclaimed)) is not None:
+                self._handled = event
+                self._answered(answer)
+                return
         if event is not self._handled or isinstance(event, c.Tick):
             self._feed(event)
 
+    def _earlier_answer(self, event: c.Event, unclaimed: c.Made | c.Done) -> _Answer | None:
+        """What was asked for is there already, because of a request that was interrupted."""
+        if isinstance(event, c.Make) and isinstance(unclaimed, c.Made):
+            if 0 <= unclaimed.size - event.size < self.granularity:
+                return unclaimed
+            why = f"a slab of {unclaimed.size} bytes was made by a call that was interrupted"
+            return c.Lost(f"{why}, and it is not what is wanted now; begin anew with write()")
+        if isinstance(event, c.Publish) and isinstance(unclaimed, c.Done):
+            return unclaimed if unclaimed.hash == structure_hash(event.document) else None
+        return None
+
     def _torn(self) -> None:
-        """A turn was cut short: what was said or heard on this connection may be half."""
+        """A turn was cut short: what was said or heard on this connection may be half. Answers that are still to be
+        given are for somebody who doesn't wait any more.
+        """
         self._events.clear()
-        self._effects = deque(effect for effect in self._effects if not isinstance(effect, c.Connect))
+        effects, self._effects = self._effects, deque[c.Effect]()
+        for effect in effects:
+            if isinstance(effect, c.Made | c.Done):
+                self._unclaimed = effect
+            elif not isinstance(effect, c.Connect | c.Got | c.No):
+                self._effects.append(effect)
         self._connection.hang_up()
         self._feed(c.Disconnected())
+        kept = self._machine.kept
+        if kept is not None and len(self._store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
+            self._feed(c.Release())  # its slabs were just arriving: nobody has them mapped
 
     def _feed(self, event: c.Event) -> None:
         self._events.append(event)

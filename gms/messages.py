@@ -19,7 +19,7 @@ from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
 from sidecar.names import NAME
 
-OLDEST_PROTOCOL, PROTOCOL = 1, 2
+OLDEST, PROTOCOL = 1, 2
 """The oldest and the newest that is spoken here (`versions.py`)."""
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 

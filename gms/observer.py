@@ -28,7 +28,7 @@ class Observer(looking.Observer):
             socket=rundir.socket_path(run_dir, device),
             start=f"gms --run-dir {run_dir} --devices ...",
             decoder=m.from_server,
-            hello=m.Observe(protocol=m.OLDEST_PROTOCOL, newest=m.PROTOCOL),
+            hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
             last_words=(m.Refused, m.Problem),
             without_it="whoever reads goes on without it",
             max_frame_bytes=m.MAX_FRAME_BYTES,

@@ -14,7 +14,7 @@ it tries, an alarm names it.
 from gms import messages as m
 from gms.context import Context
 
-OLDEST, NEWEST = m.OLDEST_PROTOCOL, m.PROTOCOL
+OLDEST, NEWEST = m.OLDEST, m.PROTOCOL
 REMEMBERED_S = 30.0
 """It tries again every few seconds."""
 MOST = 8

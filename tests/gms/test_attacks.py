@@ -242,7 +242,7 @@ def test_silent_connections_make_room(container: Container) -> None:
 
 def test_observers_that_only_sit_there_lock_nobody_out(container: Container) -> None:
     container.serves()
-    observe = m.Observe(protocol=m.OLDEST_PROTOCOL, newest=m.PROTOCOL)
+    observe = m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL)
     watching = container.caller(observe, m.Watch())
     watching.hear(m.Status)
     idle = [Caller(container.run_dir, "host:0", observe, m.Ping()) for _ in range(600)]

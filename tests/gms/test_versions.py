@@ -181,7 +181,7 @@ def test_a_process_with_which_no_protocol_is_shared_is_told_so_and_an_alarm_name
     ):
         caller = container.caller(hello_of_another)
         problem, _ = caller.hear(m.Problem)
-        assert problem.about == "protocol" and f"{m.OLDEST_PROTOCOL} to {m.PROTOCOL}" in problem.why
+        assert problem.about == "protocol" and f"{m.OLDEST} to {m.PROTOCOL}" in problem.why
         caller.ends()
     alarms = container.status().alarms
     assert any("from-tomorrow" in alarm and "this server has to be upgraded" in alarm for alarm in alarms)
@@ -218,13 +218,13 @@ def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_
     sleeper = house.client("sleeper", on_problem=problems.append).read(10)
     sleeper.sleep()
     house.kill()
-    monkeypatch.setattr(m, "OLDEST_PROTOCOL", 98)  # of this process: the server has its own
+    monkeypatch.setattr(m, "OLDEST", 98)  # of this process: the server has its own
     monkeypatch.setattr(m, "PROTOCOL", 99)
     house.start()
     until_so(lambda: client.problem, "it is told")
     assert "98 to 99" in client.problem and problems
     assert reader.lost == "" and reader.memory(0)[0] == 7
-    monkeypatch.setattr(m, "OLDEST_PROTOCOL", 1)
+    monkeypatch.setattr(m, "OLDEST", 1)
     monkeypatch.setattr(m, "PROTOCOL", 2)
     until_so(lambda: house.status().state == "RO", "it is back")
     assert house.status().generation == generation and not client.problem
@@ -235,9 +235,9 @@ def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_
 def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     client = house.client("reader", on_problem=lambda why: None)
     client.connected(10)
-    monkeypatch.setattr(m, "OLDEST_PROTOCOL", 98)
+    monkeypatch.setattr(m, "OLDEST", 98)
     house.kill()
     house.start()
     until_so(lambda: client.problem, "it is told")
-    monkeypatch.setattr(m, "OLDEST_PROTOCOL", 1)
+    monkeypatch.setattr(m, "OLDEST", 1)
     assert any("reader (pid" in alarm for alarm in ask(house.run_dir, "host:0", m.AskStatus()).alarms)
