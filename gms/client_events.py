@@ -38,6 +38,7 @@ class Disconnected(msgspec.Struct, frozen=True):
     """The connection ended, or could not be made."""
 
     why: str = ""
+    """What came over it was no message."""
 
 
 class Heard(msgspec.Struct, frozen=True):

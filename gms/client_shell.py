@@ -213,6 +213,8 @@ class ClientShell:
         if isinstance(answer, c.Lost):
             raise Lost(answer.why)
         if isinstance(answer, c.No):
+            if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
+                raise Lost(self._use.lost)  # just before it was asked
             where = self._where() if answer.reason == "time_out" and not self._connection.up else ""
             raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
         return answer

@@ -21,7 +21,7 @@ from gms import messages as m
 from gms import record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
-from gms.settings import CannotStart, Options, unusable
+from gms.settings import CannotStart, Options
 from sidecar import peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
@@ -66,7 +66,7 @@ class Server(Shell):
             self._record = DurableFile(self._directory, rundir.record_name(self.device))
             self._record.reserve()
         except OSError as error:
-            raise unusable(self._directory, error) from None
+            raise rundir.unusable(self._directory, error) from None
         self.machine = Machine(
             e.Config(
                 device=self.device,
@@ -112,7 +112,7 @@ class Server(Shell):
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
-            raise unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
+            raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
         self.log.info(
             "ready",

@@ -21,7 +21,7 @@ from gms import rundir
 from gms.device_names import DeviceNames
 from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
-from gms.settings import CannotStart, Settings, unusable
+from gms.settings import CannotStart, Settings
 from sidecar.durable import AlreadyLocked, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop
@@ -82,7 +82,7 @@ class Supervisor:
             for device in devices:
                 self._await_predecessor(device)
         except OSError as error:
-            raise unusable(here, error) from None
+            raise rundir.unusable(here, error) from None
 
     def take_devices(self, keys: dict[str, str], *, shared: bool) -> None:
         """No other GMS has these devices from now on. Raises CannotStart."""

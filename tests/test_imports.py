@@ -72,6 +72,7 @@ SHELLS = {
         "client",
         "client_shell",
         "device_io",
+        "device_names",
         "device_process",
         "gmsctl",
         "layout_slabs",

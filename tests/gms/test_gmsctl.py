@@ -333,7 +333,7 @@ def test_every_command_has_help_with_examples(container: Container) -> None:
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
-def test_who_pins_memory_and_what_is_wrong_stand_before_everything_else() -> None:
+def test_what_is_wrong_and_who_has_still_to_drop_memory_stand_before_everything_else() -> None:
     status = m.Status(
         state="COMMITTED",
         device="host:0",

@@ -6,7 +6,6 @@ between any two effects of the server it may be killed. Who starts them, what go
 """
 
 import contextlib
-import errno
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -323,8 +322,8 @@ class SimReader:
     def _connect(self) -> c.Event:
         try:
             self.fd = self.process.connect(SOCKET)
-        except OSError as error:
-            return c.Disconnected(errno.errorcode.get(error.errno or 0, ""))
+        except OSError:
+            return c.Disconnected()
         self.process.on_readable(self.fd, self._on_ready)
         return c.Connected()
 
