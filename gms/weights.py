@@ -153,7 +153,7 @@ class Weights:
             raise BrokenRule(f"generation {generation} is written, and {self.given} is the newest that was given")
         if replaces and self.committed is None:
             raise BrokenRule(f"generation {generation} replaces a layout, and none is committed")
-        self._becomes(Phase.RW)
+        self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING))
         self.draft = Draft(conn, generation)
         return None if replaces else self._clear()
 
@@ -168,7 +168,7 @@ class Weights:
         draft = self._must_write()
         if (layout.generation, layout.slabs) != (draft.generation, tuple(draft.slabs)):
             raise BrokenRule(f"layout {layout.generation} is committed, and {draft.generation} was written")
-        self._becomes(Phase.RO)
+        self._becomes(Phase.RO, before=(Phase.RW,))
         old = self._clear()
         self.draft, self.committed = None, layout
         self.readers.add(draft.writer)
@@ -177,7 +177,7 @@ class Weights:
     def abort(self) -> Draft:
         """The writer ends without a commit. Returns what it had made: nobody needs it any more."""
         draft = self._must_write()
-        self._becomes(Phase.COMMITTED if self.committed is not None else Phase.EMPTY)
+        self._becomes(Phase.COMMITTED if self.committed is not None else Phase.EMPTY, before=(Phase.RW,))
         self.draft = None
         return draft
 
@@ -202,7 +202,7 @@ class Weights:
         if layout is None:
             raise BrokenRule("somebody reads, and nothing is committed")
         if self.phase is not Phase.RO:
-            self._becomes(Phase.RO)
+            self._becomes(Phase.RO, before=(Phase.COMMITTED,))
         self.readers.add(conn)
         return layout
 
@@ -211,7 +211,7 @@ class Weights:
         if conn in self.readers:
             self.readers.remove(conn)
             if not self.readers:
-                self._becomes(Phase.COMMITTED)
+                self._becomes(Phase.COMMITTED, before=(Phase.RO,))
 
     def sum_up(self, generation: int, sums: tuple[str, ...]) -> bool:
         """The sums of the slabs' contents are known. False: they are of another layout."""
@@ -230,20 +230,21 @@ class Weights:
             raise BrokenRule("a layout is handed back, and none is awaited")
         if [slab.identity for slab in slabs] != [slab.identity for slab in awaited.slabs]:
             raise BrokenRule(f"other memory is handed back than that of layout {awaited.generation}")
-        self._becomes(Phase.COMMITTED)
+        self._becomes(Phase.COMMITTED, before=(Phase.RECOVERING,))
         self.awaited = None
         self.committed = Layout(awaited.generation, awaited.hash, document, tensors, slabs, sums)
         return self.committed
 
     def give_up(self) -> Cleared:
         """What was awaited will never come; the file says so already."""
-        self._becomes(Phase.EMPTY)
+        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING,))
         cleared = self._clear()
         if cleared is None:
             raise BrokenRule("a layout is given up, and none is awaited")
         return cleared
 
-    def _becomes(self, phase: Phase) -> None:
-        if phase not in MAY_FOLLOW[self.phase]:
-            raise BrokenRule(f"{phase.value} can't follow {self.phase.value}")
+    def _becomes(self, phase: Phase, before: tuple[Phase, ...]) -> None:
+        """`before`: the phases in which this step may be taken."""
+        if self.phase not in before or phase not in MAY_FOLLOW[self.phase]:
+            raise BrokenRule(f"{phase.value} can't follow {self.phase.value} here")
         self.phase = phase

@@ -5,6 +5,7 @@ import gc
 import os
 import random
 import signal
+import socket
 import tempfile
 import threading
 import time
@@ -15,8 +16,11 @@ from typing import Any
 
 import pytest
 
+from gms import messages as m
 from gms.client import GmsError
+from gms.rundir import socket_path
 from sidecar.client_loop import ClientLoop
+from sidecar.frames import Channel, close_all
 from tests.gms.live import MIB, House, plain_layout, until
 from tests.sidecar.processes import open_descriptors
 
@@ -279,18 +283,11 @@ def test_a_forked_child_makes_a_client_of_its_own(house: House) -> None:
 
 def test_a_client_that_is_turned_away_doesnt_keep_the_server_busy(house: House) -> None:
     """A server with no room: it is asked about once a second, and not a hundred times."""
-    from gms.rundir import socket_path
-
     house.kill()
     path = socket_path(house.run_dir, "host:0")
-    import socket as sockets
-
-    from gms import messages as m
-    from sidecar.frames import Channel, close_all
-
     path.unlink(missing_ok=True)
     came = 0
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as listener:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(path))
         listener.listen(100)
         listener.settimeout(0.1)
@@ -303,7 +300,7 @@ def test_a_client_that_is_turned_away_doesnt_keep_the_server_busy(house: House) 
                 continue
             came += 1
             channel = Channel(sock, m.from_client)
-            until(lambda: [close_all(each.descriptors) for each in channel.receive()], "its hello")  # noqa: B023
+            close_all(until(channel.receive, "its hello")[0].descriptors)
             channel.send(m.Problem(why="there is no room", about="place"))
             channel.close()
         assert client.problem == "there is no room" and 2 <= came <= 4

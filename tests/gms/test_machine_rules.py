@@ -7,6 +7,7 @@ from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.sessions import Doing
+from gms.weights import Phase
 from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
 
 
@@ -767,3 +768,51 @@ def test_tensors_are_counted_without_being_read() -> None:
     for garbage in (b"", b"\x00", b"\x91" * 99999):
         with pytest.raises(lay.BadLayout):
             lay.count_tensors(garbage)
+
+
+# -- 11: a mistake in this program -------------------------------------------------------------------------------------
+
+
+def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> None:
+    house = House()
+    house.loaded(10)
+    house.hello(2, "reader")
+    house.says(2, m.Open(mode="ro"))
+    house.hello(3, "writer")
+    house.says(3, m.Open(mode="rw", timeout_s=5.0))
+    slabs, file = dict(house.slabs), house.file
+    house.machine.weights.readers.clear()
+    house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
+    alarm = house.status.alarms[0]
+    for words in ("the phase is RO, and 0 read", "Tick", "reader (pid 2)", "report this line"):
+        assert words in alarm, "what is needed to report it"
+    assert house.slabs == slabs and house.file == file and 2 not in house.closed
+    house.machine.weights.readers.add(2)
+    effects = house.machine.handle(e.Tick(), e.Time(house.now + 6.0, 1e9))
+    answers = [effect.message for effect in effects if isinstance(effect, e.Send) and effect.conn == 3]
+    assert "mistake in its own program" in refused(answers[0]).why, "who waits is told in time"
+    assert house.machine.status().generation and not [each for each in effects if isinstance(each, e.Persist)]
+
+
+def test_a_step_that_no_rule_allows_is_not_taken_and_reported() -> None:
+    house = House()
+    house.writer(1, 10)
+    house.machine.weights.given -= 1
+    house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
+    assert "generations fall" in house.status.alarms[0]
+    effects = house.machine.handle(e.Received(1, m.Commit(layout=document(10))), e.Time(house.now, 1e9))
+    answers = [effect.message for effect in effects if isinstance(effect, e.Send)]
+    assert refused(answers[0]).reason == "not_now" and house.machine.weights.committed is None
+    assert not [effect for effect in effects if isinstance(effect, e.Persist)]
+
+
+def test_a_mistake_in_the_middle_of_a_step_is_an_alarm_and_not_the_end_of_the_server() -> None:
+    house = House()
+    house.writer(1, 10)
+    house.machine.weights.phase = Phase.EMPTY
+    effects = house.machine.handle(e.Closed(1), e.Time(house.now, 1e9))
+    assert any(isinstance(effect, e.Note) and effect.event == "rule_broken" for effect in effects)
+    assert house.machine.admission.closed
+    house.machine.handle(e.Received(2, m.Observe(protocol=1)), e.Time(house.now, 1e9))
+    effects = house.machine.handle(e.Received(2, m.Ping()), e.Time(house.now, 1e9))
+    assert any(isinstance(effect, e.Send) and isinstance(effect.message, m.Pong) for effect in effects)
