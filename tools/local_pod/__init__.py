@@ -2,5 +2,5 @@
 
 Reading order: `machine.py` (kubelet's rules, in prose first), `container.py`, `probing.py`, `backoff.py`; these are
 pure. Around them `kubelet.py` (the loop inside the pod's namespaces), `sandbox.py` (roots, volumes, users),
-`asking.py` (probes), `commands.py` (what a person can say from outside).
+`asking.py` (probes); outside them `run.py` (reads, makes the namespaces, waits) and `commands.py` (what people say).
 """

@@ -1,10 +1,10 @@
-"""`local-pod`: the command line. What it does is in `commands.py`."""
+"""`local-pod`: the command line. What it does is in `run.py` and `commands.py`."""
 
 import argparse
+import importlib
 import signal
 import sys
 from pathlib import Path
-from typing import Any
 
 from sidecar.settings import BadValue, Parser, seconds, valued
 from tools.local_pod import commands, places
@@ -69,7 +69,7 @@ def parser() -> Parser:
     )
     subs = p.add_subparsers(dest="command_name", metavar="COMMAND", parser_class=Parser, required=True)
 
-    def sub(name: str, help: str, do: Any) -> Parser:
+    def sub(name: str, help: str, do: str) -> Parser:
         made: Parser = subs.add_parser(name, help=help, description=help)
         made.setting(
             "--dir", default=str(places.default_directory()), parse=Path, env="LOCAL_POD_DIR", metavar="DIR",
@@ -79,33 +79,33 @@ def parser() -> Parser:
         made.set_defaults(do=do)
         return made
 
-    _run(sub("run", "run the pod of a manifest, until it is deleted", commands.run))
-    it = sub("status", "what runs, what is ready, and if not, why", commands.show_status)
+    _run(sub("run", "run the pod of a manifest, until it is deleted", "run:run"))
+    it = sub("status", "what runs, what is ready, and if not, why", "commands:show_status")
     it.add_argument("--wait", choices=("ready", "not-ready"), help="wait until it is so")
     it.add_argument("--timeout-s", type=valued(seconds), metavar="S", help="and how long")
-    it = sub("kill", "SIGKILL to a container's first process, or to another one in it", commands.send_signal)
+    it = sub("kill", "SIGKILL to a container's first process, or to another one in it", "commands:send_signal")
     _target(it)
     it.add_argument("--signal", type=valued(signal_name), default="SIGKILL", metavar="NAME", help="another signal")
     it.add_argument("--all", dest="every", action="store_true", help="to every process in the container at once")
     it.add_argument("--oom", action="store_true", help="to every process, as out-of-memory on cgroup v2 does")
     for name, number, what in (("stop", "SIGSTOP", "stop"), ("cont", "SIGCONT", "go on with")):
-        it = sub(name, f"{what} a container's first process, or another one in it", commands.send_signal)
+        it = sub(name, f"{what} a container's first process, or another one in it", "commands:send_signal")
         _target(it)
         it.add_argument("--all", dest="every", action="store_true", help="every process in the container")
         it.set_defaults(signal=number)
-    it = sub("exec", "a command in a container, as its user", commands.execute)
+    it = sub("exec", "a command in a container, as its user", "commands:execute")
     it.add_argument(
         "--env", action="append", default=[], type=valued(pair), metavar="NAME=VALUE", help="a variable more"
     )
     it.add_argument("container")
     it.add_argument("command", nargs="+", metavar="-- COMMAND")
-    it = sub("forward", "make ports of the pod reachable from this machine", commands.forward)
+    it = sub("forward", "make ports of the pod reachable from this machine", "forwarding:forward")
     it.add_argument("ports", nargs="+", type=valued(ports), metavar="[[HOST:]PORT:]PORT_OF_THE_POD")
-    it = sub("logs", "what containers have written", commands.logs)
+    it = sub("logs", "what containers have written", "commands:logs")
     it.add_argument("container", nargs="?", help="without one: all")
     it.add_argument("-f", "--follow", action="store_true", help="go on until the pod ends")
     it.add_argument("--previous", action="store_true", help="the run before the last")
-    it = sub("down", "delete the pod, and wait for its end", commands.down)
+    it = sub("down", "delete the pod, and wait for its end", "commands:down")
     it.add_argument("--grace-s", type=int, metavar="S", help="instead of the manifest's grace period")
     return p
 
@@ -164,7 +164,8 @@ def _target(it: argparse.ArgumentParser) -> None:
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
-        code: int = options.do(options)
+        module, _, function = options.do.partition(":")  # only what is asked for is loaded
+        code: int = getattr(importlib.import_module(f"tools.local_pod.{module}"), function)(options)
         return code
     except commands.Mistake as error:
         print(f"local-pod: {error}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The loop inside the pod's namespaces: the shell of `machine.py`. PID 1 of them, so nothing outlives it.
 
 It starts containers, watches their ends, asks probes, runs hooks, and does what people say over the control socket.
-It decides nothing; the machine does. Started by `commands.py` as `python -m tools.local_pod.kubelet DIRECTORY`.
+It decides nothing; the machine does. Started by `run.py` as `python -m tools.local_pod.kubelet DIRECTORY`.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ from typing import IO, Any
 from sidecar.logs import Log
 from tools.local_pod import asking, image, network, places, processes, status, wire
 from tools.local_pod import events as e
-from tools.local_pod.machine import Machine, Settings
-from tools.local_pod.sandbox import CantMake, Sandbox, Users
-from tools.local_pod.spec import Container, Pod
+from tools.local_pod.machine import Machine
+from tools.local_pod.sandbox import CantMake, Order, Sandbox
+from tools.local_pod.spec import Container
 
 OOM = "OOMKilled"
 PROBES_AT_A_TIME = 32
@@ -35,16 +35,6 @@ _LAST_SIGNAL = 128 + 64
 Request = dict[str, Any]
 Answer = tuple[dict[str, Any], list[int]]
 """What a client gets, and descriptors for it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Order:
-    """What the command has for the loop inside."""
-
-    pod: Pod
-    users: Users
-    settings: Settings
-    json_log: bool = False
 
 
 @dataclasses.dataclass
@@ -189,10 +179,9 @@ class Kubelet:
         self.feed(e.Started(effect.name, effect.run))
         code = await outer.wait()
         running.pid = 0
-        ended = e.Ended(
-            effect.name, effect.run, code=128 - code if code < 0 else code, signal=max(-code, 0), reason=running.reason
-        )
-        self.feed(ended)
+        code = 128 - code if code < 0 else code
+        number = code - 128 if 128 < code <= _LAST_SIGNAL else 0
+        self.feed(e.Ended(effect.name, effect.run, code, number, running.reason))
 
     def _signal(self, name: str, run: int, number: signal.Signals) -> None:
         running = self.running.get(name)
@@ -322,8 +311,8 @@ class Kubelet:
         return {"ok": True, "processes": told, "at": time.monotonic()}, []
 
     async def _on_exec(self, request: Request, descriptors: list[int]) -> Answer:
+        running = self._running(request["container"])
         container = self.pod.container(request["container"])
-        running = self._running(container.name)
         stdin, stdout, stderr = descriptors
         environment = {**_environment(container), **request.get("environment", {})}
         process = await asyncio.create_subprocess_exec(

@@ -155,16 +155,15 @@ class Machine:
         for life in self.lives.values():
             if now >= life.noticed_at:
                 life.notice(now)
-            follows += life.advance(now, self._turn(life))
         for life in self.lives.values():
             follows += self._again(life, now)
-        if self.deleting:
-            for life in self.lives.values():
-                if life.phase in (Phase.WAITING, Phase.BACKING_OFF):
-                    life.done()
-        else:
+        if not self.deleting:
             follows += self._start_next(now)
             follows += self._all_done(now)
+        for life in self.lives.values():
+            if self.deleting and life.phase in (Phase.WAITING, Phase.BACKING_OFF):
+                life.done()
+            follows += life.advance(now, self._turn(life))
         for life in self.lives.values():
             for probing in life.probes.values():
                 if probing.due(now, wanted=self._wanted(life, probing)):

@@ -5,6 +5,7 @@ what runs, and can't be had, is refused.
 """
 
 import base64
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -172,8 +173,11 @@ class _Reader:
 
     def _probe(self, node: dict[str, Any], kind: Kind, name: str, ports: Mapping[str, int]) -> Probe:
         period: float = _integer(node.get("periodSeconds"), 10) or 10
-        if kind is Kind.STARTUP and self.wishes.startup_period_s is not None:
-            period = min(period, self.wishes.startup_period_s)
+        threshold = _integer(node.get("failureThreshold"), 3) or 3
+        quicker = self.wishes.startup_period_s
+        if kind is Kind.STARTUP and quicker is not None and quicker < period:
+            threshold = math.ceil(threshold * period / quicker)  # all of them together may take as long as before
+            period = quicker
         return Probe(
             kind=kind,
             handler=self._handler(node, name, ports),
@@ -181,7 +185,7 @@ class _Reader:
             timeout_s=_integer(node.get("timeoutSeconds"), 1) or 1,
             period_s=period,
             success_threshold=_integer(node.get("successThreshold"), 1) or 1,
-            failure_threshold=_integer(node.get("failureThreshold"), 3) or 3,
+            failure_threshold=threshold,
             grace_s=node.get("terminationGracePeriodSeconds"),
         )
 

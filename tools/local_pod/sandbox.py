@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from tools.local_pod import image
+from tools.local_pod.machine import Settings
 from tools.local_pod.spec import Container, Mount, Pod, Volume
 
 SHM_BYTES = 64 << 20  # what a container runtime gives; a volume at /dev/shm replaces it
@@ -28,6 +29,16 @@ class Users:
     root: bool
     uid: int
     gid: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the command has for the loop inside."""
+
+    pod: Pod
+    users: Users
+    settings: Settings
+    json_log: bool = False
 
 
 def users(pod: Pod, *, root: bool) -> Users:
@@ -83,7 +94,7 @@ class Sandbox:
             lines.append(f"mount --rbind {_q(bind.source)} {_q(root / bind.target)}")
             if not str(bind.target).startswith("dev"):
                 lines.append(f"mount -o remount,bind,ro {_q(root / bind.target)} || true")
-        # A sysfs of its own has nothing mounted in it (no cgroups); in the machine's network only the machine's can be had.
+        # A sysfs of its own has nothing mounted in it (no cgroups); in the machine's network only the machine's is had.
         lines.append(f"mount -t sysfs -o ro sysfs {_q(root / 'sys')} || mount --rbind /sys {_q(root / 'sys')}")
         (root / "dev/shm").mkdir()
         for mount in sorted(container.mounts, key=lambda each: len(each.path)):
@@ -154,7 +165,7 @@ class Sandbox:
         # Not `unshare --fork`: that of util-linux 2.38 forgets which signal its child died of. The outer shell gives
         # back what a container runtime would, 128 and the signal; its first child is process 1 of the namespace.
         inner = "\n".join(line for line in lines if line)
-        outer = f"exec 3<&0\n(\nset -e\n{inner}\n) <&3 3<&- &\nexec 3<&- </dev/null\nwait $!"
+        outer = f"exec 3<&0\n(\nset -e\n{inner}\n) <&3 3<&- &\nexec 3<&- </dev/null 2>/dev/null\nwait $!"
         return [
             "setpriv", "--pdeathsig", "KILL", "--", "unshare", "--mount", "--propagation", "private", "--pid", "--ipc",
             "--", "sh", "-c", outer,
