@@ -97,19 +97,16 @@ SCHEMAS: dict[tuple[str, str], dict[str, Any]] = {
                     limit=_NUMBER,
                     labels=_TEXTS,
                     rules=_list(
-                        {
-                            **_object(
-                                ("expr",),
-                                alert={"type": "string", "minLength": 1},
-                                record={"type": "string", "pattern": "^[a-zA-Z_:][a-zA-Z0-9_:]*$"},
-                                expr={"type": ["string", "integer"], "minLength": 1},
-                                keep_firing_for=_DURATION,
-                                labels=_TEXTS,
-                                annotations=_TEXTS,
-                                **{"for": _DURATION},
-                            ),
-                            "oneOf": [{"required": ["alert"]}, {"required": ["record"]}],
-                        }
+                        _object(
+                            ("expr",),
+                            alert={"type": "string", "minLength": 1},
+                            record={"type": "string", "pattern": "^[a-zA-Z_:][a-zA-Z0-9_:]*$"},
+                            expr={"type": ["string", "integer"], "minLength": 1},
+                            keep_firing_for=_DURATION,
+                            labels=_TEXTS,
+                            annotations=_TEXTS,
+                            **{"for": _DURATION},
+                        )
                     ),
                 )
             ),

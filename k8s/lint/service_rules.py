@@ -233,5 +233,7 @@ def _alerts(root: Node) -> None:
                 for key, value in rule[field].fields():
                     if not key.isidentifier() or not key.isascii():
                         value.error(f"{key!r} is no name of a label of Prometheus")
+            if bool(rule["alert"]) == bool(rule["record"]):
+                rule.error("exactly one of alert and record has to be given")
             if rule["record"] and (rule["for"] or rule["annotations"]):
                 rule.error("a recorded rule has neither `for` nor annotations")

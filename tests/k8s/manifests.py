@@ -55,9 +55,7 @@ def warnings(findings: list[Finding]) -> list[str]:
 
 
 def _put(document: Any, path: str, value: Any) -> None:
-    parts: list[Any] = [
-        int(part[1:-1]) if part[0] == "[" else part for part in re.findall(r"[^.\[\]]+|\[\d+\]", path)
-    ]
+    parts: list[Any] = [int(part[1:-1]) if part[0] == "[" else part for part in re.findall(r"[^.\[\]]+|\[\d+\]", path)]
     node: Any = document
     for part in parts[:-1]:
         if isinstance(node, dict) and part not in node:
