@@ -21,7 +21,9 @@ from lockserver.rundir import SOCKET
 from sidecar import observer as looking
 from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent, Whom
 
-__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Refused", "ServerSilent", "watch_forever"]
+__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Refused", "ServerSilent", "Status", "watch_forever"]
+
+Status = m.Status
 
 
 class Observer(looking.Observer):

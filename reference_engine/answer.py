@@ -88,12 +88,10 @@ class Answer:
 
     def _stopped(self) -> tuple[str, int] | None:
         """The stop string that was complete first, and where the answer ends."""
-        if self.count < self._question.min_tokens:
+        if self.count <= self._question.min_tokens:
             return None
-        ends = [
-            (at + len(string), -at, string) for string in self._question.stop if (at := self._tail.find(string)) >= 0
-        ]
+        ends = [(at + len(string), string) for string in self._question.stop if (at := self._tail.find(string)) >= 0]
         if not ends:
             return None
-        end, minus_at, string = min(ends)
-        return string, end if self._question.keep_stop else -minus_at
+        end, string = min(ends, key=lambda found: found[0])
+        return string, end if self._question.keep_stop else end - len(string)

@@ -321,14 +321,15 @@ class Form:
                 "logprobs": None,
                 "finish_reason": None,
             }
-            said.append(self._chunk(opening, 0, {"prompt_token_ids": self._prompt} if self._ids else {}))
+            said.append(self._chunk(opening, 0, {"prompt_token_ids": self._prompt if self._ids else None}))
         choice: dict[str, Any] = {"index": 0}
         choice |= {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
-        choice |= {"logprobs": None, "finish_reason": piece.finish_reason, "stop_reason": piece.stop_reason}
-        if self._ids:
-            choice["token_ids"] = piece.token_ids
-            if first and not self._chat:
-                choice["prompt_token_ids"] = self._prompt
+        choice |= {"logprobs": None, "finish_reason": piece.finish_reason}
+        if not self._chat or piece.finish_reason is not None:
+            choice["stop_reason"] = piece.stop_reason
+        if not self._chat:
+            choice["prompt_token_ids"] = self._prompt if self._ids and first else None
+        choice["token_ids"] = piece.token_ids if self._ids else None
         said.append(self._chunk(choice, self._count, {}))
         if piece.finish_reason is not None:
             if self._usage:
@@ -358,7 +359,7 @@ class Form:
 
     def _used(self, count: int) -> dict[str, int]:
         prompt = len(self._prompt)
-        return {"prompt_tokens": prompt, "completion_tokens": count, "total_tokens": prompt + count}
+        return {"prompt_tokens": prompt, "total_tokens": prompt + count, "completion_tokens": count}
 
 
 def _event(what: Mapping[str, Any]) -> bytes:

@@ -3,7 +3,7 @@
 Whatever comes in gets an answer in OpenAI's form. What goes wrong in here is this program's mistake: it is answered
 with 500 and logged, and nobody else's request feels it.
 
-What this file may not do: touch sockets (`http.py`), or wait: everything runs in the service's loop.
+What this file may not do: touch sockets (`sidecar/http_server.py`), or wait: everything runs in the service's loop.
 """
 
 import re
@@ -16,11 +16,13 @@ import msgspec
 from reference_engine import api
 from reference_engine.answer import Piece
 from reference_engine.api import Bad, Chat, Completion, Form
-from reference_engine.http import Reply, Request
 from reference_engine.scheduler import NotNow, TooLong
 from reference_engine.service import Service, Work
+from sidecar.http_server import Reply, Request
 from sidecar.logs import Log
 
+_JSON = [(b"content-type", b"application/json")]
+_EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
@@ -44,13 +46,13 @@ class App:
         try:
             self._find(request)(request, reply)
         except Bad as bad:
-            allow = [("allow", bad.allow)] if bad.allow else []
-            reply.send(bad.status, api.error_body(bad.status, str(bad), bad.param), allow)
+            allow = [(b"allow", bad.allow.encode())] if bad.allow else []
+            reply.send(bad.status, api.error_body(bad.status, str(bad), bad.param), [*_JSON, *allow])
         except NotNow as error:
-            reply.send(503, api.error_body(503, str(error)), [("retry-after", "1")])
+            reply.send(503, api.error_body(503, str(error)), [*_JSON, (b"retry-after", b"1")])
         except Exception as error:
             self._log.alarm("request_failed", path=request.path, error=f"{type(error).__name__}: {error}")
-            reply.send(500, api.error_body(500, "this request met a mistake of the engine's; its log has more"))
+            reply.send(500, api.error_body(500, "this request met a mistake of the engine's; its log has more"), _JSON)
 
     def _find(self, request: Request) -> Callable[[Request, Reply], None]:
         known = self._paths.get(request.path)
@@ -59,7 +61,7 @@ class App:
         method, answer = known
         if request.method != method and (request.method, method) != ("HEAD", "GET"):
             raise Bad(f"{request.path} takes {method}, not {request.method[:20]}", status=405, allow=method)
-        kind = request.headers.get(b"content-type", b"application/json").partition(b";")[0].strip().lower()
+        kind = request.header(b"content-type", b"application/json").partition(b";")[0].strip().lower()
         if method == "POST" and kind != b"application/json":
             raise Bad("the body has to be application/json", status=415)
         return answer
@@ -86,22 +88,22 @@ class App:
             "parent": None,
             "max_model_len": self._max_len,
         }
-        reply.send(200, msgspec.json.encode({"object": "list", "data": [model]}))
+        reply.send(200, msgspec.json.encode({"object": "list", "data": [model]}), _JSON)
 
     def _tokenize(self, request: Request, reply: Reply) -> None:
         wanted = api.read(request.body, api.Tokenize)
         self._check_model(wanted.model)
-        reply.send(200, api.tokenize(wanted, self._max_len))
+        reply.send(200, api.tokenize(wanted, self._max_len), _JSON)
 
     def _detokenize(self, request: Request, reply: Reply) -> None:
         wanted = api.read(request.body, api.Detokenize)
         self._check_model(wanted.model)
-        reply.send(200, api.detokenize(wanted))
+        reply.send(200, api.detokenize(wanted), _JSON)
 
     def _health(self, request: Request, reply: Reply) -> None:
         if self._service.broken:
             raise Bad(f"the engine is broken: {self._service.broken}", status=503)
-        reply.send(200, b"")
+        reply.send(200, b"", _JSON)
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -111,7 +113,7 @@ class App:
 
     def _generate(self, request: Request, wanted: Completion | Chat, prompt: list[int], reply: Reply) -> None:
         question = api.question(wanted, prompt, self._max_len)
-        given = request.headers.get(b"x-request-id", b"")
+        given = request.header(b"x-request-id")
         name = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
         form = Form(wanted, prompt, self._model, name, int(time.time()))
         pieces: list[Piece] = []
@@ -125,7 +127,7 @@ class App:
         def gather(piece: Piece) -> None:
             pieces.append(piece)
             if piece.finish_reason is not None:
-                reply.send(200, form.whole(pieces))
+                reply.send(200, form.whole(pieces), _JSON)
 
         def broke(why: str) -> None:
             reply.abort()
@@ -137,4 +139,4 @@ class App:
             raise Bad(str(error), param="max_tokens") from None
         reply.gone = lambda: self._service.forget(work)
         if wanted.stream:
-            reply.open_stream()
+            reply.open(200, _EVENTS)

@@ -17,12 +17,12 @@ from gms.client import GmsClient, NotInTime
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
-from reference_engine.http import HttpServer, Limits
 from reference_engine.kv import Blocks, block_bytes
 from reference_engine.model import Model
 from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
+from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
 from sidecar.sockets import ServerSocket
 
