@@ -6,8 +6,9 @@ which is not to be seen. Token ids are never held back. Pure.
 
 from dataclasses import dataclass, field
 
-from reference_engine import tokenizer
-from reference_engine.sampling import Sampling
+from reference_engine import grammar, tokenizer
+from reference_engine.grammar import Grammar
+from reference_engine.sampling import Chosen, Sampling
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Question:
     min_tokens: int = 0
     show_special: bool = False
     """Special tokens are shown by their names."""
+    grammar: Grammar | None = None
+    """What the answer has to look like."""
+    logprobs: int | None = None
+    """For each token its log probability, and those of so many of the likeliest."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Piece:
     """`stop` or `length`."""
     stop_reason: str | int | None = None
     """The stop string or token that ended it; None for the model's own end."""
+    logprobs: tuple[Chosen, ...] = ()
 
 
 class Answer:
@@ -52,6 +60,12 @@ class Answer:
         self._told = 0
         """How much of it the client has."""
         self.count = 0
+        self._grammar = question.grammar
+
+    @property
+    def only(self) -> frozenset[int] | None:
+        """What may come next; None for anything."""
+        return None if self._grammar is None else grammar.allowed(self._grammar)
 
     @property
     def banned(self) -> frozenset[int]:
@@ -61,6 +75,8 @@ class Answer:
     def push(self, token: int) -> Piece:
         """The next token. Behind one that finishes there is none."""
         self.count += 1
+        if self._grammar is not None and token != tokenizer.END:
+            self._grammar = grammar.after(self._grammar, token)
         if token in self._ends:
             return Piece(self._tell(len(self._tail)), (token,), "stop", None if token == tokenizer.END else token)
         self._tail += self._text(token)

@@ -93,7 +93,7 @@ class ReferenceEngine:
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
         scheduler = Scheduler(blocks, max_batch=chosen.max_batch, period_s=period_s)
         service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
-        app = App(service, chosen.model, shape.max_len, self._log)
+        app = App(service, chosen.model, shape.max_len, self._log, chosen.adapters)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
         service.on_broken = server.close
         time.sleep(chosen.init_delay_s)
