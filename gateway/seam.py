@@ -174,8 +174,9 @@ class Stops:
         return self._tell(len(self._text))
 
     def _tell(self, end: int) -> str:
+        end = max(end, self._told)
         text = self._text[self._told : end]
-        self._told = max(self._told, end)
+        self._told = end
         return text
 
     def _found(self, new: int) -> tuple[str, int] | None:

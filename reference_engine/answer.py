@@ -79,8 +79,9 @@ class Answer:
             self._grammar = grammar.after(self._grammar, token)
         if token in self._ends:
             return Piece(self._tell(len(self._tail)), (token,), "stop", None if token == tokenizer.END else token)
-        self._tail += self._text(token)
-        stopped = self._stopped()
+        new = self._text(token)
+        self._tail += new
+        stopped = self._stopped(len(new))
         if stopped is not None:
             string, end = stopped
             return Piece(self._tell(end), (token,), "stop", string)
@@ -102,11 +103,16 @@ class Answer:
         self._told = end
         return text
 
-    def _stopped(self) -> tuple[str, int] | None:
-        """The stop string that was complete first, and where the answer ends."""
-        if self.count <= self._question.min_tokens:
+    def _stopped(self, new: int) -> tuple[str, int] | None:
+        """The stop string that is complete first in so many new characters, and where the answer ends."""
+        if self.count <= self._question.min_tokens or not new:
             return None
-        ends = [(at + len(string), string) for string in self._question.stop if (at := self._tail.find(string)) >= 0]
+        old = len(self._tail) - new
+        ends = [
+            (at + len(string), string)
+            for string in self._question.stop
+            if (at := self._tail.find(string, max(0, old - len(string) + 1))) >= 0
+        ]
         if not ends:
             return None
         end, string = min(ends, key=lambda found: found[0])
