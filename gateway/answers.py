@@ -192,16 +192,13 @@ class Account:
     def take(self, data: bytes) -> Chunk:
         """One event of the answer. Raises Malformed or BrokenOff, and then has taken nothing of it."""
         chunk = read(data, self._decode, self._wanted)
-        self._count(chunk)
-        return chunk
-
-    def _count(self, chunk: Chunk) -> None:
         if not self.id:
             self.id, self.object, self.created, self.model = chunk.id, chunk.object, chunk.created, chunk.model
         if not chunk.choices and bytes(chunk.usage) != b"null":
             self.usage = True
         for said in chunk.choices:
-            choice = self.choice(said.index)
+            index = said.index
+            choice = self.choices[index] if index < len(self.choices) else self.choice(index)
             ids = said.token_ids
             if ids:
                 try:
@@ -210,15 +207,22 @@ class Account:
                     raise Malformed(f"there can't be a token {max(ids)}") from None
             if said.text:
                 choice.text += said.text.encode()
-            if said.delta is not None:
+            elif said.delta is not None:
                 _count_delta(choice, said.delta, bool(ids))
-            prompt = said.prompt_token_ids or chunk.prompt_token_ids
-            if prompt is not None and choice.prompt is None:
-                choice.prompt = tokens(prompt)
-            if isinstance(said, _ChoiceWithLogprobs) and said.logprobs is not None and said.logprobs.tokens:
-                choice.offset = (said.logprobs.text_offset or [0])[-1] + len(said.logprobs.tokens[-1])
-            if said.finish_reason is not None and choice.finish is None:
-                choice.finish = said.finish_reason
+            if said.finish_reason is not None:
+                choice.finish = choice.finish or said.finish_reason
+            if choice.prompt is None:
+                prompt = said.prompt_token_ids or chunk.prompt_token_ids
+                choice.prompt = None if prompt is None else tokens(prompt)
+            if self._decode is decode_with_logprobs:
+                _count_characters(choice, said)
+        return chunk
+
+
+def _count_characters(choice: Choice, said: ChunkChoice) -> None:
+    assert isinstance(said, _ChoiceWithLogprobs)
+    if said.logprobs is not None and said.logprobs.tokens:
+        choice.offset = (said.logprobs.text_offset or [0])[-1] + len(said.logprobs.tokens[-1])
 
 
 def _count_delta(choice: Choice, delta: Delta, has_ids: bool) -> None:

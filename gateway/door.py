@@ -36,6 +36,8 @@ DRAIN_MARGIN_S = 0.25
 
 
 class Phase(enum.Enum):
+    __hash__ = object.__hash__  # an Enum's own is made of Python, and asked for very often
+
     OPEN = "open"
     DRAINING = "draining"
     """A switchover is under way."""
@@ -255,7 +257,7 @@ class Door:
             if self._trial == event.request:
                 self._trial = None
 
-    def _free(self, event: e.Free) -> None:
+    def _free(self, event: e.Free | e.Over) -> None:
         """It gives its lease back."""
         self._doubts.pop(event.request, None)
         if self.grant is not None:
@@ -266,11 +268,12 @@ class Door:
             self._trial = None
 
     def _over(self, event: e.Over) -> None:
+        self._free(event)
         if self._people.pop(event.request, None) is None:
             return
-        if event.request in self._again:
+        if self._again and event.request in self._again:
             self._again.remove(event.request)
-        elif event.request in self._fresh:
+        elif self._fresh and event.request in self._fresh:
             self._gone.add(event.request)
 
     def _doubt(self, event: e.Doubt) -> None:
@@ -306,12 +309,14 @@ class Door:
         if self._serves and not serves:
             self.last_served = self._now
         self._serves = serves
-        self._judge()
+        if self._doubts:
+            self._judge()
         if grant is not None and grant.phase is Phase.DRAINING and grant.leases and self._reached(grant.sever_at):
             self._sever(grant)
-        self._give_up()
-        if grant is not None and grant.phase is Phase.OPEN:
-            self._admit(grant)
+        if self._again or self._fresh:
+            self._give_up()
+            if grant is not None and grant.phase is Phase.OPEN:
+                self._admit(grant)
 
     def _reached(self, at: float) -> bool:
         if self._now >= at:
@@ -321,8 +326,6 @@ class Door:
 
     def _judge(self) -> None:
         """Those who ask whether their engine still holds."""
-        if not self._doubts:
-            return
         seen, grant = self.lock, self.grant
         knows = not self.away and seen.state not in ("RECOVERING", "FENCING")
         for request, (token, since) in list(self._doubts.items()):

@@ -62,6 +62,16 @@ class Headed(Event, frozen=True):
     """Of the body, if that was said."""
 
 
+class Answered(Event, frozen=True):
+    """A whole answer in one: what `Headed`, `Came` and `Finished` say together."""
+
+    request: int
+    leg: int
+    status: int
+    headers: Headers
+    body: bytes
+
+
 class Came(Event, frozen=True):
     """Some of an answer's body."""
 

@@ -8,7 +8,6 @@ anything: whoever wrote it was wrong, and its client has to know that its answer
 """
 
 import math
-from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
@@ -50,7 +49,10 @@ class Machine:
         self._out = []
         kind = type(event)
         if kind is e.Came:  # nearly all events are of this kind
-            self._pass(self._ask(event.request, event, now), now)
+            effects = self._ask(event.request, event, now)
+            if len(effects) == 1 and type(effects[0]) is e.Send:
+                return effects
+            self._pass(effects, now)
         elif isinstance(event, e.Arrived):
             request = self.requests[event.request] = Request(event.request, event.kind, self.bounds)
             self._look_at = min(self._look_at, now + LOOK_S)
@@ -77,9 +79,8 @@ class Machine:
 
     def _pass(self, effects: Iterable[e.Effect], now: float) -> None:
         """To whom each is said."""
-        queue: deque[Any] = deque(effects)
-        while queue:
-            effect = queue.popleft()
+        queue: list[Any] = list(effects)
+        for effect in queue:  # it grows meanwhile
             kind = type(effect)
             if kind in _TO_DOOR:
                 queue += self._tell_door(effect, now)
@@ -87,7 +88,7 @@ class Machine:
                 queue += self._ask(effect.request, effect, now)
             else:
                 self._out.append(effect)
-                if isinstance(effect, e.Over):
+                if kind is e.Over:
                     self._forget(effect)
                     queue += self._tell_door(effect, now)
 
@@ -122,7 +123,7 @@ class Machine:
         number = request.number
         drops = [e.Drop(number, leg, False) for leg in request.legs]
         over = e.Over(number, e.Outcome.ENDED, "broken_rule", 0, wrong)
-        return [e.Note("broken_rule", detail, True), *drops, e.Cut(number), e.Free(number), over]
+        return [e.Note("broken_rule", detail, True), *drops, e.Cut(number), over]
 
     def _forget(self, over: e.Over) -> None:
         request = self.requests.pop(over.request)

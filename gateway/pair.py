@@ -273,7 +273,9 @@ class _Own:
         elif isinstance(event, e.Came):
             self._body.append(event.data)
         else:
-            whole = isinstance(event, e.Finished) and self._status == 200
+            if isinstance(event, e.Answered):
+                self._status, self._body = event.status, [event.body]
+            whole = isinstance(event, e.Finished | e.Answered) and self._status == 200
             if not self.answer.done():
                 self.answer.set_result(b"".join(self._body) if whole else None)
             return True

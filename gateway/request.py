@@ -29,6 +29,8 @@ from gateway.seam import Torn
 
 
 class Phase(enum.Enum):
+    __hash__ = object.__hash__  # an Enum's own is made of Python, and asked for very often
+
     WAITING = "waiting"
     """No engine has it; it stands in the door's queue."""
     ASKED = "asked"
@@ -248,6 +250,12 @@ class Request:
             leg.passes = not known
         elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
             leg.passes = True
+
+    def _answered(self, event: e.Answered, now: float) -> None:
+        self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
+        self._came(e.Came(event.request, event.leg, event.body), now)
+        if self.phase is not Phase.OVER:
+            self._finished(e.Finished(event.request, event.leg), now)
 
     def _came(self, event: e.Came, now: float) -> None:
         leg = self.legs.get(event.leg)
@@ -601,7 +609,7 @@ class Request:
         if self.ways:
             how = self.ways[-1].value
         tokens = self.account.tokens if self.account is not None else 0
-        self._out += [e.Free(self.number), e.Over(self.number, outcome, how, tokens, why)]
+        self._out.append(e.Over(self.number, outcome, how, tokens, why))
         self.token = 0
         self._move(Phase.OVER)
 
@@ -613,6 +621,7 @@ class Request:
 _HANDLERS: dict[type, Callable[..., None]] = {
     e.Admit: Request._admitted,
     e.Headed: Request._headed,
+    e.Answered: Request._answered,
     e.Came: Request._came,
     e.Finished: Request._finished,
     e.Broke: Request._broke,

@@ -35,6 +35,8 @@ class Reader:
         """Bytes, and the events that are whole in them. Raises TooLarge."""
         if self._rest:
             data = self._rest + data
+        elif data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
+            return data, [(len(data), data[6:-2])]  # nearly always it is one whole event
         if b"\r" in data:
             found, end = _any_lines(data, self._scanned)
         elif self._scanned and data.find(b"\n\n", self._scanned) < 0:

@@ -151,8 +151,8 @@ class _Exchange:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_body", "_closed", "_complete", "_ending", "_exchange", "_framed", "_headers", "_length", "_parser", "_reused",
-        "_said", "_status", "_transport", "_ups", "token",
+        "_body", "_closed", "_complete", "_ending", "_exchange", "_framed", "_headers", "_keeps", "_length", "_parser",
+        "_reused", "_said", "_status", "_transport", "_ups", "token",
     )  # fmt: skip
 
     def __init__(self, upstreams: Upstreams, token: int) -> None:
@@ -174,7 +174,7 @@ class _Connection(asyncio.Protocol):
         self._status = 0
         self._said = False
         """A byte of the answer has come."""
-        self._complete = False
+        self._complete = self._keeps = False
         self._ending = False
         """Only the end of an answer is to come, and nobody waits for it."""
 
@@ -245,8 +245,12 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             wrong = str(error) or type(error).__name__
-        if self._exchange is not None:
-            self._tell(self._exchange, headed)
+        exchange = self._exchange
+        if exchange is not None and not headed and self._complete and not wrong:
+            self._finish(whole=True)
+            return
+        if exchange is not None:
+            self._tell(exchange, headed)
         if wrong:
             self._give_up(f"its HTTP can't be read: {wrong}", malformed=True)
         elif self._complete:
@@ -255,25 +259,37 @@ class _Connection(asyncio.Protocol):
     def _tell(self, exchange: _Exchange, headed: bool) -> None:
         ask = exchange.ask
         if self._status and not headed:
-            headers = [header for header in self._headers if header[0] not in _HOP]
-            self._ups.tell(e.Headed(ask.request, ask.leg, self._status, headers, self._length))
+            self._ups.tell(e.Headed(ask.request, ask.leg, self._status, self._for_others(), self._length))
         if self._body:
-            body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-            self._body.clear()
+            body = self._taken()
             if exchange.wanted:
                 self._ups.tell(e.Came(ask.request, ask.leg, body))
 
-    def _finish(self) -> None:
-        """The answer is whole; the connection can be used for another."""
+    def _for_others(self) -> e.Headers:
+        return [header for header in self._headers if header[0] not in _HOP]
+
+    def _taken(self) -> bytes:
+        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
+        self._body.clear()
+        return body
+
+    def _finish(self, *, whole: bool = False) -> None:
+        """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
         exchange, self._exchange = self._exchange, None
-        if self._parser.should_keep_alive() and not self._closed:
+        status, headers, body = self._status, self._for_others() if whole else (), self._taken()
+        if self._keeps and not self._closed:
             self._clear()
             self._ups.keep(self)
         else:
             self.close()
-        if exchange is not None and exchange.wanted:
-            self._ups.finished(exchange)
-            self._ups.tell(e.Finished(exchange.ask.request, exchange.ask.leg))
+        if exchange is None or not exchange.wanted:
+            return
+        self._ups.finished(exchange)
+        ask = exchange.ask
+        if whole:
+            self._ups.tell(e.Answered(ask.request, ask.leg, status, headers, body))
+        else:
+            self._ups.tell(e.Finished(ask.request, ask.leg))
 
     def _give_up(self, why: str, *, malformed: bool = False) -> None:
         exchange, self._exchange = self._exchange, None
@@ -323,6 +339,7 @@ class _Connection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         if self._status:
             self._complete = True
+            self._keeps = self._parser.should_keep_alive()  # it can't say any more when this returns
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, url: str, connection: _Connection) -> None:

@@ -1,5 +1,5 @@
-"""Every kind of answer, broken between any two of its events and in the middle of each: what its client has in the end is
-what it has when nothing happens.
+"""Every kind of answer, broken between any two of its events and in the middle of each: what its client has in the end
+is what it has when nothing happens.
 """
 
 import json
@@ -142,7 +142,7 @@ def test_two_breaks_within_one_answer_are_not_either(name: str) -> None:
     like, pieces = undisturbed(path, body)
     step = max(1, len(pieces) // 6)
     for first in range(0, len(pieces), step):
-        for second in range(0, 5):
+        for second in range(5):
             _, client = broken(path, body, (first, 7), (second, None))
             check(client, like)
 
@@ -193,7 +193,7 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
     wide = 0
     for prompt in ("The old lighthouse", "b", "sea"):
         body = PROMPT | {"prompt": prompt, "max_tokens": 40, "return_token_ids": True}
-        like, pieces = undisturbed(COMPLETION, body)
+        like, _ = undisturbed(COMPLETION, body)
         texts = [event["choices"][0]["text"] for event in like.events[:-1]]
         for place, text in enumerate(texts):
             if not text:

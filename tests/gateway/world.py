@@ -86,7 +86,9 @@ class World:
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
-    def arrive(self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5, raw: bytes = b"") -> SimClient:
+    def arrive(
+        self, path: str, body: Any = None, *, method: str = "POST", seed: int = 5, raw: bytes = b""
+    ) -> SimClient:
         number = len(self.clients) + 1
         data = raw if raw else b"" if body is None else json.dumps(body).encode()
         name = f"r{number}"
