@@ -10,14 +10,9 @@ vllm := .venv-vllm/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-<<<<<<< HEAD
-typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway tools/vmm_refcount tests/sidecar tests/sim \
-	tests/gms tests/engine tests/reference_engine tests/gateway tests/gpu tests/vllm tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
-=======
-typed := $(wildcard sidecar lockserver gms engine_shim reference_engine k8s tools/vmm_refcount tools/local_pod \
-	tests/k8s tests/local_pod tests/sidecar tests/sim \
+typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
+	tests/k8s tests/local_pod tests/sidecar tests/sim tests/gateway \
 	tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
->>>>>>> main
 
 SEEDS ?= 20000
 

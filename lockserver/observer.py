@@ -21,11 +21,6 @@ from lockserver.rundir import SOCKET
 from sidecar import observer as looking
 from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent, Whom
 
-<<<<<<< HEAD
-__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Refused", "ServerSilent", "Status", "watch_forever"]
-
-Status = m.Status
-=======
 __all__ = [
     "TIMEOUT_S",
     "Busy",
@@ -35,9 +30,11 @@ __all__ = [
     "ObserverError",
     "Refused",
     "ServerSilent",
+    "Status",
     "watch_forever",
 ]
->>>>>>> main
+
+Status = m.Status
 
 
 class Observer(looking.Observer):
