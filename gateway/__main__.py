@@ -6,6 +6,7 @@ It is small and is restarted in place when it dies: its connections end with it,
 """
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -16,8 +17,8 @@ from typing import NoReturn
 from gateway.events import Bounds
 from gateway.keys import BadKeys, Keys
 from sidecar import process_setup
-from sidecar.logs import Log
-from sidecar.settings import BadValue, Parser, count, host_port, seconds, size_bytes
+from sidecar.logs import FORMATS, Log
+from sidecar.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
 
 EXAMPLES = """\
 examples:
@@ -61,7 +62,7 @@ def parser() -> Parser:
         help="interrupted answers whose contexts are read again at a time",
     )  # fmt: skip
     it.setting(
-        "--drain-timeout-s", parse=_seconds_or_zero, metavar="S",
+        "--drain-timeout-s", parse=seconds_or_zero, metavar="S",
         help="the most that answers may take to finish in a switchover, where that allows more; 0: the successor "
         "goes on with all of them at once",
     )  # fmt: skip
@@ -81,13 +82,14 @@ def parser() -> Parser:
     it.setting("--request-s", default="60", parse=seconds, metavar="S", help="how long a request may take to come in")
     it.setting("--api-keys", parse=Path, metavar="FILE", help="one a line; only who has one is let in. SIGHUP: again")
     it.setting(
-        "--shutdown-delay-s", default="5", parse=_seconds_or_zero, metavar="S",
+        "--shutdown-delay-s", default="5", parse=seconds_or_zero, metavar="S",
         help="after SIGTERM: how long /ready says no while requests are still taken",
     )  # fmt: skip
     it.setting(
-        "--shutdown-drain-s", default="30", parse=_seconds_or_zero, metavar="S",
+        "--shutdown-drain-s", default="30", parse=seconds_or_zero, metavar="S",
         help="and how long whoever is there may finish after that",
     )  # fmt: skip
+    it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     it.switch("--no-access-log", help="no line for each request")
     return it
 
@@ -95,8 +97,6 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     it = parser()
     options = it.parse_args(argv)
-    import os
-
     run_dirs = options.run_dir or [Path(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
     if not run_dirs:
         it.error("--run-dir is needed: the run directory of a pair's lock")
@@ -132,7 +132,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         idle_s=options.idle_s,
     )
     settings = Settings(tuple(run_dirs), bounds, limits, keys, not options.no_access_log)
-    log = Log("gateway")
+    log = Log("gateway", json=options.log_format == "json")
     try:
         listener = _listener(*options.listen)
     except OSError as error:
@@ -182,16 +182,6 @@ def _reload(keys: Keys | None, log: Log) -> None:
         log.info("api_keys", count=keys.reload())
     except BadKeys as error:
         log.alarm("api_keys", why=f"{error}; those from before stay")
-
-
-def _seconds_or_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise BadValue(f"{text!r} is no time in seconds; allowed: 0 or more, such as 0.5")
-    return value
 
 
 if __name__ == "__main__":

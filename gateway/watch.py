@@ -50,9 +50,5 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
 
 
 def _plan(status: Status) -> e.Plan | None:
-    plan = getattr(status, "plan", None)
-    if plan is not None:
-        return e.Plan(plan.old_token, plan.drain_timeout_s, plan.step == "exiting")
-    if status.switchover is None or status.holder is None:
-        return None
-    return e.Plan(status.holder.token, float("inf"))
+    plan = status.plan
+    return None if plan is None else e.Plan(plan.old_token, plan.drain_timeout_s, plan.step == "exiting")
