@@ -88,6 +88,8 @@ class Config(msgspec.Struct, frozen=True):
     grant_unproven: bool = False
     """After the window a free life lock is enough, though nothing proves the end of every process."""
     reads_memory: bool = False
+    memory_why: str = ""
+    """Why nobody does."""
     keepers: int = 4
     """How many waiters keep copies of the holder's pidfds."""
     history_size: int = 1000

@@ -26,7 +26,7 @@ class Incarnations:
         self.pending_unlinks: dict[str, int] = {}
         """Life files of those proven gone that the directory may still have -> the write that says so (0: none yet)."""
         self.rejected: dict[str, None] = {}
-        """Whose main process claimed a lock that it doesn't hold: it ends, and its children may not come in after it."""
+        """Whose main process claimed a lock that it doesn't hold: it ends, and its children may not follow it."""
         self.regrouped: set[str] = set()
         """Whose members have changed since their main processes were given copies of the pidfds."""
         self._by_process: dict[int, tuple[Incarnation, Member]] = {}

@@ -10,9 +10,9 @@ stand in `lock.py`.
 The rules, and where they stand:
 
  1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it (`proof.py`):
-    every member's pidfd is readable and the life lock is free. An end-of-file alone proves nothing; the same process may
-    come back while it isn't proven dead.
- 2. Nobody joins an incarnation that is condemned (`callers.py`): the set whose end is awaited can't grow behind our
+    every member's pidfd is readable and the life lock is free. An end-of-file alone proves nothing; the same process
+    may come back while it isn't proven dead.
+ 2. Nobody joins an incarnation that is condemned (`admission.py`): the set whose end is awaited can't grow behind our
     back.
  3. Where memory can be read, what the next one needs must be free (`free_memory.py`, `queue.py`).
  4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost

@@ -22,17 +22,17 @@ class NoReader(Exception):
     """The reader that was asked for can't be had."""
 
 
-def reader(kind: str, host_devices: Path) -> Reader | None:
-    """`auto` is nvml where it works, else none."""
+def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
+    """`auto` is nvml where it works, else none. And why there is none."""
     if kind == "host":
-        return lambda: host_usage.read_devices(host_devices)
+        return lambda: host_usage.read_devices(host_devices), ""
     if kind == "none":
-        return None
+        return None, "nobody reads it (--memory none)"
     try:
-        return _nvml()
-    except NoReader:
+        return _nvml(), ""
+    except NoReader as error:
         if kind == "auto":
-            return None
+            return None, f"nobody reads it (--memory auto): {error}"
         raise
 
 

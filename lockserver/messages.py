@@ -1,8 +1,8 @@
 """What is said over `lock.sock`: every message, and the public status of the lock.
 
 Three kinds of caller introduce themselves first: an engine's main process (`Register`), another process of its
-incarnation (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for when a message is allowed stand in
-`machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
+incarnation (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for when a message is allowed stand
+in `machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
 
 Versions. Programs of two versions meet during every upgrade. Each side speaks its own version and the one before it. A
 hello says the oldest (`protocol`) and the newest (`newest`) that its sender speaks; the server takes the newest that
@@ -362,6 +362,8 @@ class Status(Message, frozen=True):
     """What `switchover` says in words."""
     waiters_total: int = 0
     """All of them; `waiters` has the first."""
+    memory_why: str = ""
+    """Why memory can't be verified: what engines need is not checked then. Empty where it can."""
 
 
 class History(Message, frozen=True):

@@ -53,8 +53,8 @@ def holder_gone(
     policy: Policy,
     life_lock_is_enough: bool = False,
 ) -> Verdict:
-    """`over`: the time is over in which a holder that a new server has found may come back. `memory_is_free`: as much as
-    the next one needs. `life_lock_is_enough`: for a permit, which asks for less.
+    """`over`: the time is over in which a holder that a new server has found may come back. `memory_is_free`: as much
+    as the next one needs. `life_lock_is_enough`: for a permit, which asks for less.
     """
     if holder.gone:
         return Verdict(True, "every process has ended, and nobody holds the life lock")

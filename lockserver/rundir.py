@@ -44,9 +44,9 @@ def absolute(run_dir: Path | str) -> Path:
     return Path(os.path.abspath(run_dir))
 
 
-def life_files(run_dir: Path) -> list[str]:
-    """The names of all life files; whatever else somebody has put there isn't one. Raises OSError."""
-    return sorted(name for name in os.listdir(run_dir / LIFE) if _LIFE_FILE.fullmatch(name))
+def life_file_names(directory: Path) -> list[str]:
+    """Of all life files; whatever else somebody has put there isn't one. Raises OSError."""
+    return sorted(name for name in os.listdir(directory) if _LIFE_FILE.fullmatch(name))
 
 
 def connect(run_dir: Path) -> socket.socket:

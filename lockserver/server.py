@@ -21,7 +21,7 @@ from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
-from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_files
+from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names
 from sidecar import exclusive_names, host_usage, peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
@@ -36,6 +36,8 @@ from sidecar.sockets import ServerSocket
 _INTRODUCTIONS = (m.Register, m.Join)
 _WITH_PIDFDS = (m.Adopt, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
+ENDING_S = 1.0
+"""So long a server that was killed may take to end."""
 _MOST_STRANGERS = 1000
 """Of which the machine is told; there are more again once these are gone."""
 
@@ -58,6 +60,8 @@ class Options:
     pidfds: str = "auto"
     """`auto`: as the kernel can. `peer`, `sent`, `none`: as an older one would."""
     host_devices: Path | None = None
+    memory_why: str = ""
+    """Why there is no reader."""
 
 
 class Server(Shell):
@@ -85,7 +89,7 @@ class Server(Shell):
             make_private_directory(options.run_dir)
             make_private_directory(options.run_dir / LIFE)
             self._socket = ServerSocket(options.run_dir, SOCKET)
-            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire()
+            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
             self._holder.reserve()
         except OSError as error:
             raise CannotStart(_why_not(options.run_dir, error)) from None
@@ -107,6 +111,7 @@ class Server(Shell):
                 presume_dead=options.presume_dead,
                 grant_unproven=options.grant_unproven,
                 reads_memory=reader is not None,
+                memory_why=options.memory_why,
             )
         )
         try:
@@ -142,6 +147,8 @@ class Server(Shell):
             evidence=self.machine.config.evidence,
             memory=self.machine.config.reads_memory,
         )
+        if self.options.memory_why:
+            self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
         try:
             self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
         except CannotWatch as error:
@@ -206,7 +213,7 @@ class Server(Shell):
         """Makes their directory anew where somebody has removed it: engines that start need it."""
         directory = self.options.run_dir / LIFE
         try:
-            return life_files(self.options.run_dir)
+            return life_file_names(directory)
         except FileNotFoundError:
             self._make_life_directory()
         except OSError as error:

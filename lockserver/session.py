@@ -119,6 +119,10 @@ class Session:
             directory.close()  # type: ignore[union-attr]
         self.loop.close()
 
+    def life_descriptors(self) -> list[int]:
+        """What a forked child keeps open that is to count as this process's as long as it lives."""
+        return [lock.fd for lock in (*self._old_lives, *([self._life] if self._life else []))] + self._names
+
     @property
     def _must_be_seen(self) -> bool:
         """It may have something on a device, for as long as it lives."""

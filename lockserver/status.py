@@ -29,6 +29,7 @@ def status_of(config: Config, context: Context, succession: Succession) -> m.Sta
         waiters_total=len(succession.queue.waiters),
         fencing=_fencing(context, succession),
         memory="verified" if _verified(config, context, succession.active) else "unverified",
+        memory_why=config.memory_why,
         evidence=config.evidence,
         permits={INIT: _permit(succession)},
         switchover=f"{plan.step.value}: {plan.old.engine_id} -> {plan.to.engine_id}" if plan is not None else None,

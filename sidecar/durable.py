@@ -14,6 +14,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -158,8 +159,15 @@ class DirectoryLock:
         self.path = directory / name
         self._fd = -1
 
-    def acquire(self) -> Self:
-        """Raises AlreadyLocked, which knows the pid that the other one wrote."""
+    def acquire(self, patience_s: float = 0.0) -> Self:
+        """Raises AlreadyLocked, which knows the pid that the other one wrote. `patience_s`: one that was killed needs a
+        moment to end.
+        """
+        end = time.monotonic() + patience_s
+        while patience_s and time.monotonic() < end:
+            with contextlib.suppress(AlreadyLocked):
+                return self.acquire()
+            time.sleep(0.01)
         while self._fd < 0:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
