@@ -22,7 +22,7 @@ from types import TracebackType
 
 from gms import client_events as c
 from gms.client_shell import ClientShell, Granted, open_memory
-from gms.errors import Asleep, GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
+from gms.errors import Asleep, GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
 from gms.layout import Layout, Tensor
 from gms.mapping import Addresses
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
@@ -40,6 +40,8 @@ __all__ = [  # all that other packages need of GMS
     "Layout",
     "Lost",
     "Memory",
+    "NoCommonProtocol",
+    "NoPlace",
     "NoRoom",
     "NotInTime",
     "OutOfMemory",

@@ -165,6 +165,7 @@ class ServerIs(msgspec.Struct, frozen=True):
 
 class Unwelcome(msgspec.Struct, frozen=True):
     why: str
+    about: Literal["", "protocol", "place"] = ""
 
 
 Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs | Unwelcome

@@ -19,7 +19,7 @@ or a `Create` that waits, and whatever is answered before `Withdrawn` means noth
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -215,7 +215,7 @@ class ClientMachine:
     def _on_disconnected(self, event: Disconnected) -> None:
         self._reconnect.ended(self._now)
         if event.why and not self._turned_away:
-            self._turn_away(event.why)
+            self._turn_away(event.why, "protocol")
         if self._turned_away:
             self._reconnect.later(self._now, TURNED_AWAY_S)
         self.link, self._connecting, self._session = Link.AWAY, False, False
@@ -224,10 +224,10 @@ class ClientMachine:
             self._lose(event.why or "the server is gone, and with it what was not committed")
         self._awaiting = Awaiting.NONE
 
-    def _turn_away(self, why: str) -> None:
+    def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
         """This server won't have us, or speaks what can't be understood."""
         self._turned_away = True
-        self._out.append(Unwelcome(why))
+        self._out.append(Unwelcome(why, about))
 
     def _lose(self, why: str) -> None:
         """A writer's work."""
@@ -287,7 +287,7 @@ class ClientMachine:
 
     def _problem(self, message: m.Problem) -> None:
         """The connection ends after this."""
-        self._turn_away(message.why)
+        self._turn_away(message.why, message.about)
         if self._awaiting is Awaiting.RETURN and not message.about:
             self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
         asked = self._want is not None or self._make is not None or self._publish is not None

@@ -25,7 +25,7 @@ from gms import client_events as c
 from gms import messages as m
 from gms.background import Background
 from gms.client_machine import ClientMachine, Kept
-from gms.errors import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
+from gms.errors import GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
 from gms.layout import structure_hash
 from gms.layout_slabs import LayoutSlabs, SlabStore
 from gms.memory import Memory
@@ -90,6 +90,7 @@ class ClientShell:
         """Of the layout that there was last."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
+        self._problem: type[Refused] = Refused
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_problem = on_problem
@@ -141,7 +142,7 @@ class ClientShell:
         if not self._loop.wait(lambda: bool(self.incarnation or self.problem) or self.closed, timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
         if self.problem and not self.incarnation:
-            raise Refused(self.problem)
+            raise self._problem(self.problem)
 
     def close(self) -> None:
         """Gives everything up. A forked child only closes what it has: the rest is its parent's."""
@@ -337,6 +338,7 @@ class ClientShell:
                 self.generation, self.hash = effect.generation, effect.hash
                 self._call("on_change", partial(self._on_change, effect.generation, effect.hash))
         elif isinstance(effect, c.Unwelcome):
+            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(effect.about, Refused)
             self._is_unwelcome(effect.why)
         else:
             self.incarnation, self.granularity = effect.incarnation, effect.granularity

@@ -26,9 +26,9 @@ from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
 from sidecar.formatting import Tone
-from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent
+from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, ServerSilent
 from sidecar.settings import BadValue, Parser, count, seconds, valued
-from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, say, terminal_paint
+from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, say, terminal_paint
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 """Exit codes; usage errors are 64."""
@@ -273,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(options.run(options))
     except ObserverError as error:
         _complain(error)
-        return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
+        return observer_exit_code(error)
     except OutputLost as error:
         return error.exit_code("gmsctl")
     except KeyboardInterrupt:

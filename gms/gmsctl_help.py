@@ -26,6 +26,8 @@ examples:
 exit codes of all commands (each has more: COMMAND --help):
   2    no server, or it doesn't answer
   64   wrong usage
+  75   the server has no room for one more
+  76   the server is of another version, and no protocol is shared
   77   the server refuses this user
   130  interrupted
 """

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from gms import transfer
-from gms.client import GmsClient, GmsError, NotInTime, Reader, Refused
+from gms.client import GmsClient, GmsError, NoCommonProtocol, NoPlace, NotInTime, Reader, Refused
 from gms.layout import BadLayout
 from gms.memory import DeviceError
 from gms.status_text import printable
 from gms.transfer import CannotTransfer, Checkpoint
 from sidecar.settings import Parser, seconds_or_zero, valued
-from sidecar.terminal import NO_PERMISSION, say
+from sidecar.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
 
 DONE, WRONG, NO_SERVER, NOT_YET = 0, 1, 2, 3
 ENGINE_ID = "gmsctl"
@@ -123,7 +123,7 @@ def clear(options: argparse.Namespace) -> int:
             else:
                 say(f"{device}: {f'layout {generation} is cleared' if generation else 'there was no layout'}")
         codes.append(told.code)
-    return next(code for code in (NO_PERMISSION, NO_SERVER, WRONG, NOT_YET, DONE) if code in codes)
+    return worst(codes)
 
 
 def get(options: argparse.Namespace) -> int:
@@ -141,7 +141,13 @@ def verify(options: argparse.Namespace) -> int:
         with _told() as told, _client(options, device) as client, client.read(options.timeout_s) as reader:
             told.code = _verify(options, reader)
         codes.append(told.code)
-    return next(code for code in (NO_PERMISSION, NO_SERVER, WRONG, NOT_YET, DONE) if code in codes)
+    return worst(codes)
+
+
+def worst(codes: list[int]) -> int:
+    """Of several devices."""
+    order = (NO_PERMISSION, OTHER_VERSION, NO_ROOM, NO_SERVER, WRONG, NOT_YET, DONE)
+    return next(code for code in order if code in codes)
 
 
 def _verify(options: argparse.Namespace, reader: Reader) -> int:
@@ -184,8 +190,8 @@ def _told() -> Iterator[_Told]:
     except _NoServer as error:
         told.code = NO_SERVER
         _complain(str(error))
-    except _NotYou as error:
-        told.code = NO_PERMISSION
+    except _NotWelcome as error:
+        told.code = error.code
         _complain(str(error))
     except NotInTime as error:
         told.code = NOT_YET
@@ -199,8 +205,10 @@ class _NoServer(Exception):
     pass
 
 
-class _NotYou(Exception):
-    pass
+class _NotWelcome(Exception):
+    def __init__(self, error: Refused) -> None:
+        super().__init__(str(error))
+        self.code = {NoPlace: NO_ROOM, NoCommonProtocol: OTHER_VERSION}.get(type(error), NO_PERMISSION)
 
 
 def _one(options: argparse.Namespace) -> str:
@@ -217,7 +225,7 @@ def _client(options: argparse.Namespace, device: str, *, checksums: bool = False
         except NotInTime as error:
             raise _NoServer(str(error)) from None
         except Refused as error:
-            raise _NotYou(str(error)) from None
+            raise _NotWelcome(error) from None
         yield client
 
 

@@ -4,6 +4,8 @@ of their messages (`messages_1.py`).
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +22,7 @@ from sidecar.frames import Channel, Message, close_all
 from tests.gms import messages_1 as m1
 from tests.gms import recorded_1
 from tests.gms.container import SLAB, Container, containers, hello, kill
-from tests.gms.live import House, ask, plain_layout
+from tests.gms.live import ROOT, House, ask, plain_layout
 from tests.gms.live import until as until_so
 from tests.gms.test_client import house as house
 from tests.lockctl.house import until
@@ -241,3 +243,22 @@ def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatc
     until_so(lambda: client.problem, "it is told")
     monkeypatch.setattr(m, "OLDEST", 1)
     assert any("reader (pid" in alarm for alarm in ask(house.run_dir, "host:0", m.AskStatus()).alarms)
+
+
+TOMORROW = """
+import sys
+from gms import messages as m
+m.OLDEST, m.PROTOCOL = 98, 99
+from gms import gmsctl
+sys.exit(gmsctl.main(sys.argv[1:]))
+"""
+
+
+def test_gmsctl_of_another_version_says_so_with_a_code_of_its_own(container: Container) -> None:
+    container.serves()
+    for words in (("status",), ("get", "/dev/null")):
+        arguments = ["--run-dir", str(container.run_dir), *words]
+        done = subprocess.run(
+            [sys.executable, "-c", TOMORROW, *arguments], cwd=ROOT, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 76 and "98 to 99" in done.stderr and "Traceback" not in done.stderr
