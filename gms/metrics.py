@@ -83,7 +83,7 @@ class _Collector:
             ("tensors", "Tensors of the layout", lambda s: s.tensors),
             ("free_bytes", "Bytes of the device that nobody has", lambda s: s.free),
             ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
-            ("pins", "Processes that were asked to drop memory of a layout that is no more", lambda s: len(s.pins)),
+            ("pending_drops", "Drops of a layout that is no more, asked for and not done yet", _pending_drops),
             ("alarms", "Alarms that last", lambda s: len(s.alarms)),
         ):
             family = gauge(name, what)
@@ -109,3 +109,7 @@ class _Collector:
 
 def _generation(status: m.Status) -> int:
     return status.generation
+
+
+def _pending_drops(status: m.Status) -> int:
+    return len(status.pending_drops)

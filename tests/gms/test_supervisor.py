@@ -122,7 +122,7 @@ def test_a_device_outlives_it_and_needs_no_capacity_the_next_time(container: Con
 
 
 REFUSED = {
-    "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "give a --run-dir that this user may write"),
+    "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "where directories can be made"),
     "a new device without a capacity": (("--devices", "host:new"), "--capacity 4GiB"),
     "more than the filesystem has": (("--devices", "host:0", "--capacity", "1000TiB"), "mount -o remount"),
     "a capacity that is no multiple": (("--devices", "host:0", "--capacity", "1000"), "multiple of"),

@@ -3,7 +3,7 @@
 A layout is let go of when nobody here uses it any more: a reader that has it mapped, the thread that sums it up. Until
 then "let go" is only remembered, because whoever reads would crash.
 
-What this file may not do: map (`mapped.py`), or decide what is kept (`client_machine.py`).
+What this file may not do: map (`mapping.py`), or decide what is kept (`client_machine.py`).
 """
 
 import threading
@@ -13,8 +13,8 @@ from gms.memory import DeviceError, Handle, Memory
 from sidecar.frames import close_all
 
 
-class Held:
-    """One layout's slabs."""
+class LayoutSlabs:
+    """Those of one layout."""
 
     def __init__(self, generation: int) -> None:
         self.generation = generation
@@ -34,71 +34,71 @@ class Held:
             self.handles.append(memory.import_(self.descriptors[number], sizes[number]))
 
 
-class Shelf:
+class SlabStore:
     """All layouts of which this process has slabs: as a rule one, and another while one replaces the other."""
 
     def __init__(self, gone: Callable[[int], None]) -> None:
         """`gone` is called, in whatever thread, once nothing of a layout that was let go of is left."""
         self._gone = gone
         self._lock = threading.Lock()
-        self._held: dict[int, Held] = {}
+        self._layouts: dict[int, LayoutSlabs] = {}
         self.memory: Memory | None = None
 
     def keep(self, generation: int, first: int, descriptors: Sequence[int]) -> None:
-        """They belong to the shelf from now on."""
+        """They belong to the store from now on."""
         with self._lock:
-            held = self._held.setdefault(generation, Held(generation))
-            if first == len(held.descriptors):
-                held.descriptors += descriptors
+            slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
+            if first == len(slabs.descriptors):
+                slabs.descriptors += descriptors
             else:
                 close_all(descriptors)
 
     def descriptors(self, generation: int, first: int, count: int) -> list[int]:
-        held = self._held.get(generation)
-        return held.descriptors[first : first + count] if held is not None else []
+        slabs = self._layouts.get(generation)
+        return slabs.descriptors[first : first + count] if slabs is not None else []
 
-    def use(self, generation: int) -> Held:
+    def use(self, generation: int) -> LayoutSlabs:
         """Nothing of it goes until it is put back."""
         with self._lock:
-            held = self._held.setdefault(generation, Held(generation))
-            held.users += 1
-            return held
+            slabs = self._layouts.setdefault(generation, LayoutSlabs(generation))
+            slabs.users += 1
+            return slabs
 
-    def use_too(self, held: Held) -> None:
+    def use_too(self, slabs: LayoutSlabs) -> None:
         """By one more, while somebody does."""
         with self._lock:
-            held.users += 1
+            slabs.users += 1
 
-    def put_back(self, held: Held) -> None:
+    def put_back(self, slabs: LayoutSlabs) -> None:
         with self._lock:
-            held.users -= 1
-            if held.users > 0 or not held.unwanted:
+            slabs.users -= 1
+            if slabs.users > 0 or not slabs.unwanted:
                 return
-            self._drop(held)
-        self._gone(held.generation)
+            self._drop(slabs)
+        self._gone(slabs.generation)
 
     def let_go(self, generation: int) -> bool:
         """False: somebody still uses it, and `gone` is called later."""
         with self._lock:
-            held = self._held.get(generation)
-            if held is None:
+            slabs = self._layouts.get(generation)
+            if slabs is None:
                 return True
-            held.unwanted = True
-            if held.users > 0:
+            slabs.unwanted = True
+            if slabs.users > 0:
                 return False
-            self._drop(held)
+            self._drop(slabs)
             return True
 
     def close(self) -> None:
         with self._lock:
-            for held in list(self._held.values()):
-                self._drop(held)
+            for slabs in list(self._layouts.values()):
+                self._drop(slabs)
 
-    def _drop(self, held: Held) -> None:
-        self._held.pop(held.generation, None)
-        handles, held.handles = held.handles, []
+    def _drop(self, slabs: LayoutSlabs) -> None:
+        self._layouts.pop(slabs.generation, None)
+        handles, slabs.handles = slabs.handles, []
         if self.memory is not None:
             for handle in handles:
                 self.memory.release(handle)
-        close_all(held.descriptors)
-        held.descriptors = []
+        close_all(slabs.descriptors)
+        slabs.descriptors = []

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from gms.mapped import buffer
+from gms.mapping import buffer
 from gms.memory import DeviceError
 
 PIECE_BYTES = 16 << 20
@@ -20,7 +20,7 @@ class CutShort(Exception):
     """The file ends before it should."""
 
 
-class Copies(Protocol):
+class DeviceIO(Protocol):
     def fill(self, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]) -> None:
         """From a file. Says how much was copied each time some was. Raises CutShort and OSError."""
         ...
@@ -32,11 +32,11 @@ class Copies(Protocol):
     def close(self) -> None: ...
 
 
-def copies(device: str) -> Copies:
-    return HostCopies() if device.startswith("host:") else CudaCopies(device)
+def device_io(device: str) -> DeviceIO:
+    return HostIO() if device.startswith("host:") else CudaIO(device)
 
 
-class HostCopies:
+class HostIO:
     def fill(self, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]) -> None:
         _read(buffer(address, size), descriptor, position, copied)
 
@@ -48,7 +48,7 @@ class HostCopies:
         pass
 
 
-class CudaCopies:
+class CudaIO:
     """The primary context of the GPU, which torch uses too, is current only during a copy."""
 
     def __init__(self, device: str) -> None:

@@ -1,6 +1,6 @@
 """One device's server as a process: what the supervisor starts. People start `gms`.
 
-    python -m gms.child DEVICE SETTINGS
+    python -m gms.device_process DEVICE SETTINGS
 
 It dies with its supervisor, however that dies. What can be put right is one line on standard error and exit code 1.
 """

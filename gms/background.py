@@ -1,4 +1,4 @@
-"""What is done behind a commit, in a thread of low priority: huge pages, and the sums of the slabs' contents.
+"""What is done after a commit, in a thread of the lowest priority: huge pages, and the sums of the slabs' contents.
 
 The sums are CRC-32: they are to show bytes that changed by accident, in memory or on the way, and nothing here defends
 against somebody who means to deceive. It runs at 2 GiB/s where BLAKE2 runs at 0.8 (docs/measurements.md).
@@ -13,8 +13,8 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 
-from gms.held import Held, Shelf
-from gms.mapped import buffer
+from gms.layout_slabs import LayoutSlabs, SlabStore
+from gms.mapping import buffer
 from gms.memory import DeviceError, Memory
 
 CHECKSUM = "crc32:"
@@ -36,29 +36,31 @@ class Checksum:
         return f"{CHECKSUM}{self._value:08x}"
 
 
-class Behind:
+class Background:
     def __init__(
-        self, shelf: Shelf, *, huge_pages: bool, checksums: bool, summed: Callable[[int, tuple[str, ...]], None]
+        self, store: SlabStore, *, huge_pages: bool, checksums: bool, summed: Callable[[int, tuple[str, ...]], None]
     ) -> None:
-        self._shelf = shelf
+        """`summed` is told, in that thread, the sums of a layout's slabs."""
+        self._store = store
         self._huge_pages = huge_pages
         self._checksums = checksums
         self._summed = summed
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def begin(self, held: Held, sizes: Sequence[int]) -> None:
-        """By who uses that layout at the moment."""
-        memory = self._shelf.memory
+    def begin(self, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:
+        """Called by whoever uses that layout at the moment."""
+        memory = self._store.memory
         if memory is None or not memory.device.startswith("host:") or not (self._huge_pages or self._checksums):
             return
-        self._shelf.use_too(held)
+        self._store.use_too(slabs)
         self._thread = threading.Thread(
-            target=self._work, args=(memory, held, list(sizes)), name="gms-behind", daemon=True
+            target=self._work, args=(memory, slabs, list(sizes)), name="gms-background", daemon=True
         )
         self._thread.start()
 
     def wait(self, timeout_s: float | None) -> bool:
+        """Until it is through. False if that takes longer."""
         end = None if timeout_s is None else time.monotonic() + timeout_s
         thread = self._thread
         if thread is not None:
@@ -69,45 +71,45 @@ class Behind:
         self._closed = True
         self.wait(None)
 
-    def _work(self, memory: Memory, held: Held, sizes: Sequence[int]) -> None:
+    def _work(self, memory: Memory, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST_PRIORITY)
         sums: list[str] = []
         try:
             for number, size in enumerate(sizes):
-                if self._stopped(held):
+                if self._stopped(slabs):
                     return
-                sums.append(self._slab(memory, held, number, size))
+                sums.append(self._slab(memory, slabs, number, size))
         except DeviceError:
             return  # no addresses left, say: there are no sums then, and nobody is worse off
         finally:
-            self._shelf.put_back(held)
+            self._store.put_back(slabs)
         if self._checksums and all(sums):
-            self._summed(held.generation, tuple(sums))
+            self._summed(slabs.generation, tuple(sums))
 
-    def _slab(self, memory: Memory, held: Held, number: int, size: int) -> str:
+    def _slab(self, memory: Memory, slabs: LayoutSlabs, number: int, size: int) -> str:
         address = memory.reserve(size)
         try:
-            memory.map(address, held.handles[number], size=size, writable=False)
+            memory.map(address, slabs.handles[number], size=size, writable=False)
             try:
                 collapse = getattr(memory, "collapse", None)
                 if self._huge_pages and collapse is not None:
                     for at in range(0, size, PIECE_BYTES):
-                        if self._stopped(held):
+                        if self._stopped(slabs):
                             return ""
                         collapse(address + at, min(PIECE_BYTES, size - at))
-                return self._sum(held, buffer(address, size)) if self._checksums else ""
+                return self._sum(slabs, buffer(address, size)) if self._checksums else ""
             finally:
                 memory.unmap(address, size)
         finally:
             memory.free_address(address, size)
 
-    def _sum(self, held: Held, data: memoryview) -> str:
+    def _sum(self, slabs: LayoutSlabs, data: memoryview) -> str:
         total = Checksum()
         for at in range(0, len(data), PIECE_BYTES):
-            if self._stopped(held):
+            if self._stopped(slabs):
                 return ""
             total.add(data[at : at + PIECE_BYTES])
         return total.text
 
-    def _stopped(self, held: Held) -> bool:
-        return self._closed or held.unwanted
+    def _stopped(self, slabs: LayoutSlabs) -> bool:
+        return self._closed or slabs.unwanted

@@ -1,6 +1,7 @@
-"""A bench for GMS's machine: answers its questions as a disk, a device and a kernel would, and remembers what it said.
+"""A shell for GMS's machine without any I/O: it answers its questions as a disk, a device and a kernel would, and
+remembers what was said.
 
-`House` does what a shell does, without any I/O: time stands still unless `later` is called. After each event it checks
+Time stands still unless `later` is called. After each event it checks
 what must always hold: no writer beside a reader, every handle known to the machine or forgotten once, no deadline that
 has passed already.
 """
@@ -13,7 +14,6 @@ from gms import messages as m
 from gms import record
 from gms.machine import Machine
 from gms.sessions import Doing
-from gms.status import status_of
 
 BOOT = "this boot"
 CAPACITY = 1000
@@ -36,6 +36,7 @@ class House:
         boot: str = BOOT,
         batch: int = 253,
         held: frozenset[str] = frozenset(),
+        granularity: int = 1,
     ) -> None:
         self.file = file
         self.disk_fails = False
@@ -55,7 +56,7 @@ class House:
         self.log: list[e.Effect] = []
         self.now = 0.0
         self.number = 0
-        config = e.Config("gpu", "s1", boot_id=boot, capacity=CAPACITY, granularity=1, window_s=WINDOW_S)
+        config = e.Config("gpu", "s1", boot_id=boot, capacity=CAPACITY, granularity=granularity, window_s=WINDOW_S)
         self.machine = Machine(
             msgspec.structs.replace(config, memory_wait_s=MEMORY_WAIT_S, history_size=50, batch=batch)
         )
@@ -102,11 +103,11 @@ class House:
             if effect.size > self.free:
                 return e.NotAllocated(effect.conn, effect.size, self.free)
             return e.Allocated(effect.conn, self._slab(f"m{self.number + 1}", effect.size))
-        if isinstance(effect, e.LookAtMemory):
+        if isinstance(effect, e.CheckMemory):
             held = bool(self.held & set(effect.identities)) if self.tells else None
-            return e.MemorySeen(self.free, held)
-        if isinstance(effect, e.LookAtPeer):
-            return e.PeerSeen(effect.conn, effect.conn not in self.dead | self.closed)
+            return e.MemoryChecked(self.free, held)
+        if isinstance(effect, e.CheckPeer):
+            return e.PeerChecked(effect.conn, effect.conn not in self.dead | self.closed)
         if isinstance(effect, e.Forget):
             for handle in effect.slabs:
                 del self.slabs[handle]
@@ -127,23 +128,18 @@ class House:
         return e.Slab(self.number, identity)
 
     def _check(self) -> None:
-        machine = self.machine
-        doing = [client.doing for client in machine.clients.values()]
+        machine, weights, sessions = self.machine, self.machine.weights, self.machine.sessions
+        doing = [sessions.doing(client) for client in sessions.clients.values()]
         assert not (Doing.WRITING in doing and Doing.READING in doing), "a writer beside a reader"
-        assert doing.count(Doing.WRITING) == (machine.draft is not None)
-        known = [slab.handle for each in (machine.committed, machine.draft) if each is not None for slab in each.slabs]
-        for client in machine.clients.values():
-            known += [slab.handle for slab in client.returning.slabs] if client.returning is not None else []
+        assert doing.count(Doing.WRITING) == (weights.draft is not None)
+        assert not machine.admission.closed, machine.admission.closed
+        known = [slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
+        known += [slab.handle for slab in machine.recovery.kept]
         assert sorted(known) == sorted(self.slabs), "descriptors are leaked, or known twice"
-        assert {client.process for client in machine.clients.values() if client.process} == self.processes
+        assert {client.process for client in sessions.clients.values() if client.process} == self.processes
         assert machine.deadline > self.now, "its deadline has passed already"
-        status = status_of(machine)
-        assert status.bytes == sum(size for _, size in self.slabs.values()) - sum(
-            slab.size
-            for client in machine.clients.values()
-            if client.returning is not None
-            for slab in client.returning.slabs
-        )
+        coming = sum(slab.size for slab in machine.recovery.kept)
+        assert machine.status().bytes == sum(size for _, size in self.slabs.values()) - coming
 
     # -- what tests do ---------------------------------------------------------------------------------------------
 
@@ -179,6 +175,10 @@ class House:
     def heard(self, conn: int, kind: type) -> list[m.ServerMessage]:
         return [message for message, _ in self.sent.get(conn, ()) if type(message) is kind]
 
+    def doing(self, conn: int) -> Doing:
+        sessions = self.machine.sessions
+        return sessions.doing(sessions.clients[conn])
+
     def leaves(self, conn: int) -> None:
         self.closed.add(conn)
         self.feed(e.Closed(conn))
@@ -190,7 +190,7 @@ class House:
 
     @property
     def status(self) -> m.Status:
-        return status_of(self.machine, self.free)
+        return self.machine.status(self.free)
 
     @property
     def state(self) -> str:
