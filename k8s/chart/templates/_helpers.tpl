@@ -92,7 +92,7 @@ capabilities: {drop: [ALL]}
 - {name: USER, value: vllm}
 - {name: HOME, value: /home/vllm}
 - {name: XDG_CACHE_HOME, value: /home/vllm/.cache}
-- {name: HF_HOME, value: {{ ternary "/models" "/home/vllm/.cache/huggingface" (eq (include "has-claim" .) "yes") }}}
+- {name: HF_HOME, value: {{ ternary "/models" "/home/vllm/.cache/huggingface" (and (eq (include "has-claim" .) "yes") (not .Values.model.readOnly)) }}}
 {{- if .Values.model.readOnly }}
 - {name: HF_HUB_OFFLINE, value: "1"}
 {{- end }}
