@@ -5,6 +5,7 @@ nothing is removed, and the server is asked for its status as by any observer. W
 guesses nothing. Who holds which life file: `lifefiles.py`.
 """
 
+import contextlib
 import enum
 import os
 import resource
@@ -18,6 +19,7 @@ from pathlib import Path
 
 from lockserver import messages as m
 from lockserver import record
+from lockserver.guard import NAME as GUARD
 from lockserver.lifefiles import LifeFile, life_files
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
@@ -362,19 +364,30 @@ def _known(status: m.Status | None) -> dict[str, set[int] | None]:
 def _held(file: LifeFile, known: dict[str, set[int] | None]) -> Finding:
     if not file.holders:
         found = f"{file.name}: held by processes that can't be seen from here"
+        if file.name in known:
+            return _ok("life lock", f"{found} (another container's, in a pod)")
         return _warn("life lock", found, "look again on the node, as root")
     found = f"{file.name}: held by " + "; ".join(f"{pid} ({words})" for pid, words in sorted(file.holders.items()))
     if file.name not in known:
         found += "; the server doesn't know it as holder or waiter"
         return _warn("life lock", found, "nothing, if that engine is just starting; else end it")
     members = known[file.name]
-    strange = " ".join(str(pid) for pid in sorted(file.holders) if members is not None and pid not in members)
+    strange = " ".join(
+        str(pid) for pid in sorted(file.holders) if members is not None and pid not in members and not _is_guard(pid)
+    )
     if not strange:
         return _ok("life lock", found)
     do = (
         f"when this engine ends they must too, before the next one is granted: kill -9 {strange} if they should be gone"
     )
     return _warn("life lock", f"{found}; never joined: {strange}", do)
+
+
+def _is_guard(pid: int) -> bool:
+    """Of a `lockctl hold`: it belongs there, and doesn't join."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip() == GUARD
+    return False
 
 
 def _leftovers(patient: Patient) -> Iterator[Finding]:

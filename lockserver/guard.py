@@ -27,6 +27,8 @@ end of file it runs.
 ENDED = "ended "
 """What the guard says last, with the command's exit code."""
 TOKEN_VARIABLE = "FAILOVER_TOKEN"
+NAME = "lockctl-guard"
+"""As ps shows it, and `lockctl doctor` knows it."""
 LOST, CANT_RUN = 70, 126
 _PARENT_DIED = signal.SIGTERM
 
@@ -59,6 +61,7 @@ def be_the_guard(parent: int, command: Command, pipes: Pipes, keep: Iterable[int
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         process_setup.adopt_orphans()
         process_setup.signal_when_parent_dies(_PARENT_DIED)
+        process_setup.call_itself(NAME)
         _close_all_but({0, 1, 2, pipes.go, pipes.of_command, pipes.of_guard, *keep})
         guard = os.getpid()
         pid = os.fork()

@@ -30,8 +30,11 @@ __all__ = [
     "ObserverError",
     "Refused",
     "ServerSilent",
+    "Status",
     "watch_forever",
 ]
+
+Status = m.Status
 
 
 class Observer(looking.Observer):

@@ -6,8 +6,9 @@ which is not to be seen. Token ids are never held back. Pure.
 
 from dataclasses import dataclass, field
 
-from reference_engine import tokenizer
-from reference_engine.sampling import Sampling
+from reference_engine import grammar, tokenizer
+from reference_engine.grammar import Grammar
+from reference_engine.sampling import Chosen, Sampling
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,12 @@ class Question:
     min_tokens: int = 0
     show_special: bool = False
     """Special tokens are shown by their names."""
+    grammar: Grammar | None = None
+    """What the answer has to look like."""
+    logprobs: int | None = None
+    """For each token its log probability, and those of so many of the likeliest."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Piece:
     """`stop` or `length`."""
     stop_reason: str | int | None = None
     """The stop string or token that ended it; None for the model's own end."""
+    logprobs: tuple[Chosen, ...] = ()
 
 
 class Answer:
@@ -52,6 +60,12 @@ class Answer:
         self._told = 0
         """How much of it the client has."""
         self.count = 0
+        self._grammar = question.grammar
+
+    @property
+    def only(self) -> frozenset[int] | None:
+        """What may come next; None for anything."""
+        return None if self._grammar is None else grammar.allowed(self._grammar)
 
     @property
     def banned(self) -> frozenset[int]:
@@ -61,10 +75,13 @@ class Answer:
     def push(self, token: int) -> Piece:
         """The next token. Behind one that finishes there is none."""
         self.count += 1
+        if self._grammar is not None and token != tokenizer.END:
+            self._grammar = grammar.after(self._grammar, token)
         if token in self._ends:
             return Piece(self._tell(len(self._tail)), (token,), "stop", None if token == tokenizer.END else token)
-        self._tail += self._text(token)
-        stopped = self._stopped()
+        new = self._text(token)
+        self._tail += new
+        stopped = self._stopped(len(new))
         if stopped is not None:
             string, end = stopped
             return Piece(self._tell(end), (token,), "stop", string)
@@ -86,14 +103,17 @@ class Answer:
         self._told = end
         return text
 
-    def _stopped(self) -> tuple[str, int] | None:
-        """The stop string that was complete first, and where the answer ends."""
-        if self.count < self._question.min_tokens:
+    def _stopped(self, new: int) -> tuple[str, int] | None:
+        """The stop string that is complete first in so many new characters, and where the answer ends."""
+        if self.count <= self._question.min_tokens or not new:
             return None
+        old = len(self._tail) - new
         ends = [
-            (at + len(string), -at, string) for string in self._question.stop if (at := self._tail.find(string)) >= 0
+            (at + len(string), string)
+            for string in self._question.stop
+            if (at := self._tail.find(string, max(0, old - len(string) + 1))) >= 0
         ]
         if not ends:
             return None
-        end, minus_at, string = min(ends)
-        return string, end if self._question.keep_stop else -minus_at
+        end, string = min(ends, key=lambda found: found[0])
+        return string, end if self._question.keep_stop else end - len(string)

@@ -17,12 +17,12 @@ from gms.client import GmsClient, NotInTime
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
-from reference_engine.http import HttpServer, Limits
 from reference_engine.kv import Blocks, block_bytes
 from reference_engine.model import Model
 from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
+from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
 from sidecar.sockets import ServerSocket
 
@@ -93,7 +93,7 @@ class ReferenceEngine:
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
         scheduler = Scheduler(blocks, max_batch=chosen.max_batch, period_s=period_s)
         service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
-        app = App(service, chosen.model, shape.max_len, self._log)
+        app = App(service, chosen.model, shape.max_len, self._log, chosen.adapters)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
         service.on_broken = server.close
         time.sleep(chosen.init_delay_s)

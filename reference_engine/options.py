@@ -25,6 +25,7 @@ PRESETS = {
 class Options:
     shape: Shape
     model: str
+    adapters: tuple[str, ...]
     devices: tuple[str, ...]
     kv_bytes: int
     max_batch: int
@@ -50,6 +51,10 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         epilog="presets: " + "; ".join(f"{name}: {_numbers(preset)}" for name, preset in PRESETS.items()),
     )
     it.setting("--model", default="reference", env="REFERENCE_MODEL", metavar="NAME", help="the name it is served as")
+    it.setting(
+        "--adapters", default="", parse=_names, env="REFERENCE_ADAPTERS", metavar="NAME,...",
+        help="further names, each with a taste of its own, as LoRA modules have",
+    )  # fmt: skip
     it.setting("--preset", default="tiny", env="REFERENCE_PRESET", choices=list(PRESETS), help="the model's size")
     for name in ("layers", "width", "heads", "hidden"):
         it.setting(
@@ -123,6 +128,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
     return Options(
         shape=shape,
         model=given.model,
+        adapters=given.adapters,
         devices=given.devices,
         kv_bytes=given.kv_bytes,
         max_batch=given.max_batch,
@@ -161,6 +167,10 @@ def _rate(text: str) -> float:
     if not 0 <= value < math.inf:
         raise BadValue(f"{text!r} is not allowed; 0 or more, such as 0.5")
     return value
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _devices(text: str) -> tuple[str, ...]:

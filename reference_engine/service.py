@@ -4,17 +4,18 @@ A token is handed on as soon as it is there. Between two steps the loop looks af
 step (a worker process that is gone, memory that isn't there) breaks the engine: it says so to nobody who asked, ends
 all their connections, and leaves the rest to whoever watches it.
 
-What this file may not do: speak HTTP (`http.py`), or know what is asked for (`app.py`).
+What this file may not do: speak HTTP (`sidecar/http_server.py`), or know what is asked for (`app.py`).
 """
 
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Protocol
 
 from reference_engine.answer import Answer, Piece, Question
 from reference_engine.model import CHUNK, Floats
-from reference_engine.sampling import Sampler
+from reference_engine.sampling import Chosen, Sampler, chosen
 from reference_engine.scheduler import Job, Scheduler
 from sidecar.logs import Log
 
@@ -35,7 +36,13 @@ class Work(Job):
         self.tell = tell
         self.broke = broke
         self.answer = Answer(question)
-        self.sampler = Sampler(question.sampling)
+        self.question = question
+        self.sampler = Sampler(question.sampling, question.prompt)
+        self.look: Callable[[Floats], None] | None = None
+        """Is shown what the model thinks behind the prompt."""
+        self.prompt_logprobs: list[Chosen | None] = []
+        self.chosen: tuple[Chosen, ...] = ()
+        """Of the newest token, if that was asked for."""
         self.todo = list(question.prompt)
         """Tokens that aren't in the cache yet."""
         self.done = 0
@@ -74,6 +81,10 @@ class Service:
     @property
     def queued(self) -> int:
         return self._scheduler.queued
+
+    @property
+    def running(self) -> int:
+        return self._scheduler.running
 
     def wait_idle(self, timeout_s: float) -> bool:
         """Until nobody is being answered or waits for it."""
@@ -139,18 +150,28 @@ class Service:
 
     def _advance(self, work: Work) -> int | None:
         """Its next token, if its prompt is through."""
-        tokens, work.todo = work.todo[:CHUNK], work.todo[CHUNK:]
+        question = work.question
+        begins, wanted = not work.done, question.prompt_logprobs
+        size = CHUNK if wanted is None else 1
+        tokens, work.todo = work.todo[:size], work.todo[size:]
         logits = self._model.forward(tokens, work.done, work.blocks)
         work.done += len(tokens)
+        if wanted is not None and work.done <= len(question.prompt):
+            work.prompt_logprobs += [None] if begins else []
+            work.prompt_logprobs += [chosen(logits, work.todo[0], wanted)] if work.todo else []
         if work.todo:
             return None
-        token = work.sampler.choose(logits, work.answer.banned)
+        if work.look is not None:
+            work.look(logits)
+        token = work.sampler.choose(logits, work.answer.banned, work.answer.only)
+        if question.logprobs is not None:
+            work.chosen = (chosen(logits, token, question.logprobs),)
         work.todo = [token]
         return token
 
     def _tell(self, work: Work, token: int) -> None:
         try:
-            piece = work.answer.push(token)
+            piece = replace(work.answer.push(token), logprobs=work.chosen)
             self._scheduler.told(work, self.loop.time())
             if piece.finish_reason is not None:
                 self._scheduler.end(work)

@@ -17,6 +17,7 @@ import json
 import mmap
 import os
 import platform
+import random
 import resource
 import select
 import signal
@@ -320,12 +321,26 @@ class Engine:
     # the lock
 
     def do_start(
-        self, run_dir: str, engine_id: str, on_lost: str = "report", timeout_s: float | None = 30.0
+        self,
+        run_dir: str,
+        engine_id: str,
+        on_lost: str = "report",
+        timeout_s: float | None = 30.0,
+        on_resume: str = "report",
     ) -> dict[str, Any]:
+        """`on_lost`: report it; or also end, or exit by sys.exit. `on_resume`: report it, or also raise."""
+
         def lost(why: str) -> None:
             self._say("lost", why=why)
             if on_lost == "end":
                 os._exit(70)
+            if on_lost == "exit":
+                sys.exit(71)
+
+        def resume(why: str) -> None:
+            self._say("resume", why=why)
+            if on_resume == "raise":
+                raise RuntimeError("on_resume fails")
 
         self.client = LockClient(
             run_dir,
@@ -333,7 +348,7 @@ class Engine:
             check=lambda: self.well,
             on_lost=lost,
             on_drain=self._drain,
-            on_resume=lambda why: self._say("resume", why=why),
+            on_resume=resume,
             on_exit=self._exit,
         ).start(timeout_s)
         return {"environment": self.client.environment(), "tree": self.client.name}
@@ -373,6 +388,63 @@ class Engine:
             return {"token": grant.token, "dead": dead, "runs": runs, "alone": alone}
 
         self._aside("granted", acquire)
+
+    def do_acquire_interrupted(self, times: int, witness: str = "") -> dict[str, Any]:
+        """In the main thread, with signals at random moments whose handler raises; each time it tries again."""
+        chance, interrupted = random.Random(times), 0
+
+        class Interrupted(Exception):
+            pass
+
+        def handler(*_: object) -> None:
+            raise Interrupted
+
+        signal.signal(signal.SIGUSR1, handler)
+        for _ in range(times):
+            blow = threading.Timer(chance.uniform(0.0, 0.003), os.kill, (os.getpid(), signal.SIGUSR1))
+            try:
+                blow.start()
+                self._client.acquire(timeout_s=30.0)
+            except Interrupted:
+                interrupted += 1
+            finally:
+                with contextlib.suppress(Interrupted):
+                    blow.join()
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+        grant = self._client.acquire(timeout_s=30.0)
+        return {"token": grant.token, "interrupted": interrupted, "alone": take_witness(witness, f"{grant.token}")}
+
+    def do_chdir(self, path: str) -> None:
+        os.chdir(path)
+
+    def do_close(self) -> None:
+        """Leaves the lock server, and lives on."""
+        self._client.close()
+
+    def do_close_in_child(self) -> dict[str, Any]:
+        """A forked child closes the client, and ends."""
+        pid = os.fork()
+        if pid == 0:
+            self._client.close()
+            os._exit(0)
+        return {"code": os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}
+
+    def do_close_everything(self) -> None:
+        """As a daemon does: all descriptors but the one by which we are told what to do."""
+        ours = self.sock.fileno()
+        os.closerange(3, ours)
+        os.closerange(ours + 1, 4096)
+
+    def do_execute_anew(self) -> str:
+        """The same process, another program, which is born again."""
+        os.set_inheritable(self.sock.fileno(), True)
+        words = [sys.executable, "-m", "tests.chaos.engine", "engine", str(self.sock.fileno())]
+        os.chdir(ROOT)
+        os.execv(sys.executable, words)
+
+    def do_join_again(self, run_dir: str, tree: str) -> dict[str, Any]:
+        """This process has joined already."""
+        return {"same": join(run_dir, tree) is self.membership}
 
     def do_permit(self) -> None:
         def hold() -> dict[str, Any]:

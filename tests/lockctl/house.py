@@ -11,9 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lockserver import messages as m
+from lockserver.guard import NAME as GUARD
+from lockserver.lifefiles import life_files
 from lockserver.observer import NoServer, Observer, ServerSilent
-from lockserver.rundir import SOCKET
+from lockserver.rundir import LIFE, SOCKET
 from sidecar import peers
+from sidecar.lifelock import LifeLock
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 40.0
@@ -146,6 +149,17 @@ class House:
 
         until(listens, "the lock server listens")
         return server
+
+    def guard_of(self, holder: Program) -> int:
+        """The guard's pid of a `lockctl hold`."""
+        children = Path(f"/proc/{holder.pid}/task/{holder.pid}/children").read_text().split()
+        (guard,) = [int(pid) for pid in children if Path(f"/proc/{pid}/comm").read_text().strip() == GUARD]
+        return guard
+
+    def stray(self, holder: Program) -> LifeLock:
+        """This process holds the life lock of that `lockctl hold`, and hasn't joined."""
+        (name,) = [file.name for file in life_files(self.run_dir / LIFE)[0] if holder.pid in file.holders]
+        return LifeLock.join(self.run_dir / LIFE, name)
 
     def lockctl(self, *words: str, environment: dict[str, str] | None = None) -> Program:
         """Starts it."""

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock
-from tests.lockctl.house import House, until
+from tests.lockctl.house import House, gone, until
 from tests.sidecar.processes import Child
 
 
@@ -76,10 +75,11 @@ def test_it_names_the_processes_that_hold_a_life_lock(house: House) -> None:
     assert f"{child} (sleep 1234)" in found["found"]
     assert found["found"].endswith(f"never joined: {child}")
     assert f"kill -9 {child}" in found["do"]
-    holder.kill()
-    house.until(lambda s: bool(s.fencing and any("did not join" in r for r in s.fencing.waiting_for)), "it keeps it")
-    assert f"{child} (sleep 1234)" in about(checked(house)[1], "life lock")[0]["found"]
-    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    with house.stray(holder):
+        holder.kill()
+        house.until(lambda s: bool(s.fencing and any("did not join" in r for r in s.fencing.waiting_for)), "kept")
+        assert f"{os.getpid()} (" in about(checked(house)[1], "life lock")[0]["found"]
+    assert gone(pidfd)
     house.until(lambda status: status.state == "FREE", "released")
     assert not about(checked(house)[1], "life lock")
 

@@ -149,14 +149,48 @@ def test_the_commands_end_releases_the_lock_to_the_next(served: House) -> None:
     assert first.ends() == 128 + 9
 
 
-def test_a_descriptor_that_the_command_passes_on_keeps_the_lock(served: House) -> None:
-    holder = served.hold("engine-a", command=("sh", "-c", "sleep 1000 & echo started $!"))
-    child = served.pidfd(int(holder.out.with_words("started").split()[1]))
-    assert holder.ends() == 0
+LEAVES_CHILDREN = """
+import os, subprocess, sys, time
+child = subprocess.Popen(["sleep", "1000"], start_new_session=True)  # has none of the command's descriptors
+daemon = os.fork()
+if daemon == 0:
+    os.setsid()
+    if os.fork() == 0:
+        print("started", child.pid, os.getpid(), flush=True)
+        time.sleep(1000)
+    os._exit(0)
+os.waitpid(daemon, 0)
+if sys.argv[1] == "stays":
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("how", ["it ends", "lockctl is killed", "its guard is killed", "it is told to end"])
+def test_what_the_command_leaves_behind_is_killed_before_the_next_one_runs(served: House, how: str) -> None:
+    stays = "goes" if how == "it ends" else "stays"
+    holder = served.hold("engine-a", command=(sys.executable, "-c", LEAVES_CHILDREN, stays))
+    left = [served.pidfd(int(pid)) for pid in holder.out.with_words("started").split()[1:]]
     second = served.hold("engine-b")
-    second.err.with_words("held by a process that did not join")
-    assert served.status().holder is not None
-    signal.pidfd_send_signal(child, signal.SIGKILL)
+    if how == "lockctl is killed":
+        holder.kill()
+    elif how == "its guard is killed":
+        os.kill(served.guard_of(holder), signal.SIGKILL)
+        assert holder.ends() == 128 + 9
+    elif how == "it is told to end":
+        holder.send(signal.SIGTERM)
+    second.out.with_words("started")
+    assert all(gone(pidfd) for pidfd in left)
+
+
+def test_what_cant_be_killed_keeps_the_lock(served: House) -> None:
+    """This process stands for one that is stuck, or another user's."""
+    holder, _ = served.holds("engine-a")
+    second = served.hold("engine-b")
+    second.err.with_words("waiting: engine-a holds")
+    with served.stray(holder):
+        holder.kill()
+        second.err.with_words("held by a process that did not join")
+        assert served.status().holder is not None
     second.out.with_words("started")
 
 
@@ -293,8 +327,6 @@ def test_a_command_that_does_not_end_is_killed_after_the_grace(served: House) ->
     switchover = served.lockctl("switchover")
     assert holder.ends() == 128 + 9
     switchover.out.with_words("exiting")
-    served.until(lambda status: status.holder is not None, "the shell's child has the descriptor, and keeps the lock")
-    os.killpg(holder.pid, signal.SIGKILL)
     assert switchover.ends() == 0
 
 

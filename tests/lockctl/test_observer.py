@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from lockserver import messages as m
-from lockserver.observer import NoServer, Observer, Refused, ServerSilent, watch_forever
+from lockserver.observer import (
+    Busy,
+    Incompatible,
+    NoServer,
+    Observer,
+    ObserverError,
+    Refused,
+    ServerSilent,
+    watch_forever,
+)
 from lockserver.rundir import SOCKET
 from sidecar.frames import Channel
 from tests.lockctl.house import DEADLINE_S, House
@@ -115,9 +124,21 @@ def impostor(house: House) -> Iterator[Callable[[Callable[[socket.socket], None]
     listener.close()
 
 
-def test_another_protocol_is_a_refusal(impostor: Callable[[Callable[[socket.socket], None]], Path]) -> None:
+def test_another_protocol_is_told(impostor: Callable[[Callable[[socket.socket], None]], Path]) -> None:
     run_dir = impostor(lambda caller: caller.sendall(b"HTTP/1.1 400 no\r\n\r\n"))
-    with Observer(run_dir) as observer, pytest.raises(Refused, match="speaks another protocol"):
+    with Observer(run_dir) as observer, pytest.raises(Incompatible, match="speaks another protocol"):
+        observer.ask(m.Ping(), m.Pong)
+
+
+@pytest.mark.parametrize(
+    ("word", "error"),
+    [(m.Incompatible(oldest=8, newest=9, why="other versions"), Incompatible), (m.Busy(why="it is full"), Busy)],
+)
+def test_a_server_that_cant_have_it_now_is_no_refusal(
+    impostor: Callable[[Callable[[socket.socket], None]], Path], word: m.ServerMessage, error: type[ObserverError]
+) -> None:
+    run_dir = impostor(lambda caller: Channel(caller.dup(), m.from_client).send(word))
+    with Observer(run_dir) as observer, pytest.raises(error):
         observer.ask(m.Ping(), m.Pong)
 
 

@@ -121,23 +121,23 @@ def test_the_run_directory_comes_from_the_environment_or_stands_behind_the_comma
 def test_fencing_is_3_and_says_what_for_and_what_to_do(house: House) -> None:
     house.serve()
     holder = house.hold("engine-a", command=("sh", "-c", "sleep 1000 & echo started $!; wait"))
-    child = house.pidfd(int(holder.out.with_words("started").split()[1]))
+    holder.out.with_words("started")
     house.hold("engine-b")
     house.until(lambda status: len(status.waiters) == 1, "engine-b waits")
-    holder.kill()
-    house.until(
-        lambda s: bool(s.fencing and any("did not join" in reason for reason in s.fencing.waiting_for)),
-        "the child that it left behind keeps the life lock",
-    )
-    code, out, _ = house.ask("status", "--json")
-    assert code == 3
-    assert json.loads(out)["state"] == "FENCING"
-    code, out, _ = house.ask("status")
-    assert code == 3
-    assert out.startswith("FENCING  nobody is granted yet")
-    assert "life lock of engine-a." in out
-    assert "what to do\n  - `lockctl doctor` names the processes" in out
-    signal.pidfd_send_signal(child, signal.SIGKILL)
+    with house.stray(holder):
+        holder.kill()
+        house.until(
+            lambda s: bool(s.fencing and any("did not join" in reason for reason in s.fencing.waiting_for)),
+            "a process that did not join keeps the life lock",
+        )
+        code, out, _ = house.ask("status", "--json")
+        assert code == 3
+        assert json.loads(out)["state"] == "FENCING"
+        code, out, _ = house.ask("status")
+        assert code == 3
+        assert out.startswith("FENCING  nobody is granted yet")
+        assert "life lock of engine-a." in out
+        assert "what to do\n  - `lockctl doctor` names the processes" in out
     house.until(lambda s: bool(s.holder and s.holder.engine_id == "engine-b"), "engine-b is granted")
 
 

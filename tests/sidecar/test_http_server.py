@@ -9,7 +9,7 @@ from concurrent.futures import Future
 import pytest
 
 from reference_engine.api import error_body
-from reference_engine.http import HttpServer, Limits, Reply, Request
+from sidecar.http_server import HttpServer, Limits, Reply, Request
 from tests.reference_engine.house import Client
 
 LIMITS = Limits(request_s=0.2, idle_s=0.3, unread_bytes=1 << 20, linger_s=0.2)
@@ -93,7 +93,7 @@ def test_a_client_that_does_not_read_is_let_go(stage: Stage) -> None:
     with Client(stage.address) as client:
         client.request("/", method="GET")
         _, reply = stage.asked.result(10)
-        stage.loop.call_soon_threadsafe(reply.open_stream)
+        stage.loop.call_soon_threadsafe(lambda: reply.open(200))
         for _ in range(40):
             stage.loop.call_soon_threadsafe(reply.stream, b"x" * (1 << 20))
         assert stage.gone.wait(10)
@@ -104,7 +104,7 @@ def test_an_answer_that_is_broken_off_does_not_look_complete(stage: Stage) -> No
     with Client(stage.address) as client:
         client.request("/", method="GET")
         _, reply = stage.asked.result(10)
-        stage.loop.call_soon_threadsafe(reply.open_stream)
+        stage.loop.call_soon_threadsafe(lambda: reply.open(200))
         stage.loop.call_soon_threadsafe(reply.stream, b"data: 1\n\n")
         assert client.head()[0] == 200
         events = client.events()

@@ -1,0 +1,188 @@
+"""`gateway`: the door in front of a pair, or of several.
+
+    gateway --run-dir /run/failover --listen 127.0.0.1:8000
+
+It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from gateway.events import Bounds
+from gateway.keys import BadKeys, Keys
+from sidecar import process_setup
+from sidecar.logs import FORMATS, Log
+from sidecar.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
+
+EXAMPLES = """\
+examples:
+  gateway --run-dir /run/failover --listen :8000
+  gateway --run-dir /run/a --run-dir /run/b --listen :8000     two pairs; the request's model chooses
+  curl localhost:8000/failover                                 who serves, who would take over, what the last one took
+  kill -HUP PID                                                reads --api-keys again
+"""
+BACKLOG = 4096
+
+
+def parser() -> Parser:
+    it = Parser(
+        prog="gateway",
+        description="An OpenAI-compatible endpoint whose clients see a pause, and no error, when an engine dies.",
+        epilog=EXAMPLES,
+    )
+    it.add_argument(
+        "--run-dir",
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="the run directory of a pair's lock; may be repeated [FAILOVER_RUN_DIR, several with : between them]",
+    )
+    it.setting("--listen", default="127.0.0.1:8000", parse=host_port, metavar="HOST:PORT", help="where clients come")
+    it.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="another port for /metrics, beside --listen")
+    it.setting(
+        "--failover-timeout-s", default="60", parse=seconds, metavar="S",
+        help="how long a client whose engine was lost waits for another",
+    )  # fmt: skip
+    it.setting(
+        "--hold-s", default="1", parse=seconds, metavar="S",
+        help="how long a failure is held back until the lock has said whether that engine still holds",
+    )  # fmt: skip
+    it.setting("--queue", default="1000", parse=count, metavar="N", help="requests that may wait for an engine")
+    it.setting(
+        "--queue-timeout-s", default="60", parse=seconds, metavar="S", help="how long they may; then they get 503"
+    )
+    it.setting(
+        "--at-once", default="8", parse=count, metavar="N",
+        help="interrupted answers whose contexts are read again at a time",
+    )  # fmt: skip
+    it.setting(
+        "--drain-timeout-s", parse=seconds_or_zero, metavar="S",
+        help="the most that answers may take to finish in a switchover, where that allows more; 0: the successor "
+        "goes on with all of them at once",
+    )  # fmt: skip
+    it.setting(
+        "--stall-s", default="10", parse=seconds, metavar="S", help="a stream that is silent for so long is logged"
+    )
+    it.setting(
+        "--comment-s", default="5", parse=seconds, metavar="S",
+        help="a stream that waits gets a comment so often, so that nobody in between cuts it",
+    )  # fmt: skip
+    it.setting("--max-body", default="64MiB", parse=size_bytes, metavar="SIZE", help="of a request")
+    it.setting("--max-headers", default="32KiB", parse=size_bytes, metavar="SIZE", help="of a request's headers")
+    it.setting("--max-connections", default="16384", parse=count, metavar="N", help="of clients")
+    it.setting(
+        "--idle-s", default="75", parse=seconds, metavar="S", help="a connection without a request ends after that"
+    )
+    it.setting("--request-s", default="60", parse=seconds, metavar="S", help="how long a request may take to come in")
+    it.setting("--api-keys", parse=Path, metavar="FILE", help="one a line; only who has one is let in. SIGHUP: again")
+    it.setting(
+        "--shutdown-delay-s", default="5", parse=seconds_or_zero, metavar="S",
+        help="after SIGTERM: how long /ready says no while requests are still taken",
+    )  # fmt: skip
+    it.setting(
+        "--shutdown-drain-s", default="30", parse=seconds_or_zero, metavar="S",
+        help="and how long whoever is there may finish after that",
+    )  # fmt: skip
+    it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
+    it.switch("--no-access-log", help="no line for each request")
+    return it
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    it = parser()
+    options = it.parse_args(argv)
+    run_dirs = options.run_dir or [Path(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
+    if not run_dirs:
+        it.error("--run-dir is needed: the run directory of a pair's lock")
+    try:
+        keys = Keys(options.api_keys) if options.api_keys is not None else None
+    except BadKeys as error:
+        it.error(str(error))
+    try:
+        import uvloop
+
+        from gateway.server import Gateway, Settings
+        from sidecar.http_server import Limits
+    except ImportError as error:
+        print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
+        raise SystemExit(1) from None
+    process_setup.raise_descriptor_limit()
+    bounds = Bounds(
+        failover_timeout_s=options.failover_timeout_s,
+        hold_s=options.hold_s,
+        queue=options.queue,
+        queue_timeout_s=options.queue_timeout_s,
+        at_once=options.at_once,
+        drain_timeout_s=options.drain_timeout_s,
+        stall_s=options.stall_s,
+        comment_s=options.comment_s,
+    )
+    limits = Limits(
+        connections=options.max_connections,
+        header_bytes=options.max_headers,
+        body_bytes=options.max_body,
+        unread_bytes=1 << 30,
+        request_s=options.request_s,
+        idle_s=options.idle_s,
+    )
+    settings = Settings(tuple(run_dirs), bounds, limits, keys, not options.no_access_log)
+    log = Log("gateway", json=options.log_format == "json")
+    try:
+        listener = _listener(*options.listen)
+    except OSError as error:
+        host, port = options.listen
+        why = (error.strerror or str(error)).partition(" (while")[0]
+        print(f"gateway: can't listen on {host or '*'}:{port}: {why}", file=sys.stderr)
+        raise SystemExit(1) from None
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        gateway = Gateway(loop, settings, log)
+        ended: asyncio.Queue[str] = asyncio.Queue()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, ended.put_nowait, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, _reload, keys, log)
+        await gateway.http.listen(listener)
+        if options.metrics is not None:
+            await gateway.http.listen(_listener(*options.metrics))
+        gateway.start()
+        at = listener.getsockname()
+        log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in run_dirs])
+        log.info("stopping", why=await ended.get())
+        drained = loop.create_task(gateway.drain(delay_s=options.shutdown_delay_s, within_s=options.shutdown_drain_s))
+        again = loop.create_task(ended.get())  # a second signal ends it at once
+        await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
+        gateway.close()
+
+    uvloop.run(serve())
+    raise SystemExit(0)
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    if not host and socket.has_dualstack_ipv6():
+        address, family, dual = ("::", port), socket.AF_INET6, True
+    else:
+        address = (host, port)
+        family, dual = socket.AF_INET6 if ":" in host else socket.AF_INET, False
+    listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+    listener.setblocking(False)
+    return listener
+
+
+def _reload(keys: Keys | None, log: Log) -> None:
+    if keys is None:
+        return
+    try:
+        log.info("api_keys", count=keys.reload())
+    except BadKeys as error:
+        log.alarm("api_keys", why=f"{error}; those from before stay")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""Errors of the door's own, in OpenAI's form. Pure.
+
+`engine_lost` is the one that every client of a broken answer gets: what it has, and whether it may ask again.
+"""
+
+import msgspec
+
+JSON = [(b"content-type", b"application/json")]
+
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "request_timeout",
+    413: "request_too_large",
+    431: "headers_too_large",
+    503: "service_unavailable",
+}
+
+
+def body(status: int, why: str, param: str | None = None) -> bytes:
+    kind = _TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+    return msgspec.json.encode({"error": {"message": why, "type": kind, "param": param, "code": status}})
+
+
+def lost(why: str, *, detail: str, tokens: int, retry_safe: bool) -> bytes:
+    again = "it is safe to ask again" if retry_safe else "asking again may do it twice"
+    has = f"{tokens} tokens of the answer were delivered" if tokens else "nothing of the answer was delivered"
+    error = {
+        "message": f"{why}; {has}, and {again}",
+        "type": "engine_lost",
+        "param": None,
+        "code": 502,
+        "delivered_tokens": tokens,
+        "retry_safe": retry_safe,
+    }
+    return msgspec.json.encode({"error": error | ({"detail": detail} if detail else {})})

@@ -1,0 +1,327 @@
+"""What happens to the door (events), and what it wants done (effects).
+
+Requests are known by a number, the door's own and never used again. A request may speak with its engine on several
+*legs* at a time: one for its answer as a rule, one for each choice that is continued, and short ones on which it asks
+what tokens are in text. Pure.
+"""
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from gateway.kinds import Kind
+from sidecar.context import Note as Note
+from sidecar.context import Tick as Tick
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+
+class Outcome(enum.Enum):
+    """How a request ended, for metrics and the access log."""
+
+    ANSWERED = "answered"
+    """The client has a whole answer; it may be an engine's refusal."""
+    ENDED = "ended"
+    """It has an error that says that the answer is not whole, or that there is none."""
+    REFUSED = "refused"
+    """No engine was asked, and the client was told so."""
+    LEFT = "left"
+    """The client went before the end."""
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Event(msgspec.Struct, frozen=True, gc=False):
+    pass
+
+
+class Arrived(Event, frozen=True):
+    """A client wants something."""
+
+    request: int
+    kind: Kind
+
+
+class Left(Event, frozen=True):
+    """The client has gone."""
+
+    request: int
+
+
+class Headed(Event, frozen=True):
+    """An engine's answer has begun."""
+
+    request: int
+    leg: int
+    status: int
+    headers: Headers
+    length: int | None
+    """Of the body, if that was said."""
+
+
+class Answered(Event, frozen=True):
+    """A whole answer in one: what `Headed`, `Came` and `Finished` say together."""
+
+    request: int
+    leg: int
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Came(Event, frozen=True):
+    """Some of an answer's body."""
+
+    request: int
+    leg: int
+    data: bytes
+
+
+class Finished(Event, frozen=True):
+    """An answer is whole, as far as HTTP can tell."""
+
+    request: int
+    leg: int
+
+
+class Broke(Event, frozen=True):
+    """No more comes on this leg, and what came isn't whole."""
+
+    request: int
+    leg: int
+    why: str
+    malformed: bool = False
+    """It was no HTTP: nothing of it can be believed."""
+
+
+class NotSent(Event, frozen=True):
+    """Nobody listens where the engine was said to be: it never saw the request."""
+
+    request: int
+    leg: int
+    why: str
+
+
+class Connected(Event, frozen=True):
+    """Somebody listens where this engine was said to be."""
+
+    token: int
+
+
+class Models(Event, frozen=True):
+    """What an engine says of its models."""
+
+    token: int
+    names: tuple[str, ...]
+    max_len: int | None
+    """Prompt and answer together."""
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """A switchover that is under way."""
+
+    old_token: int
+    drain_timeout_s: float
+    exiting: bool = False
+
+
+class LockSeen(Event, frozen=True):
+    """What the lock says."""
+
+    state: str
+    newest: int
+    """The newest token that it has ever given."""
+    token: int = 0
+    """Of who holds it; 0 when nobody does."""
+    engine_id: str = ""
+    url: str = ""
+    """Where it serves; nothing while it doesn't."""
+    plan: Plan | None = None
+    ready: tuple[str, ...] = ()
+    """Engines that could take over."""
+
+
+class LockAway(Event, frozen=True):
+    """No lock server answers. Whoever held the lock serves on."""
+
+
+class Stop(Event, frozen=True):
+    """The door is to end: whoever comes now is refused, whoever is here is finished within this time."""
+
+    within_s: float
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Ask(Event, frozen=True):
+    """Sends a request to the engine of this token."""
+
+    request: int
+    leg: int
+    token: int
+    url: str
+    method: str
+    target: bytes
+    headers: Headers
+    body: bytes
+    again: bool
+    """It may be sent once more on another connection, if this one turns out to have been closed before."""
+
+
+class Drop(Event, frozen=True):
+    """This leg's answer isn't wanted any more."""
+
+    request: int
+    leg: int
+    ending: bool
+    """All of it is here but its end; the connection can be used again after that."""
+
+
+class Whole(Event, frozen=True):
+    """A whole answer for the client."""
+
+    request: int
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class Open(Event, frozen=True):
+    """The client's answer begins; its length isn't known."""
+
+    request: int
+    status: int
+    headers: Headers
+
+
+class Send(Event, frozen=True):
+    request: int
+    data: bytes
+
+
+class End(Event, frozen=True):
+    """The client's answer is complete."""
+
+    request: int
+
+
+class Cut(Event, frozen=True):
+    """The client's answer breaks off here, and must not look complete."""
+
+    request: int
+
+
+class Over(Event, frozen=True):
+    """The request needs nothing any more."""
+
+    request: int
+    outcome: Outcome
+    how: str
+    """`passed`, `continued`, `compared`, `restarted`: what the engines' deaths made of it."""
+    tokens: int
+    why: str = ""
+
+
+class Resumed(Event, frozen=True):
+    """A client that had begun to get an answer gets more of it, from another engine; it waited for so long."""
+
+    request: int
+    gap_s: float
+
+
+class Forget(Event, frozen=True):
+    """Nothing of the engine with this token is wanted any more."""
+
+    token: int
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The door's settings, as far as the machines need them."""
+
+    failover_timeout_s: float = 60.0
+    """For so long somebody whose engine was lost waits for another."""
+    hold_s: float = 1.0
+    """For so long a failure is held back, until the lock has said whether that engine still holds."""
+    queue: int = 1000
+    queue_timeout_s: float = 60.0
+    at_once: int = 8
+    """So many interrupted answers are read again by the new engine at a time."""
+    drain_timeout_s: float | None = None
+    """At most so long whoever is with an engine may finish in a switchover; None: as the switchover says."""
+    stall_s: float = 10.0
+    comment_s: float = 5.0
+    acquit_s: float = 10.0
+    """Who shows no tokens and has been with an engine for so long isn't blamed for its death."""
+    strikes: int = 2
+    event_bytes: int = 32 << 20
+    """Of one event of a stream."""
+    answer_bytes: int = 64 << 20
+    """An answer without streaming is kept until it is whole, up to so many bytes; then it is passed on as it comes."""
+
+
+# -- between the two machines --------------------------------------------------------------------------------------
+
+
+class Wait(Event, frozen=True):
+    """From a request: it wants an engine. `again`: one that had it was lost."""
+
+    request: int
+    again: bool
+
+
+class Doubt(Event, frozen=True):
+    """From a request: its engine failed. Does it still hold the lock?"""
+
+    request: int
+
+
+class Proved(Event, frozen=True):
+    """From a request: its engine has given it something."""
+
+    request: int
+
+
+class Free(Event, frozen=True):
+    """From a request: it needs no engine any more."""
+
+    request: int
+
+
+class Admit(Event, frozen=True):
+    """From the door: this engine is to have it."""
+
+    request: int
+    token: int
+    url: str
+
+
+class Refuse(Event, frozen=True):
+    """From the door: nobody can have it."""
+
+    request: int
+    status: int
+    why: str
+    retry_after_s: int = 0
+
+
+class TakeAway(Event, frozen=True):
+    """From the door: the engine that has it is to have it no more."""
+
+    request: int
+
+
+class Verdict(Event, frozen=True):
+    """From the door: what the lock says of the engine that failed."""
+
+    request: int
+    lost: bool
+    admits: bool
+    """It still takes new requests."""
+
+
+Effect = Event | Note

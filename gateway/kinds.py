@@ -1,0 +1,331 @@
+"""What a request is, and what becomes of its answer when the engine that makes it is lost. Pure.
+
+CONTINUED   The tokens so far are all that the rest depends on: prompt and tokens so far, as a completion.
+COMPARED    It depends on more (a grammar, a parser, penalties), but is the same every time: asked again whole, and
+            nothing is passed on while it repeats what the client has.
+RESTARTED   The client has nothing yet, which is so for every answer that doesn't stream: asked again whole.
+ENDED       None of these: an error that says so.
+
+A request is CONTINUED only when each of its fields is known to allow that; a field that nobody here knows makes it
+COMPARED. So that a compared answer is the same every time, it gets a seed if its client gave none.
+"""
+
+import enum
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Api(enum.Enum):
+    COMPLETION = "completion"
+    CHAT = "chat"
+    OTHER = "other"
+
+
+class Way(enum.Enum):
+    CONTINUED = "continued"
+    COMPARED = "compared"
+    RESTARTED = "restarted"
+    ENDED = "ended"
+
+
+class Kind(msgspec.Struct, frozen=True):
+    method: str
+    target: bytes
+    headers: Headers
+    """As an engine gets them."""
+    body: bytes
+    """As an engine gets it, the first time and whenever it is asked for the whole."""
+    api: Api = Api.OTHER
+    way: Way = Way.ENDED
+    """What can be done once the client has some of the answer. Before, it is restarted, if it is repeatable."""
+    why: str = ""
+    """Why it isn't continued: the field that forbids it."""
+    repeatable: bool = True
+    """It may be sent twice: it only asks."""
+    streams: bool = False
+    choices: int = 1
+    """As many as its answer has."""
+    per_prompt: int = 1
+    """So many of them are for the same prompt."""
+    wants_ids: bool = False
+    """The client asked for token ids itself."""
+    logprobs: bool = False
+    usage: bool = False
+    running_usage: bool = False
+    same_again: bool = False
+    """Asked again it would have the same answer."""
+    seeded: bool = False
+    """The seed is ours: another one will do where the answer is continued."""
+    model: str = ""
+    request_id: str = ""
+
+
+class NotAllowed(Exception):
+    """A path that isn't relayed."""
+
+
+MOST_CHOICES = 1024
+_PATH = re.compile(rb"/(?:v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+|tokenize|detokenize|version|health)")
+_ASKS = {
+    "/tokenize",
+    "/detokenize",
+    "/v1/embeddings",
+    "/v1/score",
+    "/v1/rerank",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/messages/render",
+    "/v1/responses",
+    "/v1/responses/render",
+    "/v1/chat/completions/batch",
+    "/v1/chat/completions/render",
+    "/v1/chat/completions/derender",
+    "/v1/completions/render",
+    "/v1/completions/derender",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/classify",
+    "/v1/pooling",
+}
+"""What may be posted twice, beside completions and chats: it changes nothing."""
+
+_SAMPLING = frozenset(
+    (
+        *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "logit_bias"),
+        *("stop_token_ids", "ignore_eos", "include_stop_str_in_output", "return_tokens_as_token_ids"),
+        *("skip_special_tokens", "spaces_between_special_tokens", "stream_interval"),
+        *("priority", "cache_salt", "user", "session_id"),
+    )
+)
+"""Fields that mean the same for the rest of an answer as for all of it. A repetition penalty looks at prompt and
+answer alike; those over the answer alone don't stand here."""
+_ONCE = frozenset(
+    (
+        *("prompt", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "n", "stop"),
+        *("stream", "stream_options", "return_token_ids", "truncate_prompt_tokens", "truncation_side"),
+        *("add_special_tokens", "add_generation_prompt", "continue_final_message", "chat_template"),
+        *("chat_template_kwargs", "documents", "reasoning_effort", "request_id", "metadata", "service_tier"),
+        *("prompt_cache_key", "safety_identifier"),
+    )
+)
+"""Fields that have done their work once the prompt's tokens are known, or that the door sees to itself."""
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "seed": (),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "use_beam_search": (False,),
+    "length_penalty": (1, 1.0),
+    "prompt_logprobs": (),
+    "bad_words": ([],),
+    "tools": ([],),
+    "tool_choice": ("none",),
+    "functions": ([],),
+    "parallel_tool_calls": (True, False),
+    "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "include_reasoning": (True,),
+    "return_prompt_text": (False,),
+    "top_logprobs": (0,),
+    "store": (False,),
+    "logprobs": (False,),
+    "modalities": (["text"],),
+}
+"""Fields that forbid continuing unless they have one of these values, or null, which ask for nothing."""
+
+_Raw = dict[str, msgspec.Raw]
+_fields = msgspec.json.Decoder(_Raw)
+
+
+def allowed(method: str, target: bytes) -> str:
+    """The path, if it is relayed. Raises NotAllowed."""
+    path = target.partition(b"?")[0]
+    if method not in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") or not _PATH.fullmatch(path):
+        raise NotAllowed
+    return path.decode("ascii")
+
+
+def kind_of(
+    method: str,
+    target: bytes,
+    headers: Headers,
+    body: bytes,
+    *,
+    request_id: str,
+    seed: int,
+    parses: Callable[[str], bool] = lambda model: False,
+) -> Kind:
+    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed."""
+    path = allowed(method, target)
+    base = Kind(method, target, headers, body, request_id=request_id)
+    if method != "POST":
+        return msgspec.structs.replace(base, repeatable=method != "DELETE")
+    if path not in ("/v1/completions", "/v1/chat/completions"):
+        model, streams = _model_and_stream(body, headers)
+        return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
+    api = Api.CHAT if "chat" in path else Api.COMPLETION
+    try:
+        fields = _fields.decode(body)
+        return _asking(msgspec.structs.replace(base, api=api), fields, seed, parses)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
+        return base  # it is no request that an engine takes: the engine says what is wrong with it
+
+
+def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
+    streams = _value(fields, "stream") is True
+    model = _value(fields, "model")
+    said = {"model": model if isinstance(model, str) else "", "streams": streams}
+    if not streams:
+        return msgspec.structs.replace(base, **said)
+    options = _value(fields, "stream_options")
+    usage = isinstance(options, dict) and options.get("include_usage") is True
+    why = _why_not_continued(base.api, fields)
+    if not why and base.api is Api.CHAT and parses(str(said["model"])):
+        why = "reasoning"
+    greedy = _value(fields, "temperature") == 0
+    if not why and not greedy and _value(fields, "seed") is not None:
+        why = "seed"
+    seeded = bool(why) and not greedy and _value(fields, "seed") is None
+    ids = _value(fields, "return_token_ids") is True
+    add: dict[str, object] = {}
+    if not ids and _value(fields, "echo") is not True:  # vLLM leaves an echo's text out beside token ids
+        add["return_token_ids"] = True
+    if seeded:
+        add["seed"] = seed
+    return msgspec.structs.replace(
+        base,
+        **said,
+        body=_extended(base.body, fields, add),
+        way=Way.COMPARED if why else Way.CONTINUED,
+        why=why,
+        choices=_per_prompt(fields) * _prompts(base.api, fields),
+        per_prompt=_per_prompt(fields),
+        wants_ids=ids,
+        logprobs=base.api is Api.COMPLETION and _value(fields, "logprobs") is not None,
+        usage=usage,
+        running_usage=usage and isinstance(options, dict) and options.get("continuous_usage_stats") is True,
+        same_again=greedy or seeded or _value(fields, "seed") is not None,
+        seeded=seeded,
+    )
+
+
+def _why_not_continued(api: Api, fields: _Raw) -> str:
+    """The first field that forbids it."""
+    for name, raw in fields.items():
+        if name in _SAMPLING or name in _ONCE or bytes(raw) == b"null":
+            continue
+        if name == "logprobs" and api is Api.COMPLETION:
+            continue
+        neutral = _NEUTRAL.get(name)
+        if name == "seed":
+            continue
+        value = msgspec.json.decode(raw)
+        if neutral is None or not any(type(value) is type(one) and value == one for one in neutral):
+            if name == "tool_choice" and _value(fields, "tools") in (None, []):
+                continue
+            return name
+    return "messages" if api is Api.CHAT and not _only_text(fields) else ""
+
+
+def _only_text(fields: _Raw) -> bool:
+    """Else the prompt's tokens are not all of the prompt: some stand for a picture or a sound."""
+    for message in msgspec.json.decode(fields["messages"], type=list[_Raw]):
+        content = bytes(message.get("content", msgspec.Raw(b"null")))
+        if content.startswith(b"["):
+            parts = msgspec.json.decode(content, type=list[_Raw])
+            if any(set(part) != {"type", "text"} or bytes(part["type"]) != b'"text"' for part in parts):
+                return False
+    return True
+
+
+def _per_prompt(fields: _Raw) -> int:
+    n = _value(fields, "n")
+    return n if isinstance(n, int) and 0 < n <= MOST_CHOICES else 1
+
+
+def _prompts(api: Api, fields: _Raw) -> int:
+    prompt = _value(fields, "prompt") if api is Api.COMPLETION else None
+    if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
+def _extended(body: bytes, fields: _Raw, add: dict[str, object]) -> bytes:
+    """The same body with these fields, which are there only once afterwards."""
+    if not add:
+        return body
+    if not fields or any(name in fields for name in add):
+        return msgspec.json.encode({**fields, **add})
+    at = body.index(b"{") + 1
+    return body[:at] + msgspec.json.encode(add)[1:-1] + b"," + body[at:]
+
+
+def _model_and_stream(body: bytes, headers: Headers) -> tuple[str, bool]:
+    """Of a body that is nothing we know: JSON, or a form with a file in it."""
+    try:
+        fields = _fields.decode(body)
+        model = _value(fields, "model")
+        return (model if isinstance(model, str) else ""), _value(fields, "stream") is True
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = re.search(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n', body)
+        return (found[1].decode("utf-8", "replace") if found else ""), False
+
+
+def _value(fields: _Raw, name: str) -> Any:
+    raw = fields.get(name)
+    return None if raw is None else msgspec.json.decode(raw)
+
+
+# -- how it goes on ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What of a request ends its answer, for the door to see to when another engine goes on with it."""
+
+    max_tokens: int | None
+    """None: as many as the model has room for."""
+    min_tokens: int
+    stop: tuple[str, ...]
+    keep_stop: bool
+
+
+def limits_of(kind: Kind) -> Limits:
+    fields = _fields.decode(kind.body)
+    most = _value(fields, "max_tokens")
+    if kind.api is Api.CHAT:
+        most = _value(fields, "max_completion_tokens") or most
+    elif "max_tokens" not in fields:
+        most = 16
+    stop = _value(fields, "stop")
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    keep = _value(fields, "include_stop_str_in_output") is True
+    return Limits(most, _value(fields, "min_tokens") or 0, tuple(text for text in strings if text), keep)
+
+
+def continuation(kind: Kind, prompt: list[int] | None, place: int, max_tokens: int, min_tokens: int) -> bytes:
+    """The body that asks for the rest of one choice, whose prompt is all tokens so far. While those aren't known it is
+    the one that the client gave at this place.
+    """
+    fields = _fields.decode(kind.body)
+    given: object = prompt
+    if prompt is None:
+        several = _value(fields, "prompt")
+        given = several[place] if kind.choices > kind.per_prompt else several
+    body: dict[str, object] = {name: raw for name, raw in fields.items() if name in _SAMPLING}
+    if kind.logprobs:
+        body["logprobs"] = fields["logprobs"]
+    if not kind.seeded and "seed" in fields:
+        body["seed"] = fields["seed"]
+    body |= {"prompt": given, "max_tokens": max_tokens, "stream": True, "return_token_ids": True}
+    if min_tokens > 0:
+        body["min_tokens"] = min_tokens
+    return msgspec.json.encode(body)

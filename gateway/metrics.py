@@ -1,0 +1,157 @@
+"""What the door counts, and how it is shown: Prometheus's text for machines, JSON for `GET /failover`.
+
+Counting must cost nearly nothing: some of it is done for every piece of every answer. So histograms are plain lists
+here, and become metrics when somebody asks.
+"""
+
+from bisect import bisect_left
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from gateway import events as e
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+_LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+_GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_LAST_GAPS = 10_000
+
+
+class Histogram:
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        found, so_far = [], 0
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            so_far += count
+            found.append((bound, float(so_far)))
+        return found
+
+
+class Counts:
+    """Of the whole door."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        """(how it ended, how it got there) -> requests."""
+        self.latency = Histogram(_LATENCY_S)
+        self.first = Histogram(_LATENCY_S)
+        self.between = Histogram(_GAPS_S)
+        self.gaps = Histogram(_GAPS_S)
+        self.tokens = 0
+        self.alarms: Counter[str] = Counter()
+
+    def over(self, over: e.Over) -> None:
+        self.outcomes[over.outcome.value, over.how] += 1
+        self.tokens += over.tokens
+
+    def how(self, how: str) -> int:
+        return sum(count for (outcome, one), count in self.outcomes.items() if one == how and outcome == "answered")
+
+    def outcome(self, outcome: str) -> int:
+        return sum(count for (one, _), count in self.outcomes.items() if one == outcome)
+
+
+class Failover:
+    """The newest change of holder, and what the clients felt of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.at = 0.0
+        self.old_token = self.token = 0
+        self.engine_id = ""
+        self.phases_ms: dict[str, float] = {}
+        self.gaps_s: deque[float] = deque(maxlen=_LAST_GAPS)
+        self._lost_at: float | None = None
+        self._last: e.LockSeen | None = None
+
+    def see(self, seen: e.LockSeen, now: float, wall: float) -> None:
+        last, self._last = self._last, seen
+        if last is None:
+            return
+        if self._lost_at is None and last.url and (seen.token != last.token or not seen.url):
+            self._lost_at = now
+            self.phases_ms = {}
+            self.old_token, self.at = last.token, wall
+            self.gaps_s.clear()
+        if self._lost_at is None:
+            return
+        spent = round((now - self._lost_at) * 1000, 3)
+        if seen.token == self.old_token and seen.url:
+            self._lost_at = None  # it was nothing
+        elif seen.token > self.old_token:
+            self.phases_ms.setdefault("granted", spent)
+            if seen.url:
+                self.phases_ms.setdefault("serves", spent)
+                self.count += 1
+                self.token, self.engine_id = seen.token, seen.engine_id
+                self._lost_at = None
+
+    def resumed(self, gap_s: float) -> None:
+        self.gaps_s.append(gap_s)
+
+    def json(self) -> dict[str, object] | None:
+        if not self.count:
+            return None
+        gaps = sorted(self.gaps_s)
+        shown = None
+        if gaps:
+            shown = {
+                "clients": len(gaps),
+                "p50": round(gaps[len(gaps) // 2] * 1000, 3),
+                "max": round(gaps[-1] * 1000, 3),
+            }
+        return {
+            "at": self.at,
+            "from_token": self.old_token,
+            "to_token": self.token,
+            "to": self.engine_id,
+            "phases_ms": self.phases_ms,
+            "gap_ms": shown,
+        }
+
+
+class Gauges:
+    """What there is at the moment, asked when it is shown."""
+
+    def __init__(self, values: Iterable[tuple[str, str, dict[str, str], float]]) -> None:
+        self.values = list(values)
+
+
+def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+    requests = CounterMetricFamily(
+        "gateway_requests", "Requests, by how they ended and how they got there", labels=["outcome", "how"]
+    )
+    for (outcome, how), count in counts.outcomes.items():
+        requests.add_metric([outcome, how], count)
+    yield requests
+    yield CounterMetricFamily("gateway_tokens", "Tokens that clients were given in streams", counts.tokens)
+    alarms = CounterMetricFamily("gateway_alarms", "What somebody should look at", labels=["event"])
+    for event, count in counts.alarms.items():
+        alarms.add_metric([event], count)
+    yield alarms
+    for name, help, histogram in (
+        ("gateway_request_seconds", "From a request's arrival to the end of its answer", counts.latency),
+        ("gateway_first_byte_seconds", "From a request's arrival to the first byte of its answer", counts.first),
+        ("gateway_between_pieces_seconds", "Between two pieces of a streamed answer", counts.between),
+        ("gateway_failover_gap_seconds", "From the last piece of a lost engine to the first of another", counts.gaps),
+    ):
+        yield HistogramMetricFamily(name, help, buckets=histogram.buckets(), sum_value=histogram.total)
+    families: dict[str, GaugeMetricFamily] = {}
+    for name, help, labels, value in gauges.values:
+        family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))
+        family.add_metric(list(labels.values()), value)
+    yield from families.values()

@@ -1,0 +1,192 @@
+"""The text of an answer where another engine goes on with it.
+
+A token is some bytes, and not always whole characters. An engine that goes on behind somebody else's tokens decodes
+from its own beginning: its first text may be wrong though its tokens are right. So around the break text is made of all
+tokens together, by asking the engine (`/detokenize`); and as soon as the engine itself says the same for a whole piece,
+it is believed from there on.
+
+`Seam` finds what text the client is still owed of the tokens that it has, and gives each new piece its text. `Stops`
+then looks for stop strings, which may begin on one side of the break and end on the other: the engine that goes on
+isn't told of any. Pure: the questions are put by whoever uses it.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+UNDECODED = "\N{REPLACEMENT CHARACTER}"
+_CONTEXT = 32
+"""Tokens before the break that are decoded along with it, at first."""
+_OVERLAP = 16
+"""Characters that have to agree with what the client has."""
+
+
+@dataclass(slots=True)
+class Piece:
+    """What an engine adds to a choice."""
+
+    ids: Sequence[int]
+    text: str
+    logprobs: Any = None
+    finish: str | None = None
+    stop: int | str | None = None
+
+
+class Torn(Exception):
+    """The texts on both sides of the break don't fit together."""
+
+
+class Seam:
+    """Of one choice. `wants` has the tokens whose text is to be asked for; `heard` is given the answer."""
+
+    def __init__(self, sent: str, ids: Sequence[int], hold: int, *, keep: bool = False) -> None:
+        """`sent`: the text that the client has. `hold`: so many characters an engine keeps back behind it, because they
+        could be the beginning of a stop string. `keep`: what ends the answer is part of it.
+        """
+        self._keep = keep
+        self._sent = sent
+        self._ids = list(ids)
+        self._hold = hold
+        self._window = self._ids[-(_CONTEXT + hold) :] if sent else list(ids)
+        self._old: str | None = None
+        """The text of the window."""
+        self._told = 0
+        """How much of the text behind the window's beginning is out."""
+        self._before = ""
+        """The text of the window and all pieces but the next."""
+        self._pieces: deque[Piece] = deque()
+        self._behind: list[int] = []
+        """The tokens of the pieces that are out."""
+        self.owed = ""
+        """Of the old tokens, what the client hasn't; known with the first answer."""
+        self.settled = not ids
+        """The engine's own text fits."""
+        self.wants: list[int] | None = None if self.settled else self._window
+
+    def push(self, piece: Piece) -> list[Piece]:
+        """The next piece, as the engine says it. What can be passed on by now."""
+        if self.settled:
+            return [piece]
+        self._pieces.append(piece)
+        if self._old is not None and self.wants is None:
+            self._ask()
+        return []
+
+    def heard(self, text: str) -> list[Piece]:
+        """The text of what it wanted. What can be passed on by now. Raises Torn."""
+        self.wants = None
+        if self._old is None:
+            self._begin(text)
+            if self.wants is None and self._pieces:
+                self._ask()
+            return []
+        ready = [self._give(text)]
+        if self.settled:
+            ready += self._pieces
+            self._pieces.clear()
+        elif self._pieces:
+            self._ask()
+        return ready
+
+    def _begin(self, text: str) -> None:
+        owed = _owed(self._sent, text, self._hold)
+        if owed is None:
+            if len(self._window) == len(self._ids):
+                raise Torn("the tokens' text doesn't end as the text that was sent")
+            self._window = self.wants = self._ids[-2 * len(self._window) :]
+            return
+        self._old = self._before = text
+        self._told = len(text) - owed
+        whole = len(text.rstrip(UNDECODED)) if owed else len(text)
+        self.owed = text[self._told : max(self._told, whole)]
+        self._told += len(self.owed)
+
+    def _ask(self) -> None:
+        piece = self._pieces[0]
+        ends = piece.finish == "stop" and not self._keep
+        ids = piece.ids[:-1] if ends else piece.ids  # the token that ends an answer has no text
+        self.wants = [*self._window, *self._behind, *ids]
+
+    def _give(self, text: str) -> Piece:
+        piece = self._pieces.popleft()
+        self._behind += piece.ids
+        partial = text.endswith(UNDECODED)
+        whole = text.rstrip(UNDECODED) if partial else text
+        said = "" if partial and piece.finish is None else whole[self._told :]
+        was_whole = not self._before.endswith(UNDECODED) and self._told == len(self._before)
+        own = text[len(self._before) :] if was_whole and text.startswith(self._before) else None
+        self._told += len(said)
+        self.settled = own == piece.text and not partial
+        self._before = text
+        return Piece(piece.ids, said, piece.logprobs, piece.finish, piece.stop)
+
+
+def _owed(sent: str, text: str, hold: int) -> int | None:
+    """How many characters at the end of this text the client hasn't. None: the two don't fit, as far as can be seen."""
+    undecoded = len(text) - len(text.rstrip(UNDECODED))
+    if hold == 0 and undecoded == 0:
+        return 0  # there was no reason to keep anything back; what the text shows more is special tokens
+    if not sent:
+        return len(text)  # it is the text of all of the answer's tokens
+    for owed in (hold + undecoded, hold):
+        common = min(_OVERLAP, len(text) - owed, len(sent))
+        if common > 0 and text[len(text) - owed - common : len(text) - owed] == sent[-common:]:
+            return owed
+    tail = sent[-_OVERLAP:]
+    at = text.rfind(tail) if undecoded else -1  # a token of whole characters and the beginning of another
+    return len(text) - at - len(tail) if at >= 0 and len(tail) == _OVERLAP else None
+
+
+class Stops:
+    """Stop strings in the text of one choice, as the engine would have looked for them."""
+
+    def __init__(self, stop: tuple[str, ...], *, keep: bool, min_tokens: int, count: int, sent: str, owed: str) -> None:
+        self._stop = stop
+        self._keep = keep
+        self._min_tokens = min_tokens
+        self._count = count
+        longest = max(map(len, stop), default=1) - 1
+        self._hold = 0 if keep else longest
+        tail = sent[len(sent) - longest :] if longest else ""
+        self._text = tail + owed
+        self._told = len(tail)
+        self._longest = longest
+
+    def push(self, piece: Piece) -> Piece:
+        """The same piece with the text that can be told, and with its end if a stop string is complete."""
+        self._count += len(piece.ids)
+        self._text += piece.text
+        found = self._found(len(piece.text)) if self._count > self._min_tokens else None
+        if found is not None:
+            string, end = found
+            return Piece(piece.ids, self._tell(end), piece.logprobs, "stop", string)
+        if piece.finish is not None:
+            return Piece(piece.ids, self._tell(len(self._text)), piece.logprobs, piece.finish, piece.stop)
+        text = self._tell(len(self._text) - self._hold)
+        past = max(0, min(self._told, len(self._text) - self._longest))
+        self._text = self._text[past:]
+        self._told -= past
+        return Piece(piece.ids, text, piece.logprobs)
+
+    def rest(self) -> str:
+        """All that was held back: the answer ends here."""
+        return self._tell(len(self._text))
+
+    def _tell(self, end: int) -> str:
+        end = max(end, self._told)
+        text = self._text[self._told : end]
+        self._told = end
+        return text
+
+    def _found(self, new: int) -> tuple[str, int] | None:
+        """The stop string that is complete first, and where the answer's text ends."""
+        best: tuple[int, str, int] | None = None
+        for string in self._stop if new else ():
+            at = self._text.find(string, max(0, len(self._text) - new - len(string) + 1))
+            if at >= 0 and (best is None or at + len(string) < best[0]):
+                best = (at + len(string), string, at)
+        if best is None:
+            return None
+        end, string, at = best
+        return string, end if self._keep else at

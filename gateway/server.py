@@ -1,0 +1,302 @@
+"""The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
+
+`/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
+(`kinds.py`): nobody can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+
+What this file may not do: know how an answer goes on (`machine.py`).
+"""
+
+import asyncio
+import contextlib
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gateway import errors, kinds
+from gateway import events as e
+from gateway.keys import Keys
+from gateway.metrics import Counts, Gauges, collect
+from gateway.pair import Client, Pair
+from sidecar.http_server import HttpServer, Limits, Reply, Request
+from sidecar.logs import Log
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_NOT_FOR_ENGINES = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
+        *(b"content-length", b"host", b"accept-encoding", b"http2-settings", b"x-request-id"),
+        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
+    )
+)
+_HOST = (b"host", b"engine")
+_SCRAPE_S = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    run_dirs: tuple[Path, ...]
+    bounds: e.Bounds
+    limits: Limits
+    keys: Keys | None = None
+    access_log: bool = True
+
+
+class _Models(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+class Gateway:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, log: Log) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.log = log
+        self.counts = Counts()
+        self.pairs = [
+            Pair(loop, run_dir, settings.bounds, self.counts, log, self._over) for run_dir in settings.run_dirs
+        ]
+        self.http = HttpServer(loop, self.handle, errors.body, settings.limits)
+        self.stopping = False
+        self.began = time.time()
+        self._own: dict[str, Callable[[Request, Reply], None]] = {
+            "/live": self._live,
+            "/ready": self._ready,
+            "/failover": self._failover,
+            "/metrics": self._metrics,
+        }
+
+    def start(self) -> None:
+        for pair in self.pairs:
+            pair.start()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        now = time.monotonic()
+        path = request.path
+        own = self._own.get(path)
+        if own is not None:
+            if request.method in ("GET", "HEAD"):
+                own(request, reply)
+            else:
+                allow = [*errors.JSON, (b"allow", b"GET, HEAD")]
+                reply.send(405, errors.body(405, f"{path} takes GET"), allow)
+            return
+        keys = self.settings.keys
+        if keys is not None and not keys.allow(request.header(b"authorization")):
+            headers = [*errors.JSON, (b"www-authenticate", b"Bearer")]
+            reply.send(401, errors.body(401, "this needs an API key: Authorization: Bearer KEY"), headers)
+            return
+        given = request.header(b"x-request-id")
+        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        hidden = keys is not None
+        headers = [
+            header
+            for header in request.headers
+            if header[0] not in _NOT_FOR_ENGINES and not (hidden and header[0] == b"authorization")
+        ]
+        headers += [_HOST, (b"x-request-id", request_id.encode())]
+        try:
+            kind = kinds.kind_of(
+                request.method,
+                request.target,
+                headers,
+                request.body,
+                request_id=request_id,
+                seed=secrets.randbits(31),
+                parses=self._parses,
+            )
+        except kinds.NotAllowed:
+            reply.send(404, errors.body(404, f"there is no {path[:200]} here"), errors.JSON)
+            return
+        pair = self._pair(kind, path, reply)
+        if pair is not None:
+            pair.take(kind, reply, path, request.peer, now)
+
+    def _parses(self, model: str) -> bool:
+        return any(model in pair.machine.parses for pair in self.pairs)
+
+    def _pair(self, kind: kinds.Kind, path: str, reply: Reply) -> Pair | None:
+        """Who is to answer it; None when that has been done."""
+        if len(self.pairs) == 1:
+            return self.pairs[0]
+        if path == "/v1/models" and kind.method in ("GET", "HEAD"):
+            self.loop.create_task(self._all_models(reply))
+            return None
+        known = {name: pair for pair in reversed(self.pairs) for name in pair.machine.models}
+        pair = known.get(kind.model)
+        if pair is None and not kind.model and kind.method in ("GET", "HEAD"):
+            serving = (pair for pair in self.pairs if pair.machine.door.ready(time.monotonic()))
+            pair = next(serving, self.pairs[0])
+        if pair is None:
+            there = ", ".join(sorted(known)) or "none yet"
+            why = f"the model {kind.model[:200]!r} does not exist; there are: {there}" if kind.model else (
+                f"a request has to name its model; there are: {there}"
+            )  # fmt: skip
+            status = 404 if kind.model else 400
+            reply.send(status, errors.body(status, why, "model"), errors.JSON)
+        return pair
+
+    def _over(self, client: Client, over: e.Over, now: float) -> None:
+        if not self.settings.access_log:
+            return
+        first_ms = round((client.first_at - client.began) * 1000, 1) if client.first_at else None
+        fields: dict[str, object] = {
+            "id": client.kind.request_id,
+            "from": client.peer,
+            "method": client.kind.method,
+            "path": client.path,
+            "status": client.status,
+            "outcome": over.outcome,
+            "ms": round((now - client.began) * 1000, 1),
+            "first_ms": first_ms,
+            "tokens": over.tokens,
+        }
+        if over.how != "passed":
+            fields["how"] = over.how
+        if over.why:
+            fields["why"] = over.why
+        self.log.info("request", **fields)
+
+    # -- what the door says itself ---------------------------------------------------------------------------------
+
+    def _live(self, request: Request, reply: Reply) -> None:
+        reply.send(200, b"ok\n", _TEXT)
+
+    @property
+    def ready(self) -> bool:
+        now = time.monotonic()
+        return not self.stopping and all(pair.machine.door.ready(now) for pair in self.pairs)
+
+    def _ready(self, request: Request, reply: Reply) -> None:
+        if self.ready:
+            reply.send(200, b"ready\n", _TEXT)
+            return
+        why = "the door is closing" if self.stopping else "nobody serves, and nobody has for longer than the bound"
+        reply.send(503, why.encode() + b"\n", _TEXT)
+
+    def _failover(self, request: Request, reply: Reply) -> None:
+        reply.send(200, msgspec.json.encode(self.state()) + b"\n", errors.JSON)
+
+    def state(self) -> dict[str, object]:
+        counts = self.counts
+        return {
+            "ready": self.ready,
+            "pairs": [self._pair_state(pair) for pair in self.pairs],
+            "in_flight": sum(pair.machine.in_flight for pair in self.pairs),
+            "waiting": sum(pair.machine.door.waiting for pair in self.pairs),
+            "continued": counts.how("continued"),
+            "compared": counts.how("compared"),
+            "restarted": counts.how("restarted"),
+            "ended": counts.outcome("ended"),
+            "refused": counts.outcome("refused"),
+            "connections": len(self.http.connections),
+            "uptime_s": round(time.time() - self.began, 3),
+        }
+
+    def _pair_state(self, pair: Pair) -> dict[str, object]:
+        machine = pair.machine
+        door = machine.door
+        grant, lock = door.grant, door.lock
+        serves = grant is not None and grant.url and grant.phase.value in ("open", "draining")
+        return {
+            "run_dir": str(pair.run_dir),
+            "models": list(machine.models),
+            "lock": "away" if door.away else lock.state,
+            "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
+            "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
+            "redundant": list(lock.ready),
+            "in_flight": machine.in_flight,
+            "waiting": door.waiting,
+            "interrupted": door.interrupted,
+            "severed": door.severed,
+            "silent": sum(request.silent for request in machine.requests.values()),
+            "last_failover": pair.failover.json(),
+            "failovers": pair.failover.count,
+        }
+
+    def _metrics(self, request: Request, reply: Reply) -> None:
+        self.loop.create_task(self._answer_metrics(reply))
+
+    async def _answer_metrics(self, reply: Reply) -> None:
+        status, kind, body = await self.metrics_page()
+        reply.send(status, body, [(b"content-type", kind.encode())])
+
+    async def metrics_page(self) -> tuple[int, str, bytes]:
+        """The door's own metrics, and behind them those of the engines that serve, under the same roof."""
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+        gateway = self
+
+        class Own:
+            def collect(self) -> object:
+                return collect(gateway.counts, gateway._gauges())
+
+        registry = CollectorRegistry()
+        registry.register(Own())  # type: ignore[arg-type]
+        pages = [generate_latest(registry)]
+        for found in await asyncio.gather(*(pair.get(b"/metrics") for pair in self.pairs)):
+            pages.append(_vllm_only(found or b""))
+        return 200, CONTENT_TYPE_LATEST, b"".join(pages)
+
+    def _gauges(self) -> Gauges:
+        values: list[tuple[str, str, dict[str, str], float]] = [
+            ("gateway_ready", "1 when somebody serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
+        ]
+        for pair in self.pairs:
+            door, labels = pair.machine.door, {"run_dir": str(pair.run_dir)}
+            newest = float(door.newest)
+            values += [
+                ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
+                ("gateway_waiting", "Requests that wait for an engine", labels, float(door.waiting)),
+                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(door.interrupted)),
+                ("gateway_token", "The newest fencing token that was seen", labels, newest),
+                ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
+                ("gateway_severed", "Requests that a switchover took away at its bound", labels, float(door.severed)),
+                ("gateway_redundant", "Engines that could take over", labels, float(len(door.lock.ready))),
+                ("gateway_lock_away", "1 while no lock server answers", labels, float(door.away)),
+            ]
+        return Gauges(values)
+
+    async def _all_models(self, reply: Reply) -> None:
+        data: list[msgspec.Raw] = []
+        for found in await asyncio.gather(*(pair.get(b"/v1/models") for pair in self.pairs)):
+            if found is not None:
+                with contextlib.suppress(msgspec.DecodeError):
+                    data += msgspec.json.decode(found, type=_Models).data
+        reply.send(200, msgspec.json.encode({"object": "list", "data": data}), errors.JSON)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def drain(self, *, delay_s: float, within_s: float) -> None:
+        """`/ready` says no; whoever still comes is served, until the endpoints have dropped this pod; then nobody new,
+        and whoever is here may finish.
+        """
+        self.stopping = True
+        await asyncio.sleep(delay_s)
+        self.http.stop_listening()
+        end = time.monotonic() + within_s
+        for pair in self.pairs:
+            pair.stop(within_s)
+        while any(pair.clients for pair in self.pairs) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        left = sum(len(pair.clients) for pair in self.pairs)
+        self.log.info("drained", cut=left)
+
+    def close(self) -> None:
+        self.http.close()
+        for pair in self.pairs:
+            pair.close()
+
+
+_TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
+
+
+def _vllm_only(page: bytes) -> bytes:
+    wanted = (b"vllm:", b"# HELP vllm:", b"# TYPE vllm:")
+    return b"".join(line + b"\n" for line in page.splitlines() if line.startswith(wanted))

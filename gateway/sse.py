@@ -1,0 +1,83 @@
+"""A stream of server-sent events, cut into events as it comes. Pure.
+
+What is passed on is whole events, in the bytes in which they came: an event whose end never comes is as if it had not
+begun.
+"""
+
+import re
+
+DONE = b"[DONE]"
+_EMPTY_LINE = re.compile(rb"\r?\n\r?\n")
+
+Events = list[tuple[int, bytes | None]]
+"""Where each event ends, and its data; None for a comment."""
+
+
+class TooLarge(Exception):
+    """An event without end."""
+
+
+class Reader:
+    __slots__ = ("_most", "_rest", "_scanned")
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._rest = b""
+        self._scanned = 0
+        """So far no event ends in the rest."""
+
+    @property
+    def rest(self) -> int:
+        """Bytes of an event that isn't whole."""
+        return len(self._rest)
+
+    def feed(self, data: bytes) -> tuple[bytes, Events]:
+        """Bytes, and the events that are whole in them. Raises TooLarge."""
+        if self._rest:
+            data = self._rest + data
+        elif data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
+            return data, [(len(data), data[6:-2])]  # nearly always it is one whole event
+        if b"\r" in data:
+            found, end = _any_lines(data, self._scanned)
+        elif self._scanned and data.find(b"\n\n", self._scanned) < 0:
+            found, end = [], 0
+        else:
+            found, end = _plain_lines(data)
+        self._rest = data[end:]
+        self._scanned = max(0, len(self._rest) - 3)
+        if len(self._rest) > self._most:
+            raise TooLarge(f"an event of its stream has more than {self._most} bytes")
+        return data, found
+
+
+def _plain_lines(data: bytes) -> tuple[Events, int]:
+    found: Events = []
+    parts = data.split(b"\n\n")
+    parts.pop()
+    end = 0
+    for part in parts:
+        end += len(part) + 2
+        found.append((end, part[6:] if part.startswith(b"data: ") and b"\n" not in part else _data(part)))
+    return found, end
+
+
+def _any_lines(data: bytes, scanned: int) -> tuple[Events, int]:
+    found: Events = []
+    end = 0
+    while (ends := _EMPTY_LINE.search(data, max(end, scanned))) is not None:
+        found.append((ends.end(), _data(data[end : ends.start()])))
+        end = ends.end()
+    return found, end
+
+
+def _data(text: bytes) -> bytes | None:
+    lines = [line[5:].removeprefix(b" ") for line in text.splitlines() if line.startswith(b"data:")]
+    return b"\n".join(lines) if lines else None
+
+
+def event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"
+
+
+def comment(text: str) -> bytes:
+    return b": " + text.encode() + b"\n\n"

@@ -1,0 +1,135 @@
+"""A real gateway in front of a real pair, and clients that keep every byte."""
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.engine.house import DEADLINE_S, House, Program, until
+
+
+class GatewayProgram(Program):
+    """`python -m gateway`, on a port of its own."""
+
+    def __init__(self, house: House, *more: str, name: str = "gateway", port: int = 0) -> None:
+        self.port = port or _free_port()
+        address = f"127.0.0.1:{self.port}"
+        place = () if "--run-dir" in more else ("--run-dir", str(house.run_dir))
+        super().__init__(house, name, "gateway", *place, "--listen", address, "--shutdown-delay-s", "0", *more)
+        self.url = f"http://{address}"
+        house.add(self)
+
+    def get(self, path: str) -> tuple[int, Any]:
+        status, _, body = ask(self.port, path)
+        try:
+            return status, json.loads(body)
+        except json.JSONDecodeError:
+            return status, body.decode()
+
+    def state(self) -> dict[str, Any]:
+        try:
+            return dict(self.get("/failover")[1])
+        except OSError:
+            return {}
+
+    def serving(self) -> "GatewayProgram":
+        """Waits until it sees an engine that serves."""
+        until(lambda: any(pair["serves"] for pair in self.state().get("pairs", ())), "the door sees an engine")
+        return self
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def ask(port: int, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """One request on a connection of its own, to its end."""
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:
+        sock.sendall(request_bytes(path, body, **headers))
+        data = b""
+        while more := sock.recv(65536):
+            data += more
+    head, _, rest = data.partition(b"\r\n\r\n")
+    lines = head.decode().split("\r\n")
+    found = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines[1:])}
+    return int(lines[0].split()[1]), found, dechunked(rest) if "chunked" in found.get("transfer-encoding", "") else rest
+
+
+def request_bytes(path: str, body: Any = None, **headers: str) -> bytes:
+    data = b"" if body is None else json.dumps(body).encode()
+    lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", "host: door"]
+    lines += ["connection: close"]
+    lines += ["content-type: application/json", f"content-length: {len(data)}"] if data else []
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join([*lines, "", ""]).encode() + data
+
+
+def dechunked(data: bytes) -> bytes:
+    found = b""
+    while data:
+        size, _, data = data.partition(b"\r\n")
+        if not size or int(size, 16) == 0:
+            break
+        found += data[: int(size, 16)]
+        data = data[int(size, 16) + 2 :]
+    return found
+
+
+@dataclass
+class Stream:
+    """A streamed answer as a client has it: every byte, and when it came."""
+
+    body: dict[str, Any]
+    path: str = "/v1/completions"
+    raw: bytes = b""
+    status: int = 0
+    whole: bool = False
+    """The chunked encoding was closed as it should be."""
+    error: str = ""
+    at: list[float] = field(default_factory=list)
+
+    async def run(self, port: int, name: str = "") -> "Stream":
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
+        try:
+            extra = {"x_request_id": name} if name else {}
+            writer.write(request_bytes(self.path, {**self.body, "stream": True}, **extra))
+            head = await reader.readuntil(b"\r\n\r\n")
+            self.status = int(head.split()[1])
+            while self.status == 200:
+                size = int(await reader.readline(), 16)
+                data = await reader.readexactly(size + 2)
+                if size == 0:
+                    self.whole = True
+                    break
+                self.raw += data[:-2]
+                if not data.startswith(b":"):
+                    self.at.append(time.monotonic())
+            if self.status != 200:
+                self.raw = await reader.read()
+        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
+            self.error = f"{type(error).__name__}: {error}"
+        finally:
+            writer.close()
+        return self
+
+    @property
+    def events(self) -> Iterator[bytes]:
+        return (event for event in self.raw.split(b"\n\n") if event and not event.startswith(b":"))
+
+    @property
+    def alike(self) -> list[Any]:
+        """What has to be the same every time: all of it but the moment of its making."""
+        found = []
+        for event in self.events:
+            data = event.removeprefix(b"data: ")
+            found.append(data.decode() if data == b"[DONE]" else {**json.loads(data), "created": 0})
+        return found
+
+    @property
+    def gap_s(self) -> float:
+        """The longest."""
+        return max((b - a for a, b in zip(self.at, self.at[1:], strict=False)), default=0.0)

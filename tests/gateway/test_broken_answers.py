@@ -1,0 +1,222 @@
+"""Every kind of answer, broken between any two of its events and in the middle of each: what its client has in the end
+is what it has when nothing happens.
+"""
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway import events as e
+from gateway.kinds import Way
+from tests.gateway.world import SimClient, World, undisturbed
+
+COMPLETION = "/v1/completions"
+CHAT = "/v1/chat/completions"
+PROMPT: dict[str, Any] = {"prompt": "The old lighthouse", "max_tokens": 14, "temperature": 0, "stream": True}
+TALK: dict[str, Any] = {
+    "messages": [{"role": "user", "content": "Hello"}],
+    "max_tokens": 14,
+    "temperature": 0,
+    "stream": True,
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+    }
+]
+USAGE = {"stream_options": {"include_usage": True}}
+EACH = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+CONTINUED: dict[str, tuple[str, dict[str, Any]]] = {
+    "completion": (COMPLETION, PROMPT),
+    "chat": (CHAT, TALK),
+    "usage": (COMPLETION, PROMPT | USAGE),
+    "chat with usage in each chunk": (CHAT, TALK | EACH),
+    "ids": (COMPLETION, PROMPT | {"return_token_ids": True}),
+    "chat with ids": (CHAT, TALK | {"return_token_ids": True}),
+    "to its own end": (COMPLETION, PROMPT | {"max_tokens": 200, "prompt": "b"}),
+    "least tokens": (COMPLETION, PROMPT | {"min_tokens": 12}),
+    "log probabilities": (COMPLETION, PROMPT | {"logprobs": 2}),
+    "two prompts": (COMPLETION, PROMPT | {"prompt": ["one", "two"], "max_tokens": 6} | USAGE),
+    "two choices": (COMPLETION, PROMPT | {"n": 2, "max_tokens": 6} | USAGE),
+    "two choices of a chat": (CHAT, TALK | {"n": 2, "max_tokens": 6} | USAGE),
+    "repetition penalty": (COMPLETION, PROMPT | {"repetition_penalty": 1.3}),
+    "bias": (COMPLETION, PROMPT | {"logit_bias": {"97": 3}}),
+    "stop token": (COMPLETION, PROMPT | {"stop_token_ids": [32], "min_tokens": 5}),
+    "no limit of its own": (CHAT, {name: TALK[name] for name in TALK if name != "max_tokens"}),
+}
+COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
+    "presence penalty": (COMPLETION, PROMPT | {"presence_penalty": 1.5}),
+    "frequency penalty": (COMPLETION, PROMPT | {"frequency_penalty": 1.5} | USAGE),
+    "bad words": (COMPLETION, PROMPT | {"bad_words": ["ka", "se"]}),
+    "seed": (COMPLETION, PROMPT | {"temperature": 1.0, "seed": 11}),
+    "chat with a seed": (CHAT, TALK | {"temperature": 1.0, "seed": 11} | USAGE),
+    "choices with a seed": (COMPLETION, PROMPT | {"temperature": 1.0, "seed": 11, "n": 3, "max_tokens": 5} | USAGE),
+    "sampled, with a penalty": (COMPLETION, PROMPT | {"temperature": 1.0, "presence_penalty": 1.0}),
+    "json": (CHAT, TALK | {"response_format": {"type": "json_object"}, "max_tokens": 60} | USAGE),
+    "choice": (COMPLETION, PROMPT | {"structured_outputs": {"choice": ["a long one", "another"]}}),
+    "tools, auto": (CHAT, TALK | {"tools": TOOLS, "max_tokens": 90} | USAGE),
+    "tools, required": (CHAT, TALK | {"tools": TOOLS, "tool_choice": "required", "max_tokens": 90}),
+    "tools, sampled": (CHAT, TALK | {"tools": TOOLS, "max_tokens": 90, "temperature": 1.0}),
+    "thoughts": (CHAT, TALK | {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 40} | USAGE),
+    "chat with log probabilities": (CHAT, TALK | {"logprobs": True, "top_logprobs": 2}),
+    "echo": (COMPLETION, PROMPT | {"echo": True}),
+    "a picture": (
+        CHAT,
+        TALK | {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,x"}}]}]},
+    ),
+    "an unknown field": (COMPLETION, PROMPT | {"vllm_xargs": {"x": 1}}),
+}
+ALL = CONTINUED | COMPARED
+
+
+def broken(path: str, body: Any, *cuts: tuple[int, int | None]) -> tuple[World, SimClient]:
+    """Each engine in its turn says so many pieces, and so many bytes of the next, and is gone."""
+    world = World()
+    world.grant()
+    client = world.arrive(path, body)
+    for pieces, rest in cuts:
+        it = world.serving
+        assert it is not None
+        said = 0
+        while said < pieces and it.exchanges:
+            world.piece(next(iter(it.exchanges.values())))
+            said += 1
+        if rest is not None and it.exchanges:
+            world.piece(next(iter(it.exchanges.values())), rest)
+        world.die(it)
+        world.lock("FENCING")
+        world.grant()
+    world.run()
+    return world, client
+
+
+def check(client: SimClient, like: SimClient) -> None:
+    assert client.outcome is e.Outcome.ANSWERED, client.why
+    assert (client.status, client.ended) == (like.status, like.ended)
+    assert by_choice(client.events) == by_choice(like.events)
+
+
+def by_choice(events: list[Any]) -> dict[int, list[Any]]:
+    """Between choices there is no order; what belongs to none comes last."""
+    found: dict[int, list[Any]] = {}
+    for event in events:
+        if _says_nothing(event):
+            continue  # without token ids nobody can tell whether the client has had it
+        choices = event["choices"] if isinstance(event, dict) else []
+        assert choices or -1 in found or all(choice >= 0 for choice in found)
+        assert not choices or -1 not in found, "a chunk comes behind the closing ones"
+        found.setdefault(choices[0]["index"] if choices else -1, []).append(event)
+    return found
+
+
+def _says_nothing(event: Any) -> bool:
+    choices = event["choices"] if isinstance(event, dict) else []
+    return bool(choices) and choices[0].get("text") == "" and choices[0]["finish_reason"] is None
+
+
+def ways(path: str, pieces: Any) -> list[tuple[int, int | None]]:
+    """Between any two pieces, and within each: behind its first byte, in its middle, before its last."""
+    found: list[tuple[int, int | None]] = []
+    for place, piece in enumerate(pieces):
+        found.append((place, None))
+        found += [(place, at) for at in (1, len(piece) // 2, len(piece) - 1)]
+    return found
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_break_anywhere_is_not_in_what_the_client_has(name: str) -> None:
+    path, body = ALL[name]
+    like, pieces = undisturbed(path, body)
+    assert like.events[-1] == "[DONE]"
+    for cut in ways(path, pieces):
+        _, client = broken(path, body, cut)
+        check(client, like)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_two_breaks_within_one_answer_are_not_either(name: str) -> None:
+    path, body = ALL[name]
+    like, pieces = undisturbed(path, body)
+    step = max(1, len(pieces) // 6)
+    for first in range(0, len(pieces), step):
+        for second in range(5):
+            _, client = broken(path, body, (first, 7), (second, None))
+            check(client, like)
+
+
+@pytest.mark.parametrize("name", CONTINUED)
+def test_what_is_continued_is_not_made_again(name: str) -> None:
+    path, body = CONTINUED[name]
+    _, pieces = undisturbed(path, body)
+    world, client = broken(path, body, (len(pieces) // 2 + 2, None))
+    assert client.how == Way.CONTINUED.value
+    later = [json.loads(ask.body) for ask in world.asked if ask.token == 2 and ask.target == b"/v1/completions"]
+    assert later and all(len(asked["prompt"]) > 2 for asked in later)
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_is_compared_is_asked_again_as_it_was(name: str) -> None:
+    path, body = COMPARED[name]
+    _, pieces = undisturbed(path, body)
+    world, client = broken(path, body, (len(pieces) // 2 + 2, None))
+    assert client.how == Way.COMPARED.value
+    first, *others = [ask.body for ask in world.asked if ask.target.decode() == path]
+    assert others == [first]
+
+
+STOPS = ["a", "ka", "si ", " k", "ni", "to", "mo", "li", "e ", "o "]
+
+
+@pytest.mark.parametrize("keep", [False, True])
+@pytest.mark.parametrize("least", [0, 9])
+def test_a_stop_string_on_both_sides_of_the_break_stops(keep: bool, least: int) -> None:
+    """Every two and three characters of the answer, as a stop string, and a break anywhere."""
+    base = PROMPT | {"max_tokens": 30, "min_tokens": least, "include_stop_str_in_output": keep}
+    whole, _ = undisturbed(COMPLETION, PROMPT | {"max_tokens": 30})
+    text = "".join(event["choices"][0]["text"] for event in whole.events[:-1])
+    stopped = 0
+    for at in range(2, len(text) - 3, 3):
+        body = base | {"stop": [text[at : at + 3], "never"]} | USAGE
+        like, pieces = undisturbed(COMPLETION, body)
+        stopped += like.events[-3]["choices"][0]["finish_reason"] == "stop"
+        for cut in range(1, len(pieces)):
+            _, client = broken(COMPLETION, body, (cut, None))
+            check(client, like)
+    assert stopped > 3
+
+
+def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
+    """Its bytes are several tokens; the engine that goes on has only some of them."""
+    wide = 0
+    for prompt in ("The old lighthouse", "b", "sea"):
+        body = PROMPT | {"prompt": prompt, "max_tokens": 40, "return_token_ids": True}
+        like, _ = undisturbed(COMPLETION, body)
+        texts = [event["choices"][0]["text"] for event in like.events[:-1]]
+        for place, text in enumerate(texts):
+            if not text:
+                wide += 1
+                _, client = broken(COMPLETION, body, (place + 1, None))
+                check(client, like)
+    assert wide > 5
+
+
+def test_without_streaming_an_answer_is_made_again_whole() -> None:
+    body = PROMPT | {"stream": False}
+    like, (whole,) = undisturbed(COMPLETION, body)
+    for at in (0, 1, len(whole) // 2, len(whole) - 1):
+        _, client = broken(COMPLETION, body, (0, at))
+        assert (client.status, client.outcome, client.how) == (200, e.Outcome.ANSWERED, "restarted")
+        assert json.loads(client.body)["choices"] == json.loads(like.body)["choices"]
+
+
+def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
+    body = PROMPT | {"temperature": 1.0, "return_token_ids": True} | USAGE
+    world, client = broken(COMPLETION, body, (6, None))
+    assert (client.outcome, client.how) == (e.Outcome.ANSWERED, "continued")
+    *chunks, usage, done = client.events
+    assert done == "[DONE]" and usage["usage"]["completion_tokens"] == 14
+    assert sum(len(chunk["choices"][0]["token_ids"]) for chunk in chunks) == 14
+    assert b'"seed"' not in world.asked[-1].body

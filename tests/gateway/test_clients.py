@@ -1,0 +1,149 @@
+"""The `openai` package through the door, while the engine that answers is killed."""
+
+import asyncio
+import json
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+
+from tests.engine.house import House, Shim
+from tests.gateway.door import GatewayProgram
+from tests.gateway.test_failover import pair, whole
+
+pytestmark = pytest.mark.chaos
+
+TALK: dict[str, Any] = {
+    "model": "reference",
+    "messages": [{"role": "user", "content": "Tell me of the sea"}],
+    "max_tokens": 90,
+    "temperature": 0,
+    "extra_body": {"ignore_eos": True},
+}
+WEATHER: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+
+
+class Stage:
+    def __init__(self, directory: Path) -> None:
+        self.house = House(directory)
+        self.house.devices.mkdir(mode=0o700)
+        self.shims = pair(self.house)
+        whole(self.shims)
+        self.door = GatewayProgram(self.house).serving()
+        self.client = openai.OpenAI(base_url=f"{self.door.url}/v1", api_key="x", max_retries=0)
+        self.later = openai.AsyncOpenAI(base_url=f"{self.door.url}/v1", api_key="x", max_retries=0)
+
+    def active(self) -> Shim:
+        return whole(self.shims)[0]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    stage = Stage(Path(tmp_path_factory.mktemp("clients")))
+    yield stage
+    stage.house.close()
+
+
+def kill(shim: Shim) -> None:
+    shim.main().signal(signal.SIGKILL)
+
+
+def told(chunks: Iterator[Any], at: int, strike: Any) -> tuple[str, str | None, Any]:
+    """Text, reason to end, and usage; `strike` is called behind so many chunks."""
+    text, reason, usage = "", None, None
+    for place, chunk in enumerate(chunks):
+        if place == at:
+            strike()
+        if chunk.choices:
+            text += chunk.choices[0].delta.content or ""
+            reason = chunk.choices[0].finish_reason or reason
+        usage = chunk.usage or usage
+    return text, reason, usage
+
+
+@pytest.mark.parametrize("at", [0, 1, 20, 60])
+def test_a_chat_that_streams_goes_on(stage: Stage, at: int) -> None:
+    def ask(strike: Any) -> Any:
+        chunks = stage.client.chat.completions.create(**TALK, stream=True, stream_options={"include_usage": True})
+        return told(iter(chunks), at, strike)
+
+    active = stage.active()
+    like = ask(lambda: None)
+    assert like[1] == "length" and like[2].completion_tokens == 90
+    assert ask(lambda: kill(active)) == like
+
+
+def test_a_chat_that_streams_goes_on_for_asyncio(stage: Stage) -> None:
+    async def ask(strike: Any) -> str:
+        text = ""
+        place = 0
+        async for chunk in await stage.later.chat.completions.create(**TALK, stream=True):
+            place += 1
+            if place == 30:
+                strike()
+            text += chunk.choices[0].delta.content or ""
+        return text
+
+    async def both() -> tuple[str, str]:
+        active = await asyncio.to_thread(stage.active)
+        return await ask(lambda: None), await ask(lambda: kill(active))
+
+    like, text = asyncio.run(both())
+    assert text == like
+
+
+def test_a_whole_answer_is_made_again(stage: Stage) -> None:
+    active = stage.active()
+    like = stage.client.chat.completions.create(**TALK).choices[0].message.content
+    timer = threading.Timer(0.3, kill, (active,))
+    timer.start()
+    assert stage.client.chat.completions.create(**TALK).choices[0].message.content == like
+    timer.join()
+
+
+def test_tools_and_json_go_on(stage: Stage) -> None:
+    def arguments(strike: Any) -> tuple[str, str]:
+        name, said, place = "", "", 0
+        chunks = stage.client.chat.completions.create(**{**TALK, "tools": [WEATHER]}, stream=True)
+        for chunk in chunks:
+            for call in chunk.choices[0].delta.tool_calls or ():
+                place += 1
+                if place == 3:
+                    strike()
+                name += call.function.name or ""
+                said += call.function.arguments or ""
+        return name, said
+
+    active = stage.active()
+    like = arguments(lambda: None)
+    assert like[0] == "weather" and "city" in json.loads(like[1])
+    assert arguments(lambda: kill(active)) == like
+
+
+def test_completions_and_vectors_and_models(stage: Stage) -> None:
+    active = stage.active()
+    asked: dict[str, Any] = {"model": "reference", "prompt": "The sea", "max_tokens": 40, "temperature": 0}
+    like = stage.client.completions.create(**asked).choices[0].text
+    text = ""
+    for place, chunk in enumerate(stage.client.completions.create(**asked, stream=True)):
+        if place == 10:
+            kill(active)
+        text += chunk.choices[0].text
+    assert text == like
+    vector = stage.client.embeddings.create(model="reference", input="the sea").data[0].embedding
+    assert len(vector) == 256
+    assert [model.id for model in stage.client.models.list()] == ["reference"]
+
+
+def test_what_is_wrong_is_the_engines_own_word(stage: Stage) -> None:
+    with pytest.raises(openai.BadRequestError, match=r"max_completion_tokens|context"):
+        stage.client.chat.completions.create(**{**TALK, "max_tokens": 100_000})
+    with pytest.raises(openai.NotFoundError):
+        stage.client.chat.completions.create(**{**TALK, "model": "another"})
