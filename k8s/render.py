@@ -78,7 +78,7 @@ def heading(path: Path) -> str:
 
 
 def differences() -> str:
-    """"" when k8s/dra is what the chart renders, else a diff."""
+    """Empty when k8s/dra is what the chart renders, else a diff."""
     made, said = variants(), ""
     there = {path.name: path.read_text(encoding="utf-8") for path in RENDERED.glob("*.yaml")}
     there.pop("kustomization.yaml", None)

@@ -36,7 +36,8 @@ def test_a_file_that_was_edited_by_hand_is_noticed(monkeypatch: pytest.MonkeyPat
         shutil.copy(path, tmp_path)
     monkeypatch.setattr(render, "RENDERED", tmp_path)
     assert render.differences() == ""
-    (tmp_path / "one-gpu.yaml").write_text((tmp_path / "one-gpu.yaml").read_text().replace("replicas: 1", "replicas: 2"))
+    edited = tmp_path / "one-gpu.yaml"
+    edited.write_text(edited.read_text().replace("replicas: 1", "replicas: 2"))
     (tmp_path / "mine.yaml").write_text("a: 1\n")
     assert "-  replicas: 2" in lines(render.differences()) and "-a: 1" in lines(render.differences())
 
@@ -57,7 +58,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
         ({"replicas": -1}, "at '/replicas': minimum"),
         ({"restart": "never"}, "at '/restart'"),
         ({"engine": {"arguments": "--max-model-len 5"}}, "at '/engine/arguments'"),
-        ({"engine": {"resources": {"limits": {"memory": "1Gi"}}}, "gms": {"resources": {"limits": None}}}, "/gms/resources"),
+        ({"gms": {"resources": {"limits": None}}}, "at '/gms/resources'"),
         ({"engine": {"shm": "2 GB"}}, "at '/engine/shm'"),
         ({"service": {"port": 70000}}, "at '/service/port'"),
         ({"user": 0}, "at '/user'"),

@@ -86,7 +86,7 @@ def test_a_version_before_the_claims_says_so() -> None:
     [
         ((), 64, "FILE"),
         (("--nope", "x"), 64, "unrecognized arguments: --nope"),
-        (("--kubernetes", "1.99", str(SHIPPED / "one-gpu.yaml")), 64, "there are no schemas of Kubernetes 1.99; there are:"),
+        (("--kubernetes", "1.99", str(SHIPPED / "one-gpu.yaml")), 64, "no schemas of Kubernetes 1.99; there are:"),
         (("--have", "x", "y"), 64, "'x' is no object; allowed: KIND/NAME"),
         (("/nowhere/x.yaml",), 2, "/nowhere/x.yaml can't be read: No such file"),
         (("/",), 2, "there is no .yaml in /"),

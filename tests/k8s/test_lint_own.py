@@ -88,6 +88,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
 def test_an_error_of_ours_is_found(edits: dict[str, Any], says: str) -> None:
     assert any(says in error for error in errors(broken(POD, edits))), errors(broken(POD, edits))
 
+
 ON_HOST: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.args": ["--kv-bytes", "x"]}, "is no size"),
     ({f"{GMS}.env[FAILOVER_HOST_DEVICES].value": "/run/devices"}, "the mount itself"),

@@ -2,8 +2,8 @@
 
 There are no images here. /usr and /etc are the machine's, read-only. /opt/gpu-failover is laid out as in our image
 (k8s/images/sidecar.Containerfile): an environment with an interpreter and what the commands need, and our own packages
-in /opt/gpu-failover/packages. They are bound there from wherever they are, because a manifest's volumes may hide that (a
-checkout in /tmp), and because it may be below /root, which other users can't enter.
+in /opt/gpu-failover/packages. They are bound there from wherever they are, because a manifest's volumes may hide that
+(a checkout in /tmp), and because it may be below /root, which other users can't enter.
 """
 
 import importlib.metadata
