@@ -10,7 +10,8 @@ vllm := .venv-vllm/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar lockserver gms engine_shim reference_engine tools/vmm_refcount tests/sidecar tests/sim \
+typed := $(wildcard sidecar lockserver gms engine_shim reference_engine k8s tools/vmm_refcount tools/local_pod \
+	tests/k8s tests/local_pod tests/sidecar tests/sim \
 	tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000

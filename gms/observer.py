@@ -12,7 +12,7 @@ from pathlib import Path
 from gms import messages as m
 from gms import rundir
 from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, Whom
+from sidecar.observer import TIMEOUT_S, Refused, Whom
 
 
 class Observer(looking.Observer):
@@ -28,7 +28,7 @@ class Observer(looking.Observer):
             start=f"gms --run-dir {run_dir} --devices ...",
             decoder=m.from_server,
             hello=m.Observe(protocol=m.PROTOCOL),
-            last_words=(m.Refused, m.Problem),
+            last_words={m.Refused: Refused, m.Problem: Refused},
             without_it="whoever reads goes on without it",
             max_frame_bytes=m.MAX_FRAME_BYTES,
         )

@@ -28,9 +28,10 @@ from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
+from sidecar.path_watch import CannotWatch
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
-from sidecar.sockets import CannotWatch, ServerSocket
+from sidecar.sockets import ServerSocket
 
 _SPOKEN = Protocol(
     m.from_client,

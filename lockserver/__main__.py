@@ -1,6 +1,8 @@
 """`lockserver`: the command. Settings and a sentence for what a person can put right; the work is in `server.py`."""
 
+import argparse
 import contextlib
+import math
 import sys
 from pathlib import Path
 
@@ -8,8 +10,8 @@ from lockserver import memory
 from lockserver.server import CannotStart, Options, Server
 from sidecar import host_usage, process_setup
 from sidecar.durable import AlreadyLocked
-from sidecar.logs import Log
-from sidecar.settings import Parser, host_port, mode, seconds, uids
+from sidecar.logs import FORMATS, Log
+from sidecar.settings import Parser, directory, host_port, mode, seconds, uids
 from sidecar.shell import STOPPED_BY_SIGNAL
 
 EXAMPLES = """\
@@ -31,7 +33,7 @@ def parser() -> Parser:
     p.setting(
         "--run-dir",
         required=True,
-        parse=Path,
+        parse=directory,
         metavar="DIR",
         help="where the socket, the holder file and the life files are; on tmpfs if possible",
     )
@@ -52,10 +54,10 @@ def parser() -> Parser:
     p.setting("--memory", default="auto", choices=memory.KINDS, help="who says how much device memory is free")
     p.setting(
         "--memory-bound-s",
-        default=30,
         parse=seconds,
         metavar="S",
-        help="how long a grant waits for memory once everything else is proven",
+        shown_default="never",
+        help="after so long grant though the memory that is needed is not free, once everything else is proven",
     )
     p.setting(
         "--host-devices",
@@ -77,30 +79,25 @@ def parser() -> Parser:
     p.setting(
         "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
     )
-    p.setting(
-        "--pidfds",
-        default="auto",
-        choices=("auto", "peer", "sent", "none"),
-        help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
-    )
+    p.add_argument("--pidfds", default="auto", choices=("auto", "peer", "sent", "none"), help=argparse.SUPPRESS)
     p.switch(
         "--grant-unproven",
-        help="after the window take a free life lock for proof, where pidfds and memory can't give it",
+        help="after the window take a free life lock for proof, where nothing proves the end of every process",
     )
     p.switch(
         "--unsafe-presume-dead",
         help="after the window take a silent holder for dead: two may be awake. For filesystems without OFD locks",
     )
-    p.switch("--log-json", help="log lines as JSON")
+    p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     return p
 
 
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    log = Log("lockserver", json=options.log_json)
+    log = Log("lockserver", json=options.log_format == "json")
     process_setup.raise_descriptor_limit()
     try:
-        reader = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
+        reader, memory_why = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
         observe = None
         if options.metrics is not None:
             from lockserver.metrics import Metrics
@@ -111,13 +108,15 @@ def main(argv: list[str] | None = None) -> int:
                 run_dir=options.run_dir,
                 window_s=options.window_s,
                 settle_s=options.settle_s,
-                memory_bound_s=options.memory_bound_s,
+                memory_bound_s=options.memory_bound_s or math.inf,
                 prepare_timeout_s=options.prepare_timeout_s,
                 presume_dead=options.unsafe_presume_dead,
                 grant_unproven=options.grant_unproven,
                 socket_mode=options.socket_mode,
                 allow_uids=options.allow_uid,
                 pidfds=options.pidfds,
+                host_devices=options.host_devices,
+                memory_why=memory_why,
             ),
             reader,
             log,

@@ -1,26 +1,48 @@
 """The words between a client's machine and its shell: what happens (events), and what to do about it (effects).
 
-The shell feeds events one at a time and carries the effects of each out in order before the next. `Connect` and `Check`
-are questions; their answers come back as events.
+The shell feeds events one at a time and carries the effects of each out in order before the next. `Connect`, `Check`
+and `LookAtPath` are questions; their answers come back as events.
 """
+
+import enum
 
 import msgspec
 
 from lockserver import messages as m
+
+
+class There(enum.Enum):
+    """Who may be serving where the path leads, as seen by a client that isn't connected."""
+
+    SAME = "whoever serves in the directory that is ours"
+    NOBODY = "nobody: there is no server"
+    ANOTHER = "another directory's server, or it can't be told"
+
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
 
 
 class Connected(msgspec.Struct, frozen=True):
     life: tuple[int, int]
-    same_directory: bool = True
-    """The run directory is the one in which this process began."""
+    kept: bool = True
+    """This process can't let go of its life lock while it lives."""
+    there: There = There.SAME
 
 
 class Disconnected(msgspec.Struct, frozen=True):
     """The connection ended, or could not be made."""
 
-    same_directory: bool = True
+    there: There = There.SAME
+
+
+class PathSeen(msgspec.Struct, frozen=True):
+    """Where the path of the run directory leads, while there is a connection."""
+
+    elsewhere: bool
+
+
+class Torn(msgspec.Struct, frozen=True):
+    """Something was cut short by an exception. The connection has ended, and what was to be done may not have been."""
 
 
 class Hopeless(msgspec.Struct, frozen=True):
@@ -87,6 +109,20 @@ class Say(msgspec.Struct, frozen=True):
     message: m.ClientMessage
 
 
+class HangUp(msgspec.Struct, frozen=True):
+    """The connection is of no use any more."""
+
+
+class LookAtPath(msgspec.Struct, frozen=True):
+    """Answered by `PathSeen`."""
+
+
+class Warn(msgspec.Struct, frozen=True):
+    """Somebody should know, and nothing ends."""
+
+    text: str
+
+
 class Joined(msgspec.Struct, frozen=True):
     """This process counts: it may touch a device."""
 
@@ -139,6 +175,10 @@ class DropCopies(msgspec.Struct, frozen=True):
     tree: str
 
 
+class KeepNames(msgspec.Struct, frozen=True):
+    """The descriptors that came with this message are kept open until the process ends."""
+
+
 Effect = (
     Connect
     | Say
@@ -153,6 +193,10 @@ Effect = (
     | End
     | KeepCopies
     | DropCopies
+    | KeepNames
+    | HangUp
+    | LookAtPath
+    | Warn
 )
 Event = (
     Connected
@@ -166,5 +210,7 @@ Event = (
     | Checked
     | DrainEnded
     | AdoptChild
+    | PathSeen
+    | Torn
     | Tick
 )

@@ -8,12 +8,15 @@ The rules:
  1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.
  2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes,
     the address.
- 3. A holder whose server is away goes on while nobody else can be granted: with proof, as long as the run directory
-    is the one that it was granted in
-    (else it has the settling time to find the new server). Where a silent holder is presumed dead it ends *before*
-    the window does.
- 4. Told that another holds, or refused: it ends at once. So does a member that is refused.
- 5. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
+ 3. A holder whose server is away goes on while nobody else can be granted. With proof that is so as long as the path
+    leads to the directory in which it was granted, or to no server at all; a server at the end of it that doesn't have
+    us back may grant once it has settled, and by then this process has ended. Where a silent holder is presumed dead it
+    ends *before* the window does.
+ 4. A main process looks where its path leads, when the kernel says that it may have changed and every second besides.
+    If it leads elsewhere, whoever serves there has to hear of us at once: the connection is made there.
+ 5. Told that another holds, or refused: it ends at once. So does a member that is refused.
+ 6. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
+ 7. A server that can't talk with us, or has no room, ends nothing: it is asked again later.
 """
 
 import math
@@ -39,26 +42,35 @@ from lockserver.client_events import (
     End,
     Event,
     Got,
+    HangUp,
     Heard,
     Hopeless,
     Joined,
     KeepCopies,
+    KeepNames,
+    LookAtPath,
     Lost,
     No,
+    PathSeen,
     Say,
     ServeOn,
     SetReady,
     SetServing,
+    There,
     Tick,
+    Torn,
     Want,
+    Warn,
     Withdraw,
 )
 from lockserver.messages import ACTIVE, INIT
+from sidecar.reconnect import Reconnect
 
-RETRY_FIRST_S = 0.005
 RETRY_MOST_S = 0.1
-STEADY_S = 1.0
-"""A connection that lasted so long is made again at once; a shorter one is waited for longer and longer."""
+LOOK_S = 1.0
+"""So often a main process looks where its path leads; more often where a server settles sooner."""
+LATER_S = 2.0
+"""For a server that can't have us now."""
 PRESUMED_DEAD_SHARE = 0.8
 """Of the window: by then a holder that its server may presume dead has ended."""
 
@@ -102,18 +114,21 @@ class ClientMachine:
         """Of which tree: by which server it was given, and what."""
         self._to_return: set[str] = set()
         """Trees of which a server that was not yet heard of may not know as much as was kept."""
-        self._retry_at = 0.0
-        self._retry_wait_s = RETRY_FIRST_S
+        self._reconnect = Reconnect(RETRY_MOST_S)
         self._connecting = False
-        self._in_since = -math.inf
+        self._look_at = math.inf
         self._away_since = 0.0
-        self._moved_at = math.inf
-        """Since when the run directory is another one."""
-        self._lost = False
+        self._unheard_since = math.inf
+        """Since when somebody may be serving where the path leads who doesn't have us back."""
+        self._warned = ""
+        self._last_word: Lost | No | None = None
+        """It is over."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self._now, self._out = now, []
-        if self._lost:
+        if self._last_word is not None:
+            if isinstance(event, Torn):
+                self._out.append(self._last_word)  # it may not have been heard
             return self._out
         _HANDLERS[type(event)](self, event)
         self._step()
@@ -123,7 +138,10 @@ class ClientMachine:
 
     def _step(self) -> None:
         self.deadline = math.inf
-        if self._lost or self.link is Link.IN:
+        if self._last_word is not None:
+            return
+        if self.link is Link.IN:
+            self._look_now_and_then()
             return
         end_at, why = self._must_end_at()
         if self._now >= end_at:
@@ -131,11 +149,20 @@ class ClientMachine:
             return
         self.deadline = end_at
         if self.link is Link.AWAY and not self._connecting:
-            if self._now >= self._retry_at:
+            if self._now >= self._reconnect.at:
                 self._connecting = True
                 self._out.append(Connect())
             else:
-                self.deadline = min(self.deadline, self._retry_at)
+                self.deadline = min(self.deadline, self._reconnect.at)
+
+    def _look_now_and_then(self) -> None:
+        if not self.me.main:
+            return
+        if self._now >= self._look_at:
+            settle_s = self._policy.settle_s if self._policy is not None else LOOK_S
+            self._look_at = self._now + min(LOOK_S, settle_s / 4)
+            self._out.append(LookAtPath())
+        self.deadline = self._look_at
 
     def _must_end_at(self) -> tuple[float, str]:
         """Until when a holder may go on without its server."""
@@ -144,7 +171,7 @@ class ClientMachine:
             return math.inf, ""
         ends = [
             (
-                self._moved_at + policy.settle_s,
+                self._unheard_since + policy.settle_s,
                 "the run directory was replaced, and no lock server in it has us back in time",
             )
         ]
@@ -155,47 +182,65 @@ class ClientMachine:
 
     def _on_connected(self, event: Connected) -> None:
         self._connecting = False
-        self._see_directory(event.same_directory)
+        self._see(event.there)
         self.link, self._to_return = Link.KNOCKING, set(self._kept)
         me = self.me
         if me.main:
             hello: m.ClientMessage = m.Register(
-                protocol=m.PROTOCOL,
+                protocol=m.OLDEST,
+                newest=m.PROTOCOL,
                 engine_id=me.engine_id,
                 incarnation=me.incarnation,
                 life=event.life,
                 pid=me.pid,
                 claims=dict(self.holds),
                 secret=self._secret,
+                kept=event.kept,
             )
         else:
             hello = m.Join(
-                protocol=m.PROTOCOL,
+                protocol=m.OLDEST,
+                newest=m.PROTOCOL,
                 engine_id=me.engine_id,
                 incarnation=me.incarnation,
                 life=event.life,
                 pid=me.pid,
                 number=self._number,
+                kept=event.kept,
             )
         self._say(hello)
 
     def _on_disconnected(self, event: Disconnected) -> None:
+        self._away()
+        self._see(event.there)
+
+    def _away(self) -> None:
         if self.link is Link.IN:
             self._away_since = self._now
-        if self.link is Link.IN and self._now >= self._in_since + STEADY_S:
-            self._retry_wait_s, self._retry_at = RETRY_FIRST_S, self._now
-        else:
-            self._retry_at = self._now + self._retry_wait_s
-            self._retry_wait_s = min(self._retry_wait_s * 2, RETRY_MOST_S)
+        self._reconnect.ended(self._now)
         self.link, self._connecting = Link.AWAY, False
-        self._see_directory(event.same_directory)
+
+    def _on_path_seen(self, event: PathSeen) -> None:
+        """While there is a connection. If it leads elsewhere, the server at the other end of the connection is not the
+        one that others find.
+        """
+        if event.elsewhere and self.link is not Link.AWAY:
+            self._out.append(HangUp())
+            self._away()
+            self._see(There.ANOTHER)
+
+    def _on_torn(self, event: Torn) -> None:
+        """Whatever it was that was not done is done (again)."""
+        self._away()
+        for lock, token in self.holds.items():
+            self._out.append(Got(lock, token))
 
     def _on_hopeless(self, event: Hopeless) -> None:
         self._connecting = False
         self._refused(event.why)
 
-    def _see_directory(self, same: bool) -> None:
-        self._moved_at = math.inf if same else min(self._moved_at, self._now)
+    def _see(self, there: There) -> None:
+        self._unheard_since = min(self._unheard_since, self._now) if there is There.ANOTHER else math.inf
 
     # -- what the server says --------------------------------------------------------------------------------------
 
@@ -204,9 +249,17 @@ class ClientMachine:
         if isinstance(message, m.Welcome):
             self._welcomed(message)
         elif isinstance(message, m.Granted):
+            if message.lock == ACTIVE:
+                self._out.append(KeepNames())
             self._granted(message.lock, message.token)
         elif isinstance(message, m.Refused):
             self._refused(message.why)
+        elif isinstance(message, m.Problem):
+            self._problem(message.why)
+        elif isinstance(message, m.Incompatible):
+            self._warn(f"the lock server can't talk with this process: {message.why}")
+        elif isinstance(message, m.Busy):
+            self._warn(f"the lock server has no room: {message.why}")
         elif isinstance(message, m.Prepare):
             self._out.append(Check(message.round))
         elif isinstance(message, m.Keep):
@@ -223,9 +276,13 @@ class ClientMachine:
             self._out.append(ChildCounts(message.child))
 
     def _welcomed(self, message: m.Welcome) -> None:
-        self.link, self._in_since = Link.IN, self._now
+        self.link, self._look_at = Link.IN, self._now + LOOK_S / 4
+        self._reconnect.welcomed(self._now)
         self._policy, self._number = message.policy, message.number
-        self._moved_at = math.inf  # the directory of the server that has us back is ours from now on
+        self._unheard_since = math.inf  # the directory of the server that has us back is ours from now on
+        self._warned = ""
+        if ACTIVE in message.holds:
+            self._out.append(KeepNames())
         self._secret = message.secret or self._secret
         if ACTIVE in self.holds and ACTIVE not in message.holds:
             self._lose("the lock server knows nothing of our grant")
@@ -291,13 +348,31 @@ class ClientMachine:
         elif ACTIVE in self.holds or self.server_incarnation:
             self._lose(why)
         else:
-            self._lost = True
-            self._out.append(No(why))
+            self._over(No(why))
+
+    def _problem(self, why: str) -> None:
+        """The server says that this process has made a mistake. Said to one that it has never welcomed that is final;
+        one that it knows comes back, and somebody should know.
+        """
+        if self.server_incarnation:
+            self._warn(f"the lock server ended the connection: {why}")
+        else:
+            self._over(No(why))
+
+    def _warn(self, text: str) -> None:
+        """Nothing ends, and it is asked again later."""
+        self._reconnect.later(self._now, LATER_S)
+        if text != self._warned:
+            self._warned = text
+            self._out.append(Warn(text))
 
     def _lose(self, why: str) -> None:
-        self._lost = True
         self.holds.clear()
-        self._out.append(Lost(why))
+        self._over(Lost(why))
+
+    def _over(self, last_word: Lost | No) -> None:
+        self._last_word = last_word
+        self._out.append(last_word)
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
@@ -365,5 +440,7 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
     Checked: ClientMachine._on_checked,
     DrainEnded: ClientMachine._on_drain_ended,
     AdoptChild: ClientMachine._on_adopt_child,
+    PathSeen: ClientMachine._on_path_seen,
+    Torn: ClientMachine._on_torn,
     Tick: ClientMachine._on_tick,
 }

@@ -233,6 +233,9 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         yield _fail(
             "directory", f"{found}: shared by everybody", f"give the lock a directory of its own: {path}/failover"
         )
+    elif os.path.ismount(path) and status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        found += ": a volume's mount point, which others may write to"
+        yield _fail("directory", found, f"use a directory below it, as --run-dir {path}/run")
     elif status.st_mode & stat.S_IWOTH:
         yield _fail("directory", f"{found}: anybody may replace the lock's files", f"chmod 700 {path}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -320,7 +323,11 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
     try:
         files, unreadable = life_files(patient.run_dir / LIFE)
     except FileNotFoundError:
-        yield _ok("life files", "none")
+        if patient.status is None:
+            yield _ok("life files", "none")
+        else:
+            found = f"{patient.run_dir / LIFE} was removed: after a restart of the server nothing tells who is gone"
+            yield _fail("life files", found, f"mkdir -m 700 {patient.run_dir / LIFE} (engines that start do it, too)")
         return
     except OSError as error:
         yield _warn("life files", f"can't be looked into: {error.strerror}", "run this as the lock server's user")

@@ -1,12 +1,15 @@
 """The vocabulary between the server's machine and its shell: what happens (events), and what to do about it (effects).
 
-The shell feeds events one at a time and carries the effects of each out in order before the next. Four effects are
-questions; their answers come back as events: `ProbeLife` and `ProbeStrangers` (`LifeProbed`, `StrangersProbed`),
-`ReadMemory` (`MemoryRead`), `Persist` (`Persisted`, `PersistFailed`).
+The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
+questions; their answers come back as events, before anything else is looked at: `ProbeLife` and `ProbeStrangers`
+(`LifeProbed`, `StrangersProbed`), `LookUp` (`LookedUp`), `TakeNames` (`NamesTaken`), `Persist` (`Persisted`,
+`PersistFailed`). Only `ReadMemory` is answered later (`MemoryRead`), or never: a driver may hang.
 
 Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is
 the machine's to `Forget`.
 """
+
+import math
 
 import msgspec
 
@@ -58,23 +61,35 @@ class Peer(msgspec.Struct, frozen=True):
     identity: str
     """`pidfs:<inode>`, the same for every pidfd of one process in one boot; empty on older kernels."""
     pid: int
+    """For people: its number as it says itself, where the server has none for it."""
+    local_pid: int = 0
+    """Its number in the server's own PID namespace; 0 where it has none."""
 
 
 class Config(msgspec.Struct, frozen=True):
     server_incarnation: str
     server_pid: int = 0
     boot_id: str = ""
+    pid_namespace: str = ""
+    """In which the numbers of processes in the file are to be read."""
     evidence: str = "peer pidfd"
     window_s: float = 10.0
     settle_s: float = 2.0
-    memory_bound_s: float = 30.0
+    memory_bound_s: float = math.inf
+    """After so long a grant is made though the memory that it needs isn't free; by default never."""
+    memory_patience_s: float = 30.0
+    """After so long others who need less go first, and somebody is woken."""
+    reader_s: float = 2.0
+    """A reading that takes longer counts for nothing."""
     prepare_timeout_s: float = 1.0
     exit_timeout_s: float = 10.0
     presume_dead: bool = False
     """The specification's letter: after the window a silent holder counts as dead, whatever its life lock says."""
     grant_unproven: bool = False
-    """After the window a free life lock is enough, though neither pidfds nor memory prove it."""
+    """After the window a free life lock is enough, though nothing proves the end of every process."""
     reads_memory: bool = False
+    memory_why: str = ""
+    """Why nobody does."""
     keepers: int = 4
     """How many waiters keep copies of the holder's pidfds."""
     history_size: int = 1000
@@ -88,7 +103,7 @@ class Started(msgspec.Struct, frozen=True):
     unreadable: str = ""
     """Why the file that is there can't be read; empty when it can, or when there is none."""
     token_floor: int = 0
-    """Tokens begin above it: the machine's uptime, so that they grow even where the file was lost."""
+    """Tokens begin above it: the time, so that they grow even where the file was lost, or an old one came back."""
 
 
 class Received(msgspec.Struct, frozen=True):
@@ -109,7 +124,7 @@ class OutOfReach(msgspec.Struct, frozen=True):
 
 
 class LifeProbed(msgspec.Struct, frozen=True):
-    tree: str
+    incarnation: str
     held: bool | None
     """None: the file is gone, and no descriptor of it is left."""
 
@@ -117,6 +132,20 @@ class LifeProbed(msgspec.Struct, frozen=True):
 class StrangersProbed(msgspec.Struct, frozen=True):
     held: tuple[str, ...]
     free: tuple[str, ...]
+
+
+class LookedUp(msgspec.Struct, frozen=True):
+    """What became of processes that only the file tells of. Who is in neither list: nobody can say."""
+
+    incarnation: str
+    gone: tuple[int, ...]
+    """Numbers of members: no such process, or another one has its number by now."""
+    alive: tuple[tuple[int, Peer], ...]
+
+
+class NamesTaken(msgspec.Struct, frozen=True):
+    missing: tuple[tuple[str, str], ...]
+    """What somebody else has, in words, and who that is. Empty: this server (or its holder) has all of them."""
 
 
 class MemoryRead(msgspec.Struct, frozen=True):
@@ -133,6 +162,8 @@ Event = (
     | OutOfReach
     | LifeProbed
     | StrangersProbed
+    | LookedUp
+    | NamesTaken
     | MemoryRead
     | Persisted
     | PersistFailed
@@ -148,6 +179,8 @@ class Send(msgspec.Struct, frozen=True):
     conn: int
     message: ServerMessage
     processes: tuple[int, ...] = ()
+    names: bool = False
+    """With copies of the names that this server has taken."""
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -159,7 +192,7 @@ class Kill(msgspec.Struct, frozen=True):
 
 
 class ProbeLife(msgspec.Struct, frozen=True):
-    tree: str
+    incarnation: str
 
 
 class ProbeStrangers(msgspec.Struct, frozen=True):
@@ -168,12 +201,24 @@ class ProbeStrangers(msgspec.Struct, frozen=True):
     known: tuple[str, ...]
 
 
+class LookUp(msgspec.Struct, frozen=True):
+    incarnation: str
+    members: tuple[tuple[int, int, str], ...]
+    """Number as a member, number as a process, identity."""
+
+
+class TakeNames(msgspec.Struct, frozen=True):
+    """Its path's, and these devices'."""
+
+    devices: tuple[str, ...]
+
+
 class Unlink(msgspec.Struct, frozen=True):
-    tree: str
+    incarnation: str
 
 
 class ReadMemory(msgspec.Struct, frozen=True):
-    pass
+    """A new reading: one that began after this."""
 
 
 class Persist(msgspec.Struct, frozen=True):
@@ -189,6 +234,8 @@ Effect = (
     | Kill
     | ProbeLife
     | ProbeStrangers
+    | LookUp
+    | TakeNames
     | Unlink
     | ReadMemory
     | Persist

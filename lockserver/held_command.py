@@ -1,19 +1,21 @@
 """A command under the lock, and the process that holds it: `lockctl hold`.
 
-This process registers and acquires; the command is its child and a member of its tree. The child dies with this process
-(PR_SET_PDEATHSIG), has its own hold on the life file, by a descriptor that survives exec, and touches nothing before
-the server has acknowledged it. So however either of the two ends, the next one is granted only when both are gone.
+Three processes. This one registers and acquires. Its child, the guard, adopts every orphan of the command, so that
+nothing which the command starts can get away: when the command ends, or this process does (however it ends), the guard
+kills what is left, and ends last. The command is the guard's child, and dies with it. The life lock of this start
+belongs to all three: so the next one is granted only when nothing is left, or nothing that could be killed.
+
+All of it is there before the lock is asked for: the command waits for its go, as a member of this start, and with the
+grant it has only to be executed.
 
 What this file may not do: release the lock in any other way than by ending, or start the command before the grant.
-The command line is `hold.py`'s, what waiting looks like in words `status_text.py`'s.
+The command line is `hold.py`'s, the guard is `guard.py`'s, what waiting looks like in words `status_text.py`'s.
 """
 
 import argparse
 import contextlib
-import errno
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -22,19 +24,17 @@ from typing import NoReturn
 
 from lockserver import status_text
 from lockserver.client import LockClient, NotInTime, Refused
+from lockserver.guard import ENDED, READY, Command, Pipes, be_the_guard, kill_all_children
 from lockserver.observer import ObserverError, watch_forever
 from lockserver.rundir import LIFE
-from sidecar import process_setup
-from sidecar.lifelock import LifeLock, LifeLockError
+from sidecar import logs, process_setup
 
-REFUSED, LOST, NOT_IN_TIME, CANT_RUN = 69, 70, 75, 126
-TOKEN_VARIABLE = "FAILOVER_TOKEN"
+REFUSED, LOST, NOT_IN_TIME = 69, 70, 75
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _BELL = signal.SIGCHLD
 """Wakes the main thread: when the child has ended, and when another thread has something for it."""
 _SI_KERNEL = 0x80
 """si_code of a signal that the terminal sent, to every process in its foreground group."""
-_READY, _GO = b"r", b"g"
 
 
 class CantStart(Exception):
@@ -58,8 +58,9 @@ class HeldCommand:
         self._decision = threading.Lock()
         """Between having the lock and giving it up."""
         self._granted = False
-        self._pid = 0
-        self._pidfd = -1
+        self._memory_why = ""
+        self._guard = self._pid = 0
+        self._pidfd = self._told = self._of_command = self._of_guard = -1
         self._told_to_end = False
         self._lost = False
 
@@ -71,9 +72,16 @@ class HeldCommand:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
         self._client.begin()
         threading.Thread(target=self._watch, name="hold-watch", daemon=True).start()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        began = time.monotonic()
         try:
-            self._start(self._acquire(), before)
+            self._client.welcomed(self._left(began))
+            self._fork(before)
+            # Signals may end this process here: it may wait for long, and nothing has begun.
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._client.adopt(self._pid, self._left(began))
+            token = self._acquire(began)
+            signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
+            self._go(token)
         except NotInTime:
             _complain(f"not acquired within {self._options.timeout_s:g} s" + (f": {self._why}" if self._why else ""))
             return NOT_IN_TIME
@@ -85,17 +93,21 @@ class HeldCommand:
             return error.code
         return self._wait()
 
+    def _left(self, began: float) -> float | None:
+        timeout_s = self._options.timeout_s
+        return None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+
     # -- until it is granted ---------------------------------------------------------------------------------------
 
-    def _acquire(self) -> int:
-        began, timeout_s = time.monotonic(), self._options.timeout_s
-        self._client.welcomed(timeout_s)
-        left = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
-        grant = self._client.acquire(self._needs, left)
+    def _acquire(self, began: float) -> int:
+        grant = self._client.acquire(self._needs, self._left(began))
         with self._decision:
             self._granted = True
-        self._say(f"granted, with token {grant.token}, after {time.monotonic() - began:.1f} s")
+        self._say(f"granted, with token {grant.token}, after {time.monotonic() - began:.1f} s{self._unchecked()}")
         return grant.token
+
+    def _unchecked(self) -> str:
+        return f"; nobody checked that it is free: {self._memory_why}" if self._needs and self._memory_why else ""
 
     def _watch(self) -> None:
         """In a thread of its own: says what it waits for, until it doesn't any more."""
@@ -103,6 +115,7 @@ class HeldCommand:
             for status in watch_forever(self._run_dir):
                 why = f"no lock server at {self._run_dir}"
                 if status is not None:
+                    self._memory_why = status.memory_why
                     if status.holder is not None and status.holder.incarnation == self._incarnation:
                         return
                     why = status_text.waiting_line(status, self._incarnation)
@@ -126,80 +139,53 @@ class HeldCommand:
 
     # -- the command -----------------------------------------------------------------------------------------------
 
-    def _start(self, token: int, mask: Iterable[int]) -> None:
-        """Forks, has the child acknowledged as a member, and lets it become the command.
-
-        From the main thread, which stays: the child dies with the thread that forks.
+    def _fork(self, mask: Iterable[int]) -> None:
+        """The guard, and by it the command, which waits for its go. From the main thread: by its end the guard knows
+        that of this process.
         """
-        report, say = os.pipe()
-        hear, go = os.pipe()
-        environment = {**os.environ, **self._client.environment(), TOKEN_VARIABLE: str(token)}
+        go, self._told = os.pipe()
+        self._of_command, says_command = os.pipe()
+        self._of_guard, says_guard = os.pipe()
+        pipes = Pipes(go, says_command, says_guard)
+        command = Command(
+            self._program,
+            self._options.words,
+            self._client.environment(),
+            self._run_dir / LIFE,
+            self._client.name,
+            mask,
+        )
         parent = os.getpid()
-        signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._be_the_command(parent, say, hear, environment, mask)
+        process_setup.adopt_orphans()  # should the guard be killed
+        self._guard = os.fork()
+        if self._guard == 0:
+            be_the_guard(parent, command, pipes, self._client.life_descriptors())
+        for end in (go, says_command, says_guard):
+            os.close(end)
+        pid, said = _line(self._of_guard), _line(self._of_command)
+        if not pid.isdigit() or said != READY:
+            raise _cant_start(said)
+        self._pid = int(pid)
         self._pidfd = os.pidfd_open(self._pid)
-        os.close(say)
-        os.close(hear)
-        with open(report, "rb", buffering=0) as reports:
-            if (said := reports.read(1)) == _READY:
-                # Signals may end this process here: the server may be away for long, and nothing has begun.
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                self._client.adopt(self._pid)
-                signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
-                os.write(go, _GO)
-                said = b""
-            os.close(go)
-            said += reports.readall() or b""
+
+    def _go(self, token: int) -> None:
+        os.write(self._told, f"{token}\n".encode())
+        os.close(self._told)
+        said = _line(self._of_command)
         if said:
-            os.waitpid(self._pid, 0)
-            code, _, why = said.decode(errors="replace").partition(" ")
-            raise CantStart(int(code), why)
+            raise _cant_start(said)
         if self._options.serving:
             self._client.serving(self._options.serving)
 
-    def _be_the_command(
-        self, parent: int, say: int, hear: int, environment: dict[str, str], mask: Iterable[int]
-    ) -> NoReturn:
-        """In the child. Only what is safe in the fork of a process with threads: nothing takes a lock of theirs."""
-        try:
-            process_setup.die_with_parent(parent)  # that it writes no core dump it has from this process
-            life = LifeLock.join(self._run_dir / LIFE, self._client.name)
-            os.set_inheritable(life.fd, True)
-            os.write(say, _READY)
-            if os.read(hear, 1) == _GO:
-                for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by whoever started lockctl
-                    signal.signal(ignored, signal.SIG_DFL)
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                self._exec(environment)
-        except LifeLockError as error:
-            os.write(say, f"{LOST} {error}".encode())
-        except OSError as error:
-            why = "the interpreter that it names isn't there" if error.errno == errno.ENOENT else error.strerror
-            os.write(say, f"{CANT_RUN} {self._program}: {why}".encode())
-        finally:
-            os._exit(CANT_RUN)
-
-    def _exec(self, environment: dict[str, str]) -> NoReturn:
-        words = self._options.words
-        try:
-            os.execve(self._program, words, environment)
-        except OSError as error:
-            if error.errno != errno.ENOEXEC:
-                raise
-        os.execve("/bin/sh", ["/bin/sh", self._program, *words[1:]], environment)  # a script without #!, as execvp does
-
     def _wait(self) -> int:
-        """Until the command has ended. Returns its exit code."""
+        """Until the command has ended, and the guard with it. Returns the command's exit code."""
         kill_at: float | None = None
         while True:
-            pid, status = os.waitpid(self._pid, os.WNOHANG)
+            pid, status = os.waitpid(self._guard, os.WNOHANG)
             if pid:
                 while self._lost:
                     signal.pause()  # the thread that has killed the command says why, and ends this process
-                code = os.waitstatus_to_exitcode(status)
-                return code if code >= 0 else 128 - code
+                return self._ended(os.waitstatus_to_exitcode(status))
             if self._told_to_end and kill_at is None:
                 kill_at = time.monotonic() + self._options.grace_s
                 self._say(f"switchover: the command is told to end, and killed after {self._options.grace_s:g} s")
@@ -208,8 +194,23 @@ class HeldCommand:
             if came is None:
                 kill_at = float("inf")
                 self._send(signal.SIGKILL)
-            elif came.si_signo != _BELL and not (came.si_code == _SI_KERNEL and os.getpgid(self._pid) == os.getpgrp()):
+            elif came.si_signo != _BELL and not (came.si_code == _SI_KERNEL and self._has_terminal()):
                 self._send(came.si_signo)
+
+    def _has_terminal(self) -> bool:
+        """The command gets what the terminal sends by itself."""
+        with contextlib.suppress(ProcessLookupError):
+            return os.getpgid(self._pid) == os.getpgrp()
+        return True
+
+    def _ended(self, code: int) -> int:
+        said = _line(self._of_guard)
+        if not said.startswith(ENDED):
+            _complain(f"the command's guard was killed (code {code}): whatever the command had started is killed")
+            kill_all_children()
+            return 128 + signal.SIGKILL
+        of_command = int(said.removeprefix(ENDED))
+        return of_command if of_command >= 0 else 128 - of_command
 
     def _send(self, number: int) -> None:
         try:
@@ -245,6 +246,18 @@ def _await_signal(until: float | None) -> signal.struct_siginfo | None:
     return signal.sigtimedwait(numbers, max(0.0, until - time.monotonic()))
 
 
+def _line(fd: int) -> str:
+    """The next one; empty at the end of file."""
+    said = b""
+    while not said.endswith(b"\n") and (more := os.read(fd, 1)):
+        said += more
+    return said.decode(errors="replace").rstrip("\n")
+
+
+def _cant_start(said: str) -> CantStart:
+    code, _, why = said.partition(" ")
+    return CantStart(int(code), why) if code.isdigit() else CantStart(LOST, f"the guard ended: {said or 'no word'}")
+
+
 def _complain(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):  # a closed stderr mustn't cost the command its life
-        print(f"lockctl hold: {text}", file=sys.stderr, flush=True)
+    logs.complain(f"lockctl hold: {text}")  # an unread or closed stderr mustn't cost the command its life

@@ -6,17 +6,16 @@ promises stands in `lockctl_help.py`, how it goes in `held_command.py`.
 
 import argparse
 import os
-import re
 import sys
 
-from sidecar.settings import BadValue, Parser, seconds, size_bytes
+from sidecar.settings import BadValue, Parser, name, seconds_or_zero, size_bytes, valued
 
 CANT_RUN, NOT_FOUND = 126, 127
 
 
 def declare(command: Parser) -> None:
     command.usage = "lockctl hold --engine-id ID [--needs DEVICE=BYTES]... [--serving URL] [...] -- COMMAND..."
-    command.setting("--engine-id", parse=_engine_id, required=True, metavar="ID", help="who this is, in status")
+    command.setting("--engine-id", parse=name, required=True, metavar="ID", help="who this is, in status")
     command.add_argument(
         "--needs",
         type=_need,
@@ -32,11 +31,19 @@ def declare(command: Parser) -> None:
         help="where the command serves, for everybody who watches; said when it is started",
     )
     command.add_argument(
-        "--timeout-s", type=_time, default=None, metavar="S", help="how long to wait for the lock; default: for ever"
+        "--timeout-s",
+        type=valued(seconds_or_zero),
+        default=None,
+        metavar="S",
+        help="how long to wait for the lock; default: for ever",
     )
     command.add_argument("--no-wait", action="store_true", help="don't wait at all")
     command.add_argument(
-        "--grace-s", type=_time, default=5.0, metavar="S", help="between SIGTERM and SIGKILL in a switchover; default 5"
+        "--grace-s",
+        type=valued(seconds_or_zero),
+        default=5.0,
+        metavar="S",
+        help="between SIGTERM and SIGKILL in a switchover; default 5",
     )
     command.add_argument("--quiet", action="store_true", help="say nothing while waiting")
     command.add_argument("words", nargs="*", metavar="COMMAND", help="what to run, and its arguments")
@@ -86,27 +93,11 @@ def find(word: str) -> str:
 # -- values --------------------------------------------------------------------------------------------------------
 
 
-def _engine_id(text: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", text, re.ASCII):
-        raise BadValue(
-            f"{text!r} is no engine's name; "
-            "allowed: 1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit"
-        )
-    return text
-
-
 def _need(text: str) -> tuple[str, int]:
     device, equals, count = text.rpartition("=")
     if not equals or not device or len(device) > 128:
         raise argparse.ArgumentTypeError(f"{text!r} is no need of memory; allowed: DEVICE=BYTES such as host:0=4GiB")
     try:
         return device, size_bytes(count)
-    except BadValue as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _time(text: str) -> float:
-    try:
-        return seconds(text)
     except BadValue as error:
         raise argparse.ArgumentTypeError(str(error)) from None

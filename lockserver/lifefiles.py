@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lockserver.rundir import life_file_names
 from sidecar.lifelock import LifeProbe
 
 
@@ -23,7 +24,7 @@ def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
     """Every life file with those who hold it; and the names of those that this user may not open. Raises OSError."""
     files: list[LifeFile] = []
     unreadable: list[str] = []
-    for name in sorted(name for name in os.listdir(directory) if not name.startswith(".")):
+    for name in life_file_names(directory):
         try:
             probe = LifeProbe.open(directory, name)
         except PermissionError:
@@ -44,12 +45,20 @@ def lock_holders(inode: tuple[int, int]) -> dict[int, str]:
             continue
         process = Path("/proc", entry)
         try:
-            if any(_locks_it(process, fd, inode) for fd in os.listdir(process / "fd")):
+            held = any(_locks_it(process, fd, inode) for fd in os.listdir(process / "fd"))
+            if held or _maps_it(process, inode):
                 words = (process / "cmdline").read_bytes().split(b"\0")
                 found[int(entry)] = b" ".join(words).decode(errors="replace").strip()[:100] or "?"
         except OSError:
             continue  # ended meanwhile, or another user's: then it isn't named
     return found
+
+
+def _maps_it(process: Path, inode: tuple[int, int]) -> bool:
+    """It has closed every descriptor, and the file is mapped still (`sidecar/lifelock.py`)."""
+    device = f"{os.major(inode[0]):02x}:{os.minor(inode[0]):02x}"
+    with open(process / "maps", encoding="utf-8", errors="replace") as maps:
+        return any(words[3:5] == [device, str(inode[1])] for words in map(str.split, maps))
 
 
 def _locks_it(process: Path, fd: str, inode: tuple[int, int]) -> bool:

@@ -1,21 +1,64 @@
-"""What is known of one lock, and of the connections: the values on which `machine.py` and its parts work."""
+"""The state of one lock, and every transition of it.
 
-from dataclasses import dataclass
-from enum import Enum
+Pure. Nothing else assigns these fields: whoever wants the lock in another state calls one of the transitions, and each
+of them moves along the table or raises. What makes a transition due is `machine.py`'s business.
+
+    FREE       nobody holds it.
+    IN_DOUBT   this server is new: a holder was found in the file, or none could be excluded. It comes back, or its end
+               is proven, or (without a name) enough time passes.
+    GRANTING   somebody was chosen, and the grant isn't on disk yet: nobody has been told.
+    HELD       the holder's main process is there and has been told (or told us: it came back with its claim).
+    FENCING    the holder was lost. It must be proven gone, unless the same process comes back.
+
+               FREE ──grant──► GRANTING ──told──► HELD ──lose──► FENCING
+                ▲ ▲ ▲              │               ▲  ▲              │ │
+                │ │ └──take back───┘               │  └──come back───┘ │
+                │ └───────────────────prove gone───│───────────────────┘
+                └──settle── IN_DOUBT ──come back / claim──► HELD
+                               └──lose──► FENCING
+
+A permit (`permit.py`) has the same states; and its holder may give it back (HELD -> FREE).
+"""
+
+import enum
+from dataclasses import dataclass, field
 
 from lockserver import messages as m
+from lockserver.incarnation import Incarnation, Stage
 from lockserver.queue import Waiter
-from lockserver.tree import Stage, Tree
+from lockserver.record import Tenure
 
 
-class State(Enum):
+class Phase(enum.Enum):
+    FREE = "free"
+    IN_DOUBT = "in doubt"
+    GRANTING = "granting"
+    HELD = "held"
+    FENCING = "fencing"
+
+
+_F, _D, _G, _H, _X = Phase.FREE, Phase.IN_DOUBT, Phase.GRANTING, Phase.HELD, Phase.FENCING
+MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
+    _F: frozenset({_G, _H, _D}),
+    _D: frozenset({_F, _H, _X, _D}),
+    _G: frozenset({_F, _H, _X}),
+    _H: frozenset({_X}),
+    _X: frozenset({_F, _H, _D, _X}),
+}
+
+
+class State(enum.Enum):
+    """What the public status calls it: what a person wants to know first."""
+
     FREE = "FREE"
     HELD = "HELD"
     FENCING = "FENCING"
+    """Somebody waits, or has to be proven gone."""
     RECOVERING = "RECOVERING"
+    """The server is new, and the holder has time to come back."""
 
 
-class Found(Enum):
+class Found(enum.Enum):
     """What a new server found that keeps it from granting."""
 
     HOLDER = "a holder"
@@ -23,47 +66,177 @@ class Found(Enum):
     NOTHING = "no holder file"
 
 
-@dataclass(slots=True)
-class Recovery:
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """What isn't settled yet, and until when it may settle itself."""
+
     found: Found
     since: float
     until: float
 
+    @property
+    def unnamed(self) -> bool:
+        """Somebody whom no file names may hold the lock."""
+        return self.found is not Found.HOLDER
 
-@dataclass(slots=True)
-class Caller:
-    """One connection, by what it introduced itself as."""
 
-    conn: int
-    tree: Tree | None = None
-    main: bool = False
-    watching: bool = False
+class WrongTransition(Exception):
+    """The rules in `machine.py` ask for something that the table doesn't have: a bug."""
 
 
 @dataclass(slots=True)
 class Lock:
     name: m.LockName
-    holder: Tree | None = None
+    phase: Phase = Phase.FREE
+    holder: Incarnation | None = None
     """Who holds it, or who must be proven gone before anybody else does."""
-    told: bool = False
-    """The grant is on disk, so the holder has been told, or may be."""
     token: int = 0
+    """The holder's."""
     granted_at: str = ""
     endpoint: str | None = None
     verified: bool = False
     """Its memory was seen to be free at the grant."""
+    doubt: Doubt | None = None
+    """A new server's. While a holder from the file is being fenced it still counts: its proof may be another one."""
     fencing_since: float = 0.0
     """On the clock on the wall; 0 while it isn't fencing."""
-    recovery: Recovery | None = None
-    written_by: int = 0
     waiter: Waiter | None = None
     """What the holder was, until it is told: its place, should the grant come to nothing."""
+    recorded_by: int | None = None
+    """The first write that names this holder: nobody is told before it is on disk. 0: it was in the file. None: no
+    write has been asked for yet.
+    """
+    may_be_given_back: bool = field(default=False)
+
+    # -- questions -------------------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> bool:
-        return self.holder is not None and self.told and self.holder.stage is Stage.PRESENT
+    def unnamed(self) -> bool:
+        return self.doubt is not None and self.doubt.unnamed
 
-    @property
-    def in_doubt(self) -> bool:
-        """Somebody whom no file names may hold it."""
-        return self.recovery is not None and self.recovery.found is not Found.HOLDER
+    def state(self, now: float, *, wanted: bool) -> State:
+        """`wanted`: somebody who is ready waits for it."""
+        if self.phase is Phase.HELD:
+            return State.HELD
+        awaited = self.holder is None or self.holder.stage is Stage.AWAITED
+        if self.phase is Phase.IN_DOUBT and self.doubt is not None and now < self.doubt.until and awaited:
+            return State.RECOVERING
+        return State.FREE if self.phase is Phase.FREE and not wanted else State.FENCING
+
+    def held_by(self, incarnation: Incarnation | None) -> bool:
+        """It holds the lock and knows it."""
+        return self.phase is Phase.HELD and self.holder is incarnation
+
+    # -- transitions -----------------------------------------------------------------------------------------------
+
+    def find(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
+        """The file names a holder."""
+        self._move(Phase.IN_DOUBT)
+        self.holder, self.doubt = holder, doubt
+        self.token, self.granted_at = tenure.token, tenure.granted_at
+        self.endpoint, self.verified = tenure.endpoint, tenure.verified
+        self.recorded_by = 0
+
+    def suspect(self, doubt: Doubt) -> None:
+        """There is no file that could be read: somebody unknown may hold."""
+        self._move(Phase.IN_DOUBT)
+        self.doubt = doubt
+
+    def hear_of(self, holder: Incarnation, token: int) -> None:
+        """Somebody tells of a holder that the file doesn't name, or of a newer one."""
+        if self.doubt is None:
+            raise WrongTransition(f"{self.name}: {holder.name} is heard of, and nothing is in doubt")
+        self._move(Phase.IN_DOUBT)
+        self.holder, self.token, self.granted_at, self.endpoint = holder, token, "", None
+        self.recorded_by = None
+
+    def grant(self, holder: Incarnation, token: int, at: str, waiter: Waiter | None, verified: bool) -> None:
+        self._move(Phase.GRANTING)
+        self.holder, self.token, self.granted_at = holder, token, at
+        self.waiter, self.verified, self.endpoint, self.recorded_by = waiter, verified, None, None
+
+    def tell(self) -> None:
+        """The grant is on disk."""
+        self._move(Phase.HELD)
+        self.waiter = None
+
+    def confirm(self, on_disk: int) -> int:
+        """The holder is about to be told (again) that it holds. Returns its token; raises if the disk doesn't know."""
+        if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:
+            raise WrongTransition(f"{self.name}: told before it is on disk ({self.recorded_by} of {on_disk})")
+        return self.token
+
+    def take_back(self) -> tuple[Incarnation | None, Waiter | None]:
+        """The grant can't be written, and nobody was told."""
+        holder, waiter = self.holder, self.waiter
+        self._move(Phase.FREE)
+        self._clear()
+        return holder, waiter
+
+    def claimed(self, holder: Incarnation, token: int, at: str) -> None:
+        """Somebody says that it holds the lock, and nothing speaks against it."""
+        self._move(Phase.HELD)
+        self.holder, self.token, self.granted_at = holder, token, at
+        self.endpoint, self.doubt, self.fencing_since, self.waiter = None, None, 0.0, None
+        self.verified, self.recorded_by = False, None
+
+    def come_back(self) -> bool:
+        """The holder's main process is here (again). True if it was missed."""
+        missed = self.phase is not Phase.HELD
+        self._move(Phase.HELD)
+        self.doubt, self.fencing_since = None, 0.0
+        return missed
+
+    def lose(self, wall: float, doubt: Doubt | None) -> None:
+        """The holder's main process is dead, or its connection ended. `doubt`: not all of the proof can be had."""
+        self._move(Phase.FENCING)
+        self.fencing_since, self.waiter = wall, None
+        self.doubt = self.doubt or doubt
+
+    def release(self, remaining: Doubt | None = None) -> Incarnation:
+        """The holder is proven gone (or gives its permit back). `remaining`: there may be another."""
+        holder = self.holder
+        if holder is None:
+            raise WrongTransition(f"{self.name}: nobody holds it, so nobody can be proven gone")
+        self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT)
+        self._clear()
+        self.doubt = remaining
+        return holder
+
+    def settle(self) -> None:
+        """Nobody unknown holds it."""
+        self._move(Phase.FREE)
+        self._clear()
+
+    def serve_at(self, endpoint: str | None) -> bool:
+        """The holder says where it serves. True if that is news."""
+        news = endpoint != self.endpoint
+        self.endpoint = endpoint
+        return news
+
+    def _clear(self) -> None:
+        self.holder = self.endpoint = self.doubt = self.waiter = None
+        self.granted_at, self.verified, self.fencing_since, self.recorded_by = "", False, 0.0, None
+
+    def _move(self, to: Phase) -> None:
+        given_back = self.may_be_given_back and (self.phase, to) == (Phase.HELD, Phase.FREE)
+        if to not in MAY_FOLLOW[self.phase] and not given_back:
+            raise WrongTransition(f"{self.name}: from {self.phase.value} there is no way to {to.value}")
+        self.phase = to
+
+    # -- what must hold --------------------------------------------------------------------------------------------
+
+    def broken_rule(self) -> str:
+        """Which of its own rules this state breaks; empty as it should be."""
+        holder, phase = self.holder, self.phase
+        who = "nobody" if holder is None else holder.name
+        if phase is not Phase.IN_DOUBT and (holder is None) is not (phase is Phase.FREE):
+            return f"{self.name}: {phase.value}, and {who} is its holder"
+        if (phase is Phase.IN_DOUBT and self.doubt is None) or (
+            phase in (Phase.FREE, Phase.GRANTING, Phase.HELD) and self.doubt is not None
+        ):
+            return f"{self.name}: {phase.value}, and its doubt is {self.doubt}"
+        there = holder is not None and holder.stage is Stage.PRESENT
+        if holder is not None and there is (phase in (Phase.FENCING, Phase.IN_DOUBT)):
+            return f"{self.name}: {phase.value}, and its holder is {holder.stage.value}"
+        return ""

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,13 +25,12 @@ from lockserver.observer import (
     NoServer,
     Observer,
     ObserverError,
-    Refused,
     ServerSilent,
     watch_forever,
 )
 from lockserver.rundir import SOCKET
-from sidecar.settings import Parser, count, seconds, valued
-from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, ping_forever, say, terminal_paint
+from sidecar.settings import Parser, count, directory, seconds, seconds_or_zero, valued
+from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, ping_forever, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -68,10 +66,10 @@ def watch(options: argparse.Namespace) -> int:
     for seen in watch_forever(options.run_dir, options.answer_timeout_s):
         now = datetime.now().astimezone()
         if options.json:
-            picture = {"state": "NO_SERVER"} if seen is None else fields(seen)
-            if picture != last:
-                say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | picture))
-            last = picture
+            said = {"state": "NO_SERVER"} if seen is None else fields(seen)
+            if said != last:
+                say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | said))
+            last = said
         else:
             line = away if seen is None else status_text.change_line(seen, paint)
             if line != last:
@@ -82,7 +80,10 @@ def watch(options: argparse.Namespace) -> int:
 
 def history(options: argparse.Namespace) -> int:
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
-        events = observer.ask(m.AskHistory(), m.History).events
+        answer = observer.ask(m.AskHistory(), m.History)
+    events = answer.events
+    if answer.left_out and not options.json and not options.last:
+        say(f"({answer.left_out} older events don't fit into the answer: see the server's log)")
     for event in events[-options.last :] if options.last else events:
         if options.json:
             say(json.dumps(msgspec.to_builtins(event)))
@@ -189,7 +190,7 @@ def parser() -> Parser:
         description="Looks at the lock, and works with it.",
         epilog=words.MAIN,
     )
-    p.setting("--run-dir", parse=Path, metavar="DIR", help="the lock server's run directory")
+    p.setting("--run-dir", parse=directory, metavar="DIR", help="the lock server's run directory")
     p.setting(
         "--answer-timeout-s",
         default=TIMEOUT_S,
@@ -208,7 +209,7 @@ def parser() -> Parser:
         command.set_defaults(run=run, parser=command)
         command.add_argument(
             "--run-dir",
-            type=Path,
+            type=valued(directory),
             metavar="DIR",
             default=argparse.SUPPRESS,
             help="the lock server's run directory [FAILOVER_RUN_DIR]",
@@ -225,10 +226,10 @@ def parser() -> Parser:
     command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
     command.add_argument(
         "--drain-timeout",
-        type=valued(seconds),
+        type=valued(seconds_or_zero),
         default=30.0,
         metavar="S",
-        help="how long the holder may take to finish what it has begun; default 30",
+        help="how long the holder may take to finish what it has begun; 0: it finishes nothing; default 30",
     )
     command = add("ping", ping, "Round trips to the lock server, until Ctrl-C.", words.PING)
     command.add_argument("--count", type=valued(count), default=0, metavar="N", help="stop after N")
@@ -257,7 +258,9 @@ def fields(status: m.Status) -> dict[str, Any]:
 
 
 def _plain(message: m.ServerMessage) -> dict[str, Any]:
-    return {key: value for key, value in msgspec.to_builtins(message).items() if key not in ("type", "fds")}
+    """Every field, also those that the wire leaves out because they say nothing new."""
+    wanted = (name for name in message.__struct_fields__ if name != "fds")
+    return {name: msgspec.to_builtins(getattr(message, name)) for name in wanted}
 
 
 def _rfc3339(time: datetime) -> str:
@@ -280,7 +283,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(options.run(options))
     except ObserverError as error:
         print(f"lockctl: {error}", file=sys.stderr)
-        return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
+        return observer_exit_code(error)
     except OutputLost as error:
         return error.exit_code("lockctl")
     except KeyboardInterrupt:

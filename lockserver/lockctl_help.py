@@ -40,7 +40,9 @@ fields of --json:
                       while FENCING and RECOVERING it is the one who must be gone, or come back
   waiters             in order: engine_id, ready, needs (device: bytes), incarnation, pid, since
   fencing             null, or since, waiting_for (reasons a person can read)
-  memory              verified or unverified
+  memory              verified or unverified; memory_why: why it can't be verified
+  plan                null, or the switchover that is under way: step, old, old_token, to, drain_timeout_s
+  waiters_total       how many wait, should the list be cut
   server_incarnation, server_pid
   evidence, permits, switchover, alarms, token (the newest)
 Without a server: state NO_SERVER and error, and nothing else, so that nobody takes it for a free lock.

@@ -1,11 +1,12 @@
-"""Readers of device memory: what is free, and what there is in all. The rules about it are `queue.py`'s.
+"""Readers of device memory: what is free, and what there is in all. The rules about it: `free_memory.py`.
 
 nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
 confused
-host   host devices, by the ledger that their locks are
+host   host devices, by the locks on them
 none   nobody reads; status says `memory: unverified`
 """
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -21,18 +22,29 @@ class NoReader(Exception):
     """The reader that was asked for can't be had."""
 
 
-def reader(kind: str, host_devices: Path) -> Reader | None:
-    """`auto` is nvml where it works, else none."""
+def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
+    """`auto` is nvml where it works, else none. And why there is none."""
     if kind == "host":
-        return lambda: host_usage.read_devices(host_devices)
+        return lambda: host_usage.read_devices(host_devices), ""
     if kind == "none":
-        return None
+        return None, "nobody reads it (--memory none)"
     try:
-        return _nvml()
-    except NoReader:
+        return _nvml(), ""
+    except NoReader as error:
         if kind == "auto":
-            return None
+            return None, f"nobody reads it (--memory auto): {error}"
         raise
+
+
+def exclusive_name(device: str, host_devices: Path) -> str:
+    """What names this very device in the network namespace (`sidecar/exclusive_names.py`)."""
+    if not device.startswith("host:"):
+        return f"device {device}"  # a GPU's name is its UUID
+    try:
+        there = os.stat(host_devices)
+    except OSError:
+        return f"device {device} {host_devices}"
+    return f"device {device} {there.st_dev}:{there.st_ino}"
 
 
 def _nvml() -> Reader:

@@ -1,9 +1,14 @@
 """What is said over `lock.sock`: every message, and the public status of the lock.
 
-Three kinds of caller introduce themselves first, each with the protocol's version: an engine's main process
-(`Register`), another process of its tree (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for
-when a message is allowed stand in `machine.py` (server) and `client_machine.py` (client); this file holds only
-shapes.
+Three kinds of caller introduce themselves first: an engine's main process (`Register`), another process of its
+incarnation (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for when a message is allowed stand
+in `machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
+
+Versions. Programs of two versions meet during every upgrade. Each side speaks its own version and the one before it. A
+hello says the oldest (`protocol`) and the newest (`newest`) that its sender speaks; the server takes the newest that
+both speak, and says which in `Welcome`. (Version 1 knew only `protocol`, and took no other number: so a hello's
+`protocol` is the older one.) The three hellos and `Incompatible` keep their shapes for ever, so that both sides can
+say that they can't talk. Within a version fields may be added: whoever doesn't know them ignores them.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
 `Join`, a child's with `Adopt`, copies of the holder's with `Keep` and `HandBack`.
@@ -16,8 +21,10 @@ from msgspec import Meta
 
 from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
+from sidecar.names import NAME
 
-PROTOCOL = 1
+PROTOCOL = 2
+OLDEST = 1
 
 ACTIVE: Final = "active"
 """The lock of the one claim: who is awake."""
@@ -25,10 +32,10 @@ INIT: Final = "init"
 """A permit: who may initialise device memory."""
 
 LockName = Literal["active", "init"]
-EngineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
 """It becomes part of a file's name, with a dot behind it."""
 Incarnation = Annotated[str, Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
-TreeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9a-f]{8,32}\Z")]
+IncarnationName = Annotated[str, Meta(pattern=rf"^{NAME}\.[0-9a-f]{{8,32}}\Z")]
 """One start of one engine, and its life file: `<engine_id>.<incarnation>`."""
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Needs = Annotated[dict[Annotated[str, Meta(max_length=128)], Bytes], Meta(max_length=64)]
@@ -54,10 +61,13 @@ class Register(Message, frozen=True):
     """Locks that it believes it holds, with their tokens: it is back after the server was away."""
     secret: Secret = ""
     """From an earlier `Welcome`: proves identity on kernels whose pidfds have no inode of their own."""
+    newest: int = 0
+    kept: bool = False
+    """While it lives it can't let go of its life lock."""
 
 
 class Join(Message, frozen=True):
-    """Another process of an engine's tree, before it touches a device. Descriptor: its own pidfd."""
+    """Another process of an incarnation, before it touches a device. Descriptor: its own pidfd."""
 
     protocol: int
     engine_id: EngineId
@@ -66,12 +76,15 @@ class Join(Message, frozen=True):
     pid: int
     number: Number = 0
     """Its number from an earlier `Welcome`; 0 the first time."""
+    newest: int = 0
+    kept: bool = False
 
 
 class Observe(Message, frozen=True):
     """Somebody who only looks, or asks for a switchover."""
 
     protocol: int
+    newest: int = 0
 
 
 class Adopt(Message, frozen=True):
@@ -126,7 +139,7 @@ class HandBack(Message, frozen=True):
     """A waiter returns what the last server gave it to keep. Descriptors: the holder's pidfds, one for each number."""
 
     token: Token
-    tree: TreeName
+    tree: IncarnationName
     numbers: list[int]
 
 
@@ -139,7 +152,7 @@ class AskStatus(Message, frozen=True):
 
 
 class AskHistory(Message, frozen=True):
-    pass
+    """What happened lately; as much of it as goes into one frame."""
 
 
 class Switchover(Message, frozen=True):
@@ -196,10 +209,27 @@ class Welcome(Message, frozen=True):
     policy: Policy
     secret: str = ""
     holds: dict[str, int] = {}
+    """Locks that it holds, with their tokens. With `active` may come descriptors: see `Granted`."""
+    protocol: int = 1
+    """The version that both speak from here on."""
 
 
 class Refused(Message, frozen=True):
     """This process (or this wish) is not to go on. Final."""
+
+    why: str
+
+
+class Incompatible(Message, frozen=True):
+    """There is no version that both speak. Not final: whoever holds serves on, and asks again later."""
+
+    oldest: int
+    newest: int
+    why: str
+
+
+class Busy(Message, frozen=True):
+    """There is no room now. Not final: ask again later."""
 
     why: str
 
@@ -209,6 +239,10 @@ class Adopted(Message, frozen=True):
 
 
 class Granted(Message, frozen=True):
+    """Descriptors: the names in the network namespace that go with the lock `active` (`sidecar/exclusive_names.py`), to
+    be kept open for as long as the process lives.
+    """
+
     lock: str
     token: int
 
@@ -223,7 +257,7 @@ class Keep(Message, frozen=True):
     """The server's memory across its own crash. Descriptors: the holder's pidfds, one for each number."""
 
     token: int
-    tree: TreeName
+    tree: IncarnationName
     numbers: list[int]
 
 
@@ -298,6 +332,16 @@ class PermitState(msgspec.Struct, frozen=True):
     waiting_for: list[str]
 
 
+class PlanState(msgspec.Struct, frozen=True):
+    """A switchover that is under way."""
+
+    step: Literal["draining", "checking", "exiting"]
+    old: str
+    old_token: int
+    to: str
+    drain_timeout_s: float
+
+
 class Status(Message, frozen=True):
     """The public status of the lock. Every field is always there, so that scripts can rely on them."""
 
@@ -314,15 +358,25 @@ class Status(Message, frozen=True):
     token: int
     server_incarnation: str
     server_pid: int
+    plan: PlanState | None = None
+    """What `switchover` says in words."""
+    waiters_total: int = 0
+    """All of them; `waiters` has the first."""
+    memory_why: str = ""
+    """Why memory can't be verified: what engines need is not checked then. Empty where it can."""
 
 
 class History(Message, frozen=True):
     events: list[HistoryEvent]
+    left_out: int = 0
+    """So many older ones did not go into the frame."""
 
 
 ServerMessage = (
     Welcome
     | Refused
+    | Incompatible
+    | Busy
     | Adopted
     | Granted
     | Prepare

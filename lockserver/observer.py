@@ -19,9 +19,19 @@ from pathlib import Path
 from lockserver import messages as m
 from lockserver.rundir import SOCKET
 from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent, Whom
+from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent, Whom
 
-__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Refused", "ServerSilent", "watch_forever"]
+__all__ = [
+    "TIMEOUT_S",
+    "Busy",
+    "Incompatible",
+    "NoServer",
+    "Observer",
+    "ObserverError",
+    "Refused",
+    "ServerSilent",
+    "watch_forever",
+]
 
 
 class Observer(looking.Observer):
@@ -36,8 +46,8 @@ class Observer(looking.Observer):
             socket=self.run_dir / SOCKET,
             start=f"lockserver --run-dir {self.run_dir}",
             decoder=m.from_server,
-            hello=m.Observe(protocol=m.PROTOCOL),
-            last_words=(m.Refused, m.Problem),
+            hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
+            last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
             without_it="whoever holds the lock serves on without it",
         )
         super().__init__(whom, timeout_s)

@@ -15,6 +15,11 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     identity: str = ""
     """`pidfs:<inode>` where the kernel has it; empty elsewhere."""
     pid: int = 0
+    """For people."""
+    local_pid: int = 0
+    """Its number in the PID namespace of the server that wrote this; 0 where it had none."""
+    kept: bool = False
+    """While it lives it can't let go of its life lock."""
 
 
 class Tenure(msgspec.Struct, frozen=True):
@@ -44,14 +49,17 @@ class Record(msgspec.Struct, frozen=True):
     """Life files of trees that are proven gone: to be unlinked, never to be joined again."""
     doubt: str = ""
     """Somebody unknown may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
+    pid_namespace: str = ""
 
 
 class UnreadableRecord(ValueError):
     """The file is there, and it is not a record."""
 
 
-class _File(msgspec.Struct, frozen=True):
-    """The file's shape: flat, with Decision 8's `holder` and `granted_at` first, so that a person finds them."""
+class _File(msgspec.Struct, frozen=True, kw_only=True):
+    """The file's shape: flat, with Decision 8's `holder` and `granted_at` first, so that a person finds them. Fields
+    that came later have defaults: a server reads what the version before it wrote.
+    """
 
     version: int
     holder: str | None
@@ -69,16 +77,15 @@ class _File(msgspec.Struct, frozen=True):
     permits: dict[str, Tenure]
     gone: list[str]
     doubt: str
+    pid_namespace: str = ""
     crc32: int
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_File)
 _VERSION = 1
-_NO_SUM = b'"crc32":0}'
-"""How a file ends before its sum is known. The sum is over the whole, so that a flipped bit doesn't pass for a
-smaller token.
-"""
+_SUM = b'"crc32":'
+"""How a file ends: with a sum over everything before it, so that a flipped bit doesn't pass for a smaller token."""
 
 
 def encode(record: Record) -> bytes:
@@ -99,10 +106,11 @@ def encode(record: Record) -> bytes:
         permits=record.permits,
         gone=record.gone,
         doubt=record.doubt,
+        pid_namespace=record.pid_namespace,
         crc32=0,
     )
     data = _encoder.encode(file)
-    return data[: -len(_NO_SUM)] + b'"crc32":%d}' % zlib.crc32(data)
+    return data[: data.rindex(_SUM)] + b"%s%d}" % (_SUM, zlib.crc32(data))
 
 
 def decode(data: bytes) -> Record:
@@ -112,7 +120,8 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord(str(error)) from None
     if file.version != _VERSION:
         raise UnreadableRecord(f"version {file.version}; this server reads version {_VERSION}")
-    if file.crc32 != zlib.crc32(_encoder.encode(msgspec.structs.replace(file, crc32=0))):
+    before, _, said = data.rpartition(_SUM)
+    if said != b"%d}" % zlib.crc32(before + _SUM + b"0}"):
         raise UnreadableRecord("its checksum is wrong")
     active = None
     if file.holder is not None:
@@ -131,4 +140,4 @@ def decode(data: bytes) -> Record:
             endpoint=file.endpoint,
             verified=file.memory_verified,
         )
-    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone, file.doubt)
+    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone, file.doubt, file.pid_namespace)

@@ -6,10 +6,14 @@ DIR/server.lock   one server per directory
 DIR/life/         one file for each start of an engine, `<engine_id>.<incarnation>`
 """
 
+import os
+import re
 import socket
 from pathlib import Path
 
 from sidecar import sockets
+from sidecar.names import NAME
+from sidecar.path_watch import OpenDirectory
 
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
@@ -17,11 +21,14 @@ SERVER_LOCK = "server.lock"
 LIFE = "life"
 
 
+_LIFE_FILE = re.compile(rf"{NAME}\.[0-9a-f]{{8,32}}")
+
+
 class RunDirGone(Exception):
     """The directory isn't there."""
 
 
-class RunDir(sockets.OpenDirectory):
+class RunDir(OpenDirectory):
     """A run directory, held open: that very directory, whatever its path names later."""
 
     def __init__(self, path: Path) -> None:
@@ -32,6 +39,16 @@ class RunDir(sockets.OpenDirectory):
         self.life = path / LIFE
 
 
+def absolute(run_dir: Path | str) -> Path:
+    """What it means now, wherever this process goes later."""
+    return Path(os.path.abspath(run_dir))
+
+
+def life_file_names(directory: Path) -> list[str]:
+    """Of all life files; whatever else somebody has put there isn't one. Raises OSError."""
+    return sorted(name for name in os.listdir(directory) if _LIFE_FILE.fullmatch(name))
+
+
 def connect(run_dir: Path) -> socket.socket:
-    """A connection to the lock server of this directory. Raises OSError when there is none."""
+    """A connection to the lock server of this directory. Raises OSError when there is none, or none that takes it."""
     return sockets.connect(run_dir / SOCKET)

@@ -1,15 +1,17 @@
-"""The lock server's shell: life files, the holder file, memory. It decides nothing; `machine.py` does.
+"""The lock server's shell: life files, the holder file, names, memory. It decides nothing; `machine.py` does.
 
 What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/shell.py` and beside
 it. Here is what only the lock needs: which messages bring pidfds, and what its effects mean in this world.
 """
 
+import errno
+import math
 import os
 import secrets
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,22 +19,27 @@ from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
 from lockserver.machine import Machine
-from lockserver.memory import Reader
-from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET
-from lockserver.status import status_of
-from sidecar import peers
+from lockserver.memory import Reader, exclusive_name
+from lockserver.reader_thread import ReaderThread
+from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names
+from sidecar import exclusive_names, host_usage, peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
-from sidecar.processes import Processes, Unidentified
+from sidecar.path_watch import CannotWatch, make_private_directory
+from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
-from sidecar.sockets import CannotWatch, ServerSocket
+from sidecar.sockets import ServerSocket
 
 _INTRODUCTIONS = (m.Register, m.Join)
 _WITH_PIDFDS = (m.Adopt, m.HandBack)
-_SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why))
+_SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
+ENDING_S = 1.0
+"""So long a server that was killed may take to end."""
+_MOST_STRANGERS = 1000
+"""Of which the machine is told; there are more again once these are gone."""
 
 
 class CannotStart(Exception):
@@ -44,7 +51,7 @@ class Options:
     run_dir: Path
     window_s: float = 10.0
     settle_s: float = 2.0
-    memory_bound_s: float = 30.0
+    memory_bound_s: float = math.inf
     prepare_timeout_s: float = 1.0
     presume_dead: bool = False
     grant_unproven: bool = False
@@ -52,6 +59,9 @@ class Options:
     allow_uids: frozenset[int] = frozenset()
     pidfds: str = "auto"
     """`auto`: as the kernel can. `peer`, `sent`, `none`: as an older one would."""
+    host_devices: Path | None = None
+    memory_why: str = ""
+    """Why there is no reader."""
 
 
 class Server(Shell):
@@ -61,30 +71,34 @@ class Server(Shell):
         self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
     ) -> None:
         super().__init__(log)
-        self.options = options
+        self.options = options = replace(options, run_dir=absolute(options.run_dir))
         self.incarnation = secrets.token_hex(8)
-        self._reader = reader
         self._observe = observe
+        self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
         self._probes: dict[str, LifeProbe] = {}
+        self._names: dict[str, socket.socket] = {}
+        """Those that this server has."""
+        self._foreign_names: set[str] = set()
+        """Those that another user has taken: none of ours."""
         self.processes = Processes(self.loop, options.pidfds)
         self.connections = Connections(
             self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
         )
-        try:
-            options.run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (options.run_dir / LIFE).mkdir(mode=0o700, exist_ok=True)
-            self._doorway = ServerSocket(options.run_dir, SOCKET)
-        except OSError as error:
-            raise CannotStart(
-                f"{options.run_dir} can't be used: {error.strerror}; give a --run-dir that this user may write"
-            ) from None
-        self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire()
         self._holder = DurableFile(options.run_dir, HOLDER)
+        try:
+            make_private_directory(options.run_dir)
+            make_private_directory(options.run_dir / LIFE)
+            self._socket = ServerSocket(options.run_dir, SOCKET)
+            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
+            self._holder.reserve()
+        except OSError as error:
+            raise CannotStart(_why_not(options.run_dir, error)) from None
         self.machine = Machine(
             e.Config(
                 server_incarnation=self.incarnation,
                 server_pid=os.getpid(),
                 boot_id=peers.boot_id(),
+                pid_namespace=os.readlink("/proc/self/ns/pid"),
                 evidence={
                     peers.Evidence.PEER: "peer pidfd",
                     peers.Evidence.SENT: "sent pidfd",
@@ -97,16 +111,20 @@ class Server(Shell):
                 presume_dead=options.presume_dead,
                 grant_unproven=options.grant_unproven,
                 reads_memory=reader is not None,
+                memory_why=options.memory_why,
             )
         )
-        self.feed(self._first_event())
-        self._open()
+        try:
+            self.feed(self._first_event())
+            self._open()
+        except OSError as error:
+            raise CannotStart(_why_not(options.run_dir, error)) from None
         self.loop.stop_on_signals()
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
-        floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+        floor = int(time.time() * 1000)
         try:
             data = self._holder.read()
             if data is not None:
@@ -120,17 +138,19 @@ class Server(Shell):
             return e.Started(None, unreadable=str(error), token_floor=floor)
 
     def _open(self) -> None:
-        self.connections.listen(self._doorway.open(self.options.socket_mode))
+        self.connections.listen(self._socket.open(self.options.socket_mode))
         self.log.info(
             "ready",
-            socket=self._doorway.path,
+            socket=self._socket.path,
             pid=os.getpid(),
-            state=self.machine.state,
+            state=self.machine.succession.state,
             evidence=self.machine.config.evidence,
             memory=self.machine.config.reads_memory,
         )
+        if self.options.memory_why:
+            self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
         try:
-            self._doorway.watch(self.loop, lambda: self.feed(self._replaced()))
+            self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
 
@@ -138,16 +158,17 @@ class Server(Shell):
         return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
 
     def close(self) -> None:
-        self._doorway.close()
+        self._socket.close()
         self.connections.close()
         self._lock.close()
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
     def _do_send(self, effect: e.Send) -> None:
-        self.connections.send(
-            effect.conn, effect.message, self.processes.pidfds(effect.processes) if effect.processes else ()
-        )
+        descriptors = self.processes.pidfds(effect.processes) if effect.processes else []
+        if effect.names:
+            descriptors = [name.fileno() for name in self._names.values()]
+        self.connections.send(effect.conn, effect.message, descriptors)
 
     def _do_close(self, effect: e.Close) -> None:
         self.connections.drop(effect.conn)
@@ -165,45 +186,99 @@ class Server(Shell):
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
         try:
-            probe = self._probe(effect.tree)
+            probe = self._probe(effect.incarnation)
+            held = None if probe is None else probe.locked()
         except OSError as error:
-            self.log.warning("life_file_unreadable", tree=effect.tree, why=error)
-            self.answer(e.LifeProbed(effect.tree, True))  # nothing is proven; it is asked again
-            return
-        self.answer(e.LifeProbed(effect.tree, None if probe is None else probe.locked()))
+            self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
+            held = True  # nothing is proven; it is asked again
+        self.answer(e.LifeProbed(effect.incarnation, held))
 
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        for name in sorted(os.listdir(self.options.run_dir / LIFE)):
-            if name in effect.known or name.startswith("."):
+        for name in self._life_files():
+            if name in effect.known:
                 continue
             try:
                 probe = LifeProbe.open(self.options.run_dir / LIFE, name)
+                if probe is not None:
+                    with probe:
+                        (held if probe.locked() else free).append(name)
             except OSError as error:
-                self.log.warning("life_file_unreadable", tree=name, why=error)
+                self.log.warning("life_file_unreadable", name=name, why=error)
                 held.append(name)  # nothing is proven
-                continue
-            if probe is not None:
-                with probe:
-                    (held if probe.locked() else free).append(name)
-        self.answer(e.StrangersProbed(tuple(held), tuple(free)))
+        self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS])))
+
+    def _life_files(self) -> list[str]:
+        """Makes their directory anew where somebody has removed it: engines that start need it."""
+        directory = self.options.run_dir / LIFE
+        try:
+            return life_file_names(directory)
+        except FileNotFoundError:
+            self._make_life_directory()
+        except OSError as error:
+            self.log.alarm("life_files_unreadable", directory=directory, why=error)
+        return []
+
+    def _make_life_directory(self) -> None:
+        directory = self.options.run_dir / LIFE
+        try:
+            make_private_directory(directory)
+            self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
+        except OSError as error:
+            self.log.alarm("life_files_unreadable", directory=directory, why=error)
+
+    def _do_look_up(self, effect: e.LookUp) -> None:
+        gone: list[int] = []
+        alive: list[tuple[int, e.Peer]] = []
+        for number, local_pid, identity in effect.members:
+            found = self.processes.look_up(local_pid, identity)
+            if found is Whereabouts.GONE:
+                gone.append(number)
+            elif not isinstance(found, Whereabouts):
+                alive.append((number, e.Peer(*found)))
+        self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def _do_take_names(self, effect: e.TakeNames) -> None:
+        run_dir = self.options.run_dir
+        wanted = {f"lock {path}": f"the path {path}" for path in dict.fromkeys((run_dir, run_dir.resolve()))}
+        directory = self.options.host_devices or host_usage.devices_directory()
+        wanted |= {exclusive_name(device, directory): f"the device {device}" for device in effect.devices}
+        missing = [(what, who) for name, what in wanted.items() if (who := self._who_else_has(name))]
+        self.answer(e.NamesTaken(tuple(missing)))
+
+    def _who_else_has(self, name: str) -> str:
+        """Empty once this server has it."""
+        if name in self._names or name in self._foreign_names:
+            return ""
+        taken = exclusive_names.take(name)
+        if taken is not None:
+            self._names[name] = taken
+            self.loop.add(taken.fileno(), lambda _: exclusive_names.accept_all(taken))
+            return ""
+        owner = exclusive_names.owner(name)
+        ours = self.options.allow_uids | {os.getuid(), -1}
+        if owner is not None and owner.uid not in ours:
+            self._foreign_names.add(name)
+            self.log.warning("name_taken_by_a_stranger", name=name, by=owner)
+            return ""
+        return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
 
     def _do_unlink(self, effect: e.Unlink) -> None:
-        probe = self._probes.pop(effect.tree, None)
+        probe = self._probes.pop(effect.incarnation, None)
         if probe is not None:
             probe.close()
-        (self.options.run_dir / LIFE / effect.tree).unlink(missing_ok=True)
+        try:
+            (self.options.run_dir / LIFE / effect.incarnation).unlink(missing_ok=True)
+        except OSError as error:
+            self.log.warning("life_file_stays", name=effect.incarnation, why=error)
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
-        assert self._reader is not None
-        try:
-            self.answer(e.MemoryRead(self._reader()))
-        except Exception as error:  # a driver's reader may raise anything; that it can't be read is the answer
-            self.answer(e.MemoryRead({}, problem=f"{type(error).__name__}: {error}"))
+        if self._reader is not None:
+            self._reader.ask()
 
     def _do_persist(self, effect: e.Persist) -> None:
-        if self._doorway.replaced():
+        if self._socket.replaced():
             self.answer(self._replaced())
             return
         try:
@@ -217,10 +292,10 @@ class Server(Shell):
         self.stop(effect.why)
 
     def show(self) -> None:
-        watchers = self.machine.desk.watchers()
+        watchers = self.machine.callers.watchers()
         if not watchers and self._observe is None:
             return
-        status = status_of(self.machine)
+        status = self.machine.status
         if self._observe is not None:
             self._observe(status)
         for conn in watchers:
@@ -268,6 +343,8 @@ class Server(Shell):
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         """The named file is in its place, is the one that the sender means, and somebody has a lock on it."""
+        if not (self.options.run_dir / LIFE).is_dir():
+            self._make_life_directory()
         old = self._probes.pop(name, None)
         if old is not None:
             old.close()
@@ -291,6 +368,8 @@ class Server(Shell):
         e.Kill: _do_kill,
         e.ProbeLife: _do_probe_life,
         e.ProbeStrangers: _do_probe_strangers,
+        e.LookUp: _do_look_up,
+        e.TakeNames: _do_take_names,
         e.Unlink: _do_unlink,
         e.ReadMemory: _do_read_memory,
         e.Persist: _do_persist,
@@ -298,3 +377,16 @@ class Server(Shell):
         e.Note: Shell.note,
         e.Stop: _do_stop,
     }
+
+
+def _why_not(run_dir: Path, error: OSError) -> str:
+    """A sentence with a way out."""
+    ways = {
+        errno.ENOSPC: "make room there (the server keeps a spare page for holder.json)",
+        errno.EDQUOT: "make room there (the server keeps a spare page for holder.json)",
+        errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
+        errno.ENOTDIR: "something on the way is no directory",
+        errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",
+    }
+    way = ways.get(error.errno or 0, "give a --run-dir that this user may write")
+    return f"{run_dir} can't be used: {error.strerror or error}; {way}"

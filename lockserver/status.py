@@ -1,105 +1,114 @@
-"""The public status of the lock, and in words what it waits for. Pure; it reads the machine and decides nothing."""
+"""The public status of the lock, and in words what it waits for. Pure: it reads what it is given and decides nothing.
 
-from typing import TYPE_CHECKING
+Lists are cut: a status goes into one frame, however many wait.
+"""
+
+import msgspec
 
 from lockserver import messages as m
+from lockserver.context import Context
+from lockserver.events import Config
+from lockserver.lock import Lock, Phase, State
 from lockserver.messages import INIT
-from lockserver.tree import Life, Stage, Tree
+from lockserver.proof import what_is_missing
+from lockserver.queue import Waiter
+from lockserver.succession import Succession
 from sidecar.context import rfc3339
 
-if TYPE_CHECKING:
-    from lockserver.machine import Machine
+MOST_WAITERS = 64
+MOST_REASONS = 32
+HISTORY_BYTES = 800_000
 
 
-def status_of(machine: "Machine") -> m.Status:
-    lock = machine.active
-    plan = machine.switchover.plan
+def status_of(config: Config, context: Context, succession: Succession) -> m.Status:
+    plan = succession.switchover.plan
     return m.Status(
-        state=machine.state.value,
-        holder=_holder(machine) if lock.told else None,
-        waiters=[
-            m.WaiterState(
-                w.tree.engine_id,
-                w.tree.incarnation,
-                w.tree.pid,
-                w.ready and w.tree.stage is Stage.PRESENT,
-                w.needs,
-                rfc3339(w.since),
-            )
-            for w in machine.queue.waiters.values()
-        ],
-        fencing=_fencing(machine),
-        memory="verified"
-        if (lock.verified if lock.told else machine.config.reads_memory and "reader" not in machine.context.alarms)
-        else "unverified",
-        evidence=machine.config.evidence,
-        permits={INIT: _init(machine)},
+        state=succession.state.value,
+        holder=_holder(succession.active),
+        waiters=[_waiter(waiter) for waiter in succession.queue.first(MOST_WAITERS)],
+        waiters_total=len(succession.queue.waiters),
+        fencing=_fencing(context, succession),
+        memory="verified" if _verified(config, context, succession.active) else "unverified",
+        memory_why=config.memory_why,
+        evidence=config.evidence,
+        permits={INIT: _permit(succession)},
         switchover=f"{plan.step.value}: {plan.old.engine_id} -> {plan.to.engine_id}" if plan is not None else None,
-        alarms=list(machine.context.alarms.values()),
-        token=machine.token,
-        server_incarnation=machine.config.server_incarnation,
-        server_pid=machine.config.server_pid,
+        plan=m.PlanState(plan.step.value, plan.old.engine_id, plan.old_token, plan.to.engine_id, plan.drain_timeout_s)
+        if plan is not None
+        else None,
+        alarms=list(context.alarms.values()),
+        token=succession.newest,
+        server_incarnation=config.server_incarnation,
+        server_pid=config.server_pid,
     )
 
 
-def _holder(machine: "Machine") -> m.HolderState | None:
-    lock = machine.active
-    tree = lock.holder
-    if tree is None:
+def history_of(context: Context) -> m.History:
+    """What happened lately, as much of it as goes into one frame."""
+    events = context.history
+    room, first = HISTORY_BYTES, len(events)
+    while first and (room := room - len(msgspec.msgpack.encode(events[first - 1]))) >= 0:
+        first -= 1
+    return m.History(events=events[first:], left_out=first)
+
+
+def _verified(config: Config, context: Context, lock: Lock) -> bool:
+    """The holder's memory was seen to be free; or while nobody holds: it could be seen."""
+    if _told(lock):
+        return lock.verified
+    return config.reads_memory and "reader" not in context.alarms
+
+
+def _told(lock: Lock) -> bool:
+    """Its holder knows that it holds, or may know."""
+    return lock.holder is not None and lock.phase is not Phase.GRANTING
+
+
+def _holder(lock: Lock) -> m.HolderState | None:
+    holder = lock.holder
+    if holder is None or not _told(lock):
         return None
-    members = [m.MemberState(member.pid, not member.dead) for member in tree.members.values()]
+    members = [m.MemberState(member.pid, not member.dead) for member in holder.members.values()]
     return m.HolderState(
-        tree.engine_id, tree.incarnation, lock.token, lock.granted_at, tree.pid, members, lock.endpoint
+        holder.engine_id, holder.random, lock.token, lock.granted_at, holder.pid, members, lock.endpoint
     )
 
 
-def _fencing(machine: "Machine") -> m.FencingState | None:
-    if machine.state.value not in ("FENCING", "RECOVERING"):
+def _waiter(waiter: Waiter) -> m.WaiterState:
+    who = waiter.incarnation
+    return m.WaiterState(who.engine_id, who.random, who.pid, waiter.is_there, waiter.needs, rfc3339(waiter.since))
+
+
+def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
+    if succession.state not in (State.FENCING, State.RECOVERING):
         return None
-    lock = machine.active
+    lock = succession.active
     reasons: list[str] = []
-    if lock.holder is not None and lock.told:
-        reasons += _why_not_gone(lock.holder, recovering=lock.recovery is not None)
+    if lock.holder is not None and _told(lock):
+        reasons += what_is_missing(lock.holder, new_server=lock.doubt is not None)
     elif lock.holder is not None:
         reasons.append(f"holder.json: the grant to {lock.holder.engine_id} is being written")
-    elif lock.recovery is not None:
-        reasons.append(f"{lock.recovery.found.value}: an unknown holder may come back")
-        if machine.inquest.strangers is not None:
+    elif lock.doubt is not None:
+        reasons.append(f"{lock.doubt.found.value}: an unknown holder may come back")
+        if succession.recovery.strangers is not None:
             reasons += [
                 f"life lock of {name}: held by somebody who has not registered"
-                for name in machine.inquest.strangers.held
+                for name in succession.recovery.strangers.held[:MOST_REASONS]
             ]
-    if lock.holder is None and (memory := machine.queue.unmet()):
+    if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
-    for waiter in machine.queue.waiters.values():
-        if lock.holder is None and waiter.ready and waiter.looked != machine.queue.round:
-            reasons.append(f"{waiter.tree.engine_id}: asked whether its engine can wake")
-            break
-    reasons += [text for key, text in machine.context.alarms.items() if key != "reader"]
-    return m.FencingState(rfc3339(lock.fencing_since or machine.context.wall), reasons)
+    if lock.holder is None and (asked := succession.queue.being_asked) is not None:
+        reasons.append(f"{asked.incarnation.engine_id}: asked whether its engine can wake")
+    reasons += [text for key, text in context.alarms.items() if key != "reader"]
+    return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS])
 
 
-def _why_not_gone(tree: Tree, *, recovering: bool) -> list[str]:
-    reasons = []
-    for member in tree.members.values():
-        what = "main process" if member is tree.main else "process"
-        if member.seen_alive:
-            cannot = ", which can't be killed from here (another PID namespace)" if member.out_of_reach else ""
-            reasons.append(f"{what} {member.pid} of {tree.engine_id} is alive{cannot}")
-        elif not member.dead and recovering:
-            reasons.append(f"{what} {member.pid} of {tree.engine_id}: not back yet, and no proof of its end")
-    if tree.life is Life.HELD and not tree.seen_alive:
-        reasons.append(f"life lock of {tree.name}: held by a process that did not join")
-    elif tree.life is Life.MISSING:
-        reasons.append(f"life lock of {tree.name}: its file is missing")
-    return reasons
-
-
-def _init(machine: "Machine") -> m.PermitState:
-    lock = machine.init
-    why = machine.why_no_init() if machine.init_waiters or lock.holder is None else ""
-    waiting = [why] if why and machine.init_waiters else []
-    if lock.holder is not None and lock.holder.stage is not Stage.PRESENT:
-        waiting += _why_not_gone(lock.holder, recovering=lock.recovery is not None)
-    holder = lock.holder.engine_id if lock.holder is not None and lock.told else None
-    return m.PermitState(holder, [tree.engine_id for tree in machine.init_waiters.values()], waiting)
+def _permit(succession: Succession) -> m.PermitState:
+    permit, lock = succession.permit, succession.permit.lock
+    why = permit.why_not(succession.active, succession.queue, succession.state.value)
+    waiting = [why] if why and permit.waiters else []
+    if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
+        waiting += what_is_missing(lock.holder, new_server=lock.doubt is not None)
+    holder = lock.holder.engine_id if lock.holder is not None and _told(lock) else None
+    waiters = [waiter.engine_id for waiter in permit.waiters.values()]
+    return m.PermitState(holder, waiters[:MOST_WAITERS], waiting[:MOST_REASONS])

@@ -93,7 +93,7 @@ def _waiters(status: m.Status, now: datetime, paint: Paint) -> list[str]:
 
 
 def _rest(status: m.Status) -> list[str]:
-    lines = [_row("memory", status.memory)]
+    lines = [_row("memory", f"{status.memory}{': ' if status.memory_why else ''}{status.memory_why}")]
     if status.switchover is not None:
         lines.append(_row("switchover", status.switchover))
     for name, permit in status.permits.items():

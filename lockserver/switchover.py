@@ -1,19 +1,19 @@
 """A planned change of holder: `Drain -> Drained -> the successor looks at its engine -> Exit`.
 
-Pure, a part of `machine.py`. Up to `Exit` it can be called off and the old holder serves on; after it the path is an
-ordinary death, with the proof and all, except that a holder that was told to end and doesn't is killed when its time
-is up.
+Pure. Up to `Exit` it can be called off and the old holder serves on; after it the path is an ordinary death, with the
+proof and all, except that a holder that was told to end and doesn't is killed when its time is up.
 """
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from lockserver import messages as m
-from lockserver.tree import Stage, Tree
-
-if TYPE_CHECKING:
-    from lockserver.machine import Machine
+from lockserver.context import Context
+from lockserver.events import Config
+from lockserver.incarnation import Incarnation
+from lockserver.incarnations import Incarnations
+from lockserver.lock import Lock, Phase
+from lockserver.queue import Queue
 
 
 class Step(Enum):
@@ -25,47 +25,45 @@ class Step(Enum):
 @dataclass(slots=True)
 class Plan:
     asker: int | None
-    old: Tree
-    to: Tree
+    old: Incarnation
+    old_token: int
+    to: Incarnation
     step: Step
     round: int
     until: float
+    drain_timeout_s: float
 
 
 class Switchover:
-    def __init__(self, machine: "Machine") -> None:
-        self.machine = machine
-        self.context = machine.context
-        self.forest = machine.forest
-        self.queue = machine.queue
-        self.config = machine.config
+    def __init__(self, config: Config, context: Context, queue: Queue, incarnations: Incarnations) -> None:
+        self.config = config
+        self.context = context
+        self.queue = queue
+        self.incarnations = incarnations
         self.plan: Plan | None = None
 
     # -- asked for by a person -------------------------------------------------------------------------------------
 
-    def ask(self, asker: int, wish: m.Switchover) -> None:
-        machine, context = self.machine, self.context
-        holder = machine.active.holder
+    def ask(self, asker: int, wish: m.Switchover, active: Lock, state: str) -> None:
+        holder = active.holder
         if self.plan is not None:
             self._tell(asker, "refused", "a switchover is under way already", done=True)
             return
-        if not machine.active.held or holder is None or holder.conn is None:
-            self._tell(
-                asker, "refused", f"there is no holder to take over from: the lock is {machine.state.value}", done=True
-            )
+        if active.phase is not Phase.HELD or holder is None or holder.conn is None:
+            self._tell(asker, "refused", f"there is no holder to take over from: the lock is {state}", done=True)
             return
-        able = [
-            w.tree for w in machine.queue.waiters.values() if w.ready and w.vetted and w.tree.stage is Stage.PRESENT
-        ]
-        to = next((tree for tree in able if wish.to in ("", tree.engine_id)), None)
+        able = [w.incarnation for w in self.queue.waiters.values() if w.is_there and w.vetted]
+        to = next((waiter for waiter in able if wish.to in ("", waiter.engine_id)), None)
         if to is None:
             who = f"no waiter named {wish.to} is there" if wish.to else "there is no waiter"
             self._tell(asker, "refused", f"{who}, alive and ready", done=True)
             return
-        machine.queue.new_round()
-        self.plan = Plan(asker, holder, to, Step.DRAINING, machine.queue.round, context.now + wish.drain_timeout_s)
-        context.note("switchover", engine=holder.engine_id, to=to.engine_id)
-        context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=wish.drain_timeout_s))
+        self.queue.new_round()
+        timeout_s = wish.drain_timeout_s
+        until = self.context.now + timeout_s
+        self.plan = Plan(asker, holder, active.token, to, Step.DRAINING, self.queue.round, until, timeout_s)
+        self.context.note("switchover", engine=holder.engine_id, to=to.engine_id)
+        self.context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=timeout_s))
         self._tell(asker, "draining", f"{holder.engine_id} finishes what it has begun")
 
     def call_off(self, conn: int) -> None:
@@ -94,27 +92,30 @@ class Switchover:
         plan.step, plan.until = Step.CHECKING, self.context.now + self.config.prepare_timeout_s
         self._tell(plan.asker, "checking", f"{plan.to.engine_id} looks at its engine")
 
-    def step(self) -> None:
-        """Called in every turn while the holder is there."""
-        plan, machine = self.plan, self.machine
+    def step(self) -> Incarnation | None:
+        """Called in every turn while the holder is there. Returns the holder once it was told to end: there is no way
+        back for it.
+        """
+        plan = self.plan
         if plan is None:
-            return
-        successor = machine.queue.waiters.get(plan.to.name)
+            return None
+        successor = self.queue.waiters.get(plan.to.name)
         if successor is None or not successor.ready:
             self._abort("the successor is no longer there and ready")
-        elif plan.step is Step.CHECKING and machine.queue.prepared(successor):
-            assert plan.old.conn is not None
-            plan.step, plan.until = Step.EXITING, machine.context.now + machine.config.exit_timeout_s
-            machine.context.send(plan.old.conn, m.Exit(round=plan.round))
+        elif plan.step is Step.CHECKING and self.queue.prepared(successor):
+            plan.step, plan.until = Step.EXITING, self.context.now + self.config.exit_timeout_s
+            if plan.old.conn is not None:
+                self.context.send(plan.old.conn, m.Exit(round=plan.round))
             self._tell(plan.asker, "exiting", f"{plan.old.engine_id} was told to end")
-            machine.queue.preferred = plan.to.name
-            machine.doom(plan.old)
-        elif machine.context.reached(plan.until):
+            self.queue.preferred = plan.to.name
+            return plan.old
+        elif self.context.reached(plan.until):
             self._abort(
                 "draining took too long"
                 if plan.step is Step.DRAINING
                 else "the successor's engine isn't well, or it doesn't answer"
             )
+        return None
 
     def holder_lost(self) -> None:
         """The holder's end, planned or not."""
@@ -132,12 +133,12 @@ class Switchover:
             return
         plan.until = self.context.now + self.config.exit_timeout_s
         self.context.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
-        self.forest.kill_rest(plan.old)
+        self.incarnations.kill_rest(plan.old)
 
-    def granted(self, tree: Tree, token: int) -> None:
+    def granted(self, holder: Incarnation, token: int) -> None:
         plan, self.plan = self.plan, None
         if plan is not None:
-            self._tell(plan.asker, "done", f"{tree.engine_id} holds the lock, with token {token}", done=True, ok=True)
+            self._tell(plan.asker, "done", f"{holder.engine_id} holds the lock, with token {token}", done=True, ok=True)
 
     def nobody_left(self) -> None:
         """The old holder is gone, and whoever could have taken over, too."""
@@ -162,5 +163,5 @@ class Switchover:
 
     def _tell(self, conn: int | None, phase: str, detail: str, *, done: bool = False, ok: bool = False) -> None:
         self.context.changed = True
-        if conn is not None and conn in self.machine.desk.callers:
+        if conn is not None:
             self.context.send(conn, m.SwitchoverStep(phase=phase, detail=detail, done=done, ok=ok))

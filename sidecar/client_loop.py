@@ -1,37 +1,64 @@
-"""Who turns a client's machine: a thread of its own, or a caller that waits.
+"""Who runs a client's machine: a thread of its own, or a caller that waits.
 
 A client has to see what comes over its connection while its program does something else: a thread does that. But a
-caller that waits for an answer should not have to wait for another thread to be woken, too: it turns the loop itself,
-in its own thread, and the thread doesn't hear of anything meanwhile. Only one of them turns at a time, so the machine
-and the connection need no lock.
+caller that waits for an answer should not have to wait for another thread to be woken, too: it runs the loop itself,
+in its own thread, and the client's thread sleeps meanwhile. Only one of them runs it at a time (it "has the turn"), so
+the machine and the connection need no lock.
+
+Nothing may leave a client deaf. Python runs signal handlers in the main thread, between any two instructions, and what
+a handler raises can end a caller's turn anywhere, even between two lines of a `finally`. So:
+
+* A turn that was cut short is noticed by the next one who takes it (`_whole`): `torn` is called first, which makes
+  the connection anew.
+* A turn that was never given back is noticed, too: nobody whose stack contains `wait` of this loop has it any more.
+* What a handler raises in the client's own thread is told in a line on stderr, and counts as a turn cut short.
 
 What this file may not do: know what the machine is, or what is on the connection. Who uses it: `lockserver/client.py`,
 `gms/client.py`.
 """
 
-import asyncio
 import contextlib
 import os
 import select
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
+from types import FrameType
 from typing import Generic, TypeVar
 
 EventT = TypeVar("EventT")
 _NEVER = float("inf")
 _LATE_S = 0.0005
 """epoll counts whole milliseconds: better a little late than twice."""
+LOOK_S = 1.0
+"""How often the thread looks whether a caller that has the turn is still there."""
+
+
+class CannotWait(RuntimeError):
+    """Here nobody can wait: in a forked child, or in a callback or signal handler of a thread that waits already."""
 
 
 class ClientLoop(Generic[EventT]):
-    def __init__(self, name: str, feed: Callable[[EventT], None], deadline: Callable[[], float], tick: EventT) -> None:
-        """`feed` takes one event, and `tick` when the time `deadline()` has come."""
+    def __init__(
+        self,
+        name: str,
+        feed: Callable[[EventT], None],
+        deadline: Callable[[], float],
+        tick: EventT,
+        torn: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`feed` takes one event, and `tick` when the time `deadline()` has come. `torn`: a turn was cut short, and
+        whatever it was doing may be half done.
+        """
         self._name = name
         self._feed = feed
         self._deadline = deadline
         self._tick = tick
+        self._torn = torn
+        self._pid = os.getpid()
         self._told: deque[EventT] = deque()
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -40,30 +67,40 @@ class ClientLoop(Generic[EventT]):
         self._nudge = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         """Wakes the thread though nothing has come: it is to look again until when it may sleep."""
         self._sleep = select.epoll()
-        """What the thread sleeps in: deaf to `_epoll` while a caller turns the loop."""
+        """What the thread sleeps in: deaf to `_epoll` while a caller has the turn."""
         self._sleep.register(self._epoll.fileno(), select.EPOLLIN)
         self._sleep.register(self._nudge, select.EPOLLIN)
         self._sleeps_until = 0.0
-        self._turn = threading.Condition()
-        self._turning = False
-        self._waiting = 0
+        self._turn = threading.Lock()
+        self._whole = True
+        """The last turn came to its end."""
+        self._waiting: deque[_Waiter] = deque()
+        """Callers that sleep while somebody else has the turn."""
         self._thread: threading.Thread | None = None
         self.closed = False
-        self._listeners: set[Callable[[], None]] = set()
 
-    # -- what it turns ---------------------------------------------------------------------------------------------
+    @property
+    def forked(self) -> bool:
+        """This is a child of the process that the loop belongs to: it shares descriptors with it, and must not touch
+        what they stand for.
+        """
+        return os.getpid() != self._pid
 
-    def add(self, fd: int, handler: Callable[[int], None]) -> None:
-        """`handler` is called with what epoll says of it. This and the next two: only by who turns the loop."""
+    # -- what it watches -------------------------------------------------------------------------------------------
+
+    def add(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
+        """`handler` is called with what epoll says of it. This and the next two: only by who has the turn."""
         self._handlers[fd] = handler
-        self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(fd, events)
 
     def mind_writing(self, fd: int, writing: bool) -> None:
         self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if writing else select.EPOLLIN)
 
     def remove(self, fd: int) -> None:
-        del self._handlers[fd]
-        self._epoll.unregister(fd)
+        """Before it is closed. A forked child shares the parent's epoll, and leaves it alone."""
+        if self._handlers.pop(fd, None) is not None and not self.forked:
+            with contextlib.suppress(OSError):  # a torn turn may have closed it before
+                self._epoll.unregister(fd)
 
     # -- from any thread -------------------------------------------------------------------------------------------
 
@@ -72,73 +109,46 @@ class ClientLoop(Generic[EventT]):
         self._thread.start()
 
     def tell(self, event: EventT) -> None:
-        if not self.closed:
+        if not self.closed and not self.forked:
             self._told.append(event)
             os.eventfd_write(self._bell, 1)
 
     def wait(self, done: Callable[[], bool], timeout_s: float | None, first: EventT | None = None) -> bool:
         """Until something is so. `first` is told before. False if the time is over before it is so."""
         end = _NEVER if timeout_s is None else time.monotonic() + timeout_s
-        with self._turn:
-            if first is not None:
-                self._told.append(first)
-                os.eventfd_write(self._bell, 1)
-            self._waiting += 1
-            while self._turning and not done() and time.monotonic() < end:
-                self._turn.wait(None if end == _NEVER else end - time.monotonic())
-            self._waiting -= 1
-            if self._turning:
+        if self.forked:
+            raise CannotWait("this process was forked from the client's: it has to make a client of its own")
+        if _is_in(sys._getframe().f_back, ClientLoop.wait, self):
+            raise CannotWait("this thread waits already: a callback or a signal handler of it can't")
+        if first is not None:
+            self.tell(first)
+        while not done():
+            mine = _Waiter()
+            self._waiting.append(mine)
+            left = end - time.monotonic()
+            if left <= 0 or self.closed:
                 return done()
-            self._turning = True
-            self._sleep.modify(self._epoll.fileno(), 0)
-        try:
-            while not done():
-                if time.monotonic() >= end:
-                    return False
-                self._step(end)
-            return True
-        finally:
-            with self._turn:
-                self._turning = False
-                self._turn.notify_all()
-                self._sleep.modify(self._epoll.fileno(), select.EPOLLIN)
-                if self._deadline() < self._sleeps_until:
-                    os.eventfd_write(self._nudge, 1)
-
-    async def until(self, done: Callable[[], bool], look: Callable[[], object]) -> None:
-        """The same for asyncio. `look` is called before each wait, and may raise."""
-        loop, happened = asyncio.get_running_loop(), asyncio.Event()
-
-        def listener() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(happened.set)
-
-        self._listeners.add(listener)
-        try:
-            while not done():
-                look()
-                happened.clear()
-                if not done():
-                    await happened.wait()
-        finally:
-            self._listeners.discard(listener)
+            if self._turn.acquire(blocking=False):
+                return self._have_turn(done, end)
+            if not self._turn_is_lost() and not done():
+                mine.sleep(min(left, LOOK_S))
+        return True
 
     def announce(self) -> None:
-        """Something has happened that a caller may wait for. Said by who turns the loop."""
-        for listener in tuple(self._listeners):
-            listener()
-        if self._waiting:
-            with self._turn:
-                self._turn.notify_all()
+        """Something has happened that a caller may wait for. Said by who has the turn."""
+        while self._waiting:
+            self._waiting.popleft().wake()
 
     def stop(self) -> bool:
-        """Nobody turns it any more. False if somebody has stopped it before."""
+        """Nobody runs it any more. False if somebody has stopped it before."""
         if self.closed:
             return False
         self.closed = True
-        os.eventfd_write(self._nudge, 1)
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+        if not self.forked:
+            os.eventfd_write(self._nudge, 1)
+            os.eventfd_write(self._bell, 1)
+            if self._thread is not None and self._thread is not threading.current_thread():
+                self._thread.join()
         return True
 
     def close(self) -> None:
@@ -148,33 +158,64 @@ class ClientLoop(Generic[EventT]):
         os.close(self._bell)
         os.close(self._nudge)
 
-    # -- turning ---------------------------------------------------------------------------------------------------
+    # -- turns -----------------------------------------------------------------------------------------------------
+
+    def _have_turn(self, done: Callable[[], bool], end: float) -> bool:
+        """A caller's turn: until what it waits for is so."""
+        try:
+            self._sleep.modify(self._epoll.fileno(), 0)
+            while not done() and not self.closed:
+                if time.monotonic() >= end:
+                    return False
+                self._step(end)
+            return done()
+        finally:
+            self._end_turn()
+
+    def _end_turn(self) -> None:
+        self._sleep.modify(self._epoll.fileno(), select.EPOLLIN)
+        self._turn.release()
+        if not self._whole or self._deadline() < self._sleeps_until:
+            os.eventfd_write(self._nudge, 1)
+        self.announce()
 
     def _run(self) -> None:
+        """The client's own thread."""
         while not self.closed:
-            with self._turn:
-                while self._turning:
-                    self._turn.wait()
-                self._sleeps_until = until = self._deadline()
-            for fd, _ in self._sleep.poll(None if until == _NEVER else max(until - time.monotonic(), 0.0) + _LATE_S):
-                if fd == self._nudge:
-                    os.eventfd_read(self._nudge)
-            with self._turn:
-                if self._turning:
-                    continue
-                self._turning = True
+            self._doze()
+            if not self._turn.acquire(blocking=False):
+                self._turn_is_lost()
+                continue
             try:
                 self._step(0.0)
+            except Exception:  # whatever a handler of ours or of the program raised: this thread goes on
+                self._say_unexpected()
+                if self._told:
+                    self._told.popleft()  # if this is what it can't bear, it must not come again for ever
             finally:
-                with self._turn:
-                    self._turning = False
-                    self._turn.notify_all()
+                self._end_turn()
+
+    def _doze(self) -> None:
+        """Until something happens, or is due. While a caller has the turn: until it is time to look after it."""
+        if self._turn.locked():
+            self._sleeps_until, timeout_s = _NEVER, LOOK_S
+        else:
+            self._sleeps_until = until = self._deadline() if self._whole else 0.0
+            timeout_s = max(until - time.monotonic(), 0.0) + _LATE_S
+        for fd, _ in self._sleep.poll(None if timeout_s == _NEVER else timeout_s):
+            if fd == self._nudge:
+                os.eventfd_read(self._nudge)
 
     def _step(self, end: float) -> None:
         """Waits for something to happen, at most until `end`, and handles it."""
+        if not self._whole:
+            self._torn()
+            self._whole = True
         until = min(self._deadline(), end)
         timeout_s = None if until == _NEVER else max(until - time.monotonic() + _LATE_S, 0.0)
-        for fd, what in self._epoll.poll(0.0 if self._told else timeout_s):
+        ready = self._epoll.poll(0.0 if self._told else timeout_s)
+        self._whole = False
+        for fd, what in ready:
             if fd == self._bell:
                 os.eventfd_read(fd)
             else:
@@ -182,6 +223,57 @@ class ClientLoop(Generic[EventT]):
                 if handler is not None:
                     handler(what)
         while self._told:
-            self._feed(self._told.popleft())
+            self._feed(self._told[0])  # taken away after that: a turn that is cut short loses nothing that was told
+            self._told.popleft()
         if time.monotonic() >= self._deadline():
             self._feed(self._tick)
+        self._whole = True
+
+    def _say_unexpected(self) -> None:
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            what = traceback.format_exc()
+            print(f"{self._name}: unexpected, and the connection is made anew:\n{what}", file=sys.stderr, flush=True)
+
+    # -- a turn that was lost --------------------------------------------------------------------------------------
+
+    def _turn_is_lost(self) -> bool:
+        """Somebody took the turn, and an exception ended it before it was given back. It is given back then."""
+        if not self._turn.locked():
+            return False
+        here, own = threading.get_ident(), self._thread.ident if self._thread is not None else None
+        for ident, frame in sys._current_frames().items():
+            if ident == here:
+                continue
+            if ident == own and not _is_in(frame, ClientLoop._doze, self):
+                return False
+            if _is_in(frame, ClientLoop.wait, self) and not _is_in(frame, _Waiter.sleep):
+                return False
+        self._whole = False
+        with contextlib.suppress(RuntimeError):  # it was given back at this very moment
+            self._turn.release()
+        return True
+
+
+def _is_in(frame: FrameType | None, function: Callable[..., object], of: object = None) -> bool:
+    """This stack is in a call of the function (of that object)."""
+    code = function.__code__
+    while frame is not None:
+        if frame.f_code is code and (of is None or frame.f_locals.get("self") is of):
+            return True
+        frame = frame.f_back
+    return False
+
+
+class _Waiter:
+    """A caller that sleeps until somebody announces something."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, timeout_s: float) -> None:
+        self._lock.acquire(timeout=timeout_s)
+
+    def wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # it is awake
+            self._lock.release()

@@ -1,8 +1,10 @@
 """Who calls on a server: its socket, the connections, and what each may cost the others, which is nothing.
 
 * Who comes is looked at: the user, and how many there are already. Who may not come in is told why.
-* Whoever sends what is no frame, or half of one and no more, or doesn't read what it is sent, is told why where that is
-  possible, and loses its connection.
+* Whoever sends nothing, or what is no frame, or half of one and no more, or doesn't read what it is sent, is told why
+  where that is possible, and loses its connection. Where there is no room left, the one that has been silent for
+  longest makes room for who comes.
+* What is too large for a frame costs the one that it was for its connection, and not the server its life.
 * Callers who come faster than they can be let in don't keep the loop from a death; a server that has no descriptors
   left serves those who are in, and listens again a little later.
 
@@ -34,9 +36,12 @@ from sidecar.logs import Log
 from sidecar.loop import Loop
 
 HALF_FRAME_S = 10.0
+SILENT_S = 10.0
+"""Who has come says who it is before that."""
 DEAF_S = 1.0
 """After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
 MOST_CONNECTIONS = 4096
+_FULL = "there are {} connections already"
 ACCEPTS_AT_A_TIME = 64
 """Then whatever else has happened."""
 
@@ -48,6 +53,8 @@ class Protocol:
     decoder: msgspec.msgpack.Decoder[Any]
     problem: Callable[[str], Message]
     """The last word to somebody who made a mistake."""
+    busy: Callable[[str], Message] | None = None
+    """The last word to somebody for whom there is no room now; without it that is a `problem`, too."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_backlog_bytes: int = MAX_BACKLOG_BYTES
 
@@ -85,19 +92,26 @@ class Connections:
         self._next = 0
         self._half: dict[int, float] = {}
         """Connections in the middle of a frame -> when they must be through; the oldest first."""
+        self._silent: dict[int, float] = {}
+        """Connections that have said nothing yet -> when they must have; the oldest first."""
         self._deaf_until = float("inf")
         """When it listens again; infinite while it does."""
 
     @property
     def deadline(self) -> float:
         """When `due` has something to do."""
-        return min(next(iter(self._half.values())), self._deaf_until) if self._half else self._deaf_until
+        first = min(next(iter(waiting.values()), self._deaf_until) for waiting in (self._half, self._silent))
+        return min(first, self._deaf_until)
 
     def due(self, now: float) -> None:
-        for conn, until in list(self._half.items()):
-            if now < until:
-                break
-            self.complain(conn, f"a frame was begun and not finished within {HALF_FRAME_S:g} s")
+        for waiting, why in (
+            (self._half, f"a frame was begun and not finished within {HALF_FRAME_S:g} s"),
+            (self._silent, f"nothing was said within {SILENT_S:g} s"),
+        ):
+            for conn, until in list(waiting.items()):
+                if now < until:
+                    break
+                self.complain(conn, why)
         if now >= self._deaf_until and self._listener is not None:
             self._deaf_until = float("inf")
             self._loop.add(self._listener.fileno(), self._on_connect)
@@ -123,6 +137,10 @@ class Connections:
         channel = connection.channel
         try:
             channel.send(message, descriptors)
+        except ValueError as error:
+            self._log.alarm("too_large_to_send", why=error)
+            self.end(conn)
+            return
         except (PeerTooSlow, OSError) as error:  # OSError: no descriptors left to keep what it doesn't read
             self._log.warning("peer_too_slow", why=error)
             self.end(conn)
@@ -135,23 +153,26 @@ class Connections:
         connection = self._connections.get(conn)
         if connection is not None:
             self._log.warning("bad_message", why=why)
-            self._part(conn, connection, why)
+            self._part(conn, connection, self._protocol.problem(why))
             self._closed(conn)
 
     def drop(self, conn: int) -> None:
         """The server has done with it."""
-        connection = self._connections.pop(conn, None)
-        self._half.pop(conn, None)
+        connection = self._take_out(conn)
         if connection is not None:
             self._hang_up(connection)
 
     def end(self, conn: int) -> None:
         """It has ended, and that is news."""
-        connection = self._connections.pop(conn, None)
-        self._half.pop(conn, None)
+        connection = self._take_out(conn)
         if connection is not None:
             self._closed(conn)  # first what follows from it, then the tidying
             self._hang_up(connection)
+
+    def _take_out(self, conn: int) -> Connection | None:
+        self._half.pop(conn, None)
+        self._silent.pop(conn, None)
+        return self._connections.pop(conn, None)
 
     def connected(self, conn: int) -> bool:
         """Its end is open at this moment: whatever of it is still unread, and whatever this server has noticed."""
@@ -186,19 +207,24 @@ class Connections:
                 max_backlog_bytes=protocol.max_backlog_bytes,
             )
             connection = self._connections[conn] = Connection(channel, sock)
+            if len(self._connections) > MOST_CONNECTIONS and self._silent:
+                self.complain(next(iter(self._silent)), f"{_FULL.format(MOST_CONNECTIONS)}, and this one says nothing")
+            if len(self._connections) > MOST_CONNECTIONS:
+                self._log.warning("no_room", connections=MOST_CONNECTIONS)
+                self._part(conn, connection, (protocol.busy or protocol.problem)(_FULL.format(MOST_CONNECTIONS)))
+                continue
             why = self._why_not(sock)
             if why:
                 self._log.warning("turned_away", why=why)
-                self._part(conn, connection, why)
+                self._part(conn, connection, protocol.problem(why))
                 continue
+            self._silent[conn] = time.monotonic() + SILENT_S
             self._loop.add(sock.fileno(), lambda what, conn=conn: self._on_ready(conn, what))  # type: ignore[misc]
 
     def _why_not(self, sock: socket.socket) -> str:
         uid = peers.credentials(sock).uid
         if uid != os.getuid() and uid not in self._allow_uids:
             return f"user {uid} is not allowed here; the server runs as user {os.getuid()} (--allow-uid lets more in)"
-        if len(self._connections) > MOST_CONNECTIONS:
-            return f"there are {MOST_CONNECTIONS} connections already"
         return ""
 
     def _on_ready(self, conn: int, what: int) -> None:
@@ -215,9 +241,11 @@ class Connections:
             received = channel.receive()
         except BadFrame as error:
             self._log.warning("bad_frame", why=error)
-            self._part(conn, connection, str(error))
+            self._part(conn, connection, self._protocol.problem(str(error)))
             self._closed(conn)
             return
+        if received and self._silent:
+            self._silent.pop(conn, None)
         for message, descriptors in received:
             if conn in self._connections:
                 self._heard(conn, connection.sock, message, descriptors)
@@ -230,10 +258,10 @@ class Connections:
         elif self._half:
             self._half.pop(conn, None)
 
-    def _part(self, conn: int, connection: Connection, why: str) -> None:
+    def _part(self, conn: int, connection: Connection, last_word: Message) -> None:
         """Says what was wrong, and closes. What the peer doesn't read at once it doesn't get."""
-        with contextlib.suppress(PeerTooSlow):
-            connection.channel.send(self._protocol.problem(why))
+        with contextlib.suppress(PeerTooSlow, ValueError, OSError):
+            connection.channel.send(last_word)
         self.drop(conn)
 
     def _hang_up(self, connection: Connection) -> None:

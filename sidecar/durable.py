@@ -1,18 +1,28 @@
 """Files that survive: written whole or not at all, and still there after the power went.
 
-`DurableFile` is one small file that is replaced (temporary, fsync, rename, fsync of the directory). `DirectoryLock`
-sees to it that one process writes in a directory; a DurableFile relies on that, and names its temporary without a
-random part, so that a crash leaves at most one, which the next write replaces.
+`DurableFile` is one small file that is replaced. What is new is written into a spare file beside it, which then changes
+names with it: so a full disk (or one without inodes) doesn't keep anything from being written, as long as it isn't
+larger than what was there before. `DirectoryLock` sees to it that one process writes in a directory; a DurableFile
+relies on that.
 
 What this file may not do: know what is in the file, or retry. Locks that show who lives: `lifelock.py`.
 """
 
 import contextlib
+import ctypes
+import errno
 import fcntl
 import os
+import stat
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
+
+MOST_BYTES = 16 << 20
+_BLOCK = 4096
+_RENAME_EXCHANGE = 2
+_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 class AlreadyLocked(Exception):
@@ -31,41 +41,97 @@ class DurableFile:
         self.directory = directory
         self.path = directory / name
         self._name = name
-        self._temporary = name + ".tmp"
+        self._spare = f"{name}.spare"
+        self._second_spare = f"{name}.spare-2"
+        self._blocks = 0
+        """So many the file in place is known to have, which becomes the next spare."""
 
     def read(self) -> bytes | None:
-        """What is in it; None when there is no such file."""
+        """What is in it; None when there is no such file. Raises OSError for what is no file, or is far too large."""
         try:
-            return self.path.read_bytes()
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for
         except FileNotFoundError:
             return None
+        with open(fd, "rb", buffering=0) as file:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(errno.EINVAL, "it is no regular file")
+            if status.st_size > MOST_BYTES:
+                raise OSError(errno.EFBIG, f"it has {status.st_size} bytes")
+            return file.read()
+
+    def reserve(self) -> None:
+        """Sees to it that there is room for the next writes. Raises OSError where there is none."""
+        directory = self._open_directory()
+        try:
+            if not self.path.exists():  # the first write takes the spare away: it leaves another
+                self._keep_room(directory, _BLOCK)
+                os.rename(self._spare, self._second_spare, src_dir_fd=directory, dst_dir_fd=directory)
+            self._keep_room(directory, _BLOCK)
+        finally:
+            os.close(directory)
 
     def write(self, data: bytes) -> None:
         """Replaces the contents. When this returns they are on the disk; before, the old ones are.
 
-        Raises OSError and leaves nothing behind. Only when the last step (fsync of the directory) fails are the new
-        contents in place and not known to be durable: write again.
+        Raises OSError; then the old contents are there as before. Only when the last step (fsync of the directory)
+        fails are the new contents in place and not known to be durable: write again.
         """
-        directory = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = self._open_directory()
         try:
-            try:
-                self._write_temporary(directory, data)
-                os.rename(self._temporary, self._name, src_dir_fd=directory, dst_dir_fd=directory)
-            except BaseException:
-                _unlink_if_there(self._temporary, directory)
-                raise
+            self._write_spare(directory, data)
+            self._change_names(directory)
             os.fsync(directory)
+            before, self._blocks = self._blocks, _blocks(data)
+            if before < self._blocks:
+                with contextlib.suppress(OSError):  # what has no room says so when it is needed
+                    self._keep_room(directory, len(data))
         finally:
             os.close(directory)
 
-    def _write_temporary(self, directory: int, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-        fd = os.open(self._temporary, flags, 0o600, dir_fd=directory)
+    def _open_directory(self) -> int:
+        return os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _write_spare(self, directory: int, data: bytes) -> None:
+        fd = self._open_spare(directory)
         try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            done = 0
+            while done < len(data):
+                done += os.pwrite(fd, data[done:], done)
+            os.ftruncate(fd, len(data))
             os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _open_spare(self, directory: int) -> int:
+        """A regular file, whatever somebody has put in its place."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            fd = os.open(self._spare, flags, 0o600, dir_fd=directory)
+            if stat.S_ISREG(os.fstat(fd).st_mode):
+                return fd
+            os.close(fd)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENXIO):
+                raise
+        os.unlink(self._spare, dir_fd=directory)
+        return os.open(self._spare, flags | os.O_EXCL, 0o600, dir_fd=directory)
+
+    def _change_names(self, directory: int) -> None:
+        """What was in place becomes the spare."""
+        error = _exchange(directory, self._spare, self._name)
+        if error == errno.ENOENT or error in _NO_EXCHANGE:
+            os.rename(self._spare, self._name, src_dir_fd=directory, dst_dir_fd=directory)
+            with contextlib.suppress(FileNotFoundError):
+                os.rename(self._second_spare, self._spare, src_dir_fd=directory, dst_dir_fd=directory)
+        elif error:
+            raise OSError(error, os.strerror(error))
+
+    def _keep_room(self, directory: int, size: int) -> None:
+        """The spare has blocks for so much. (A file has whole blocks: what is cut off within one leaves it.)"""
+        fd = self._open_spare(directory)
+        try:
+            os.posix_fallocate(fd, 0, max(size, _BLOCK))
         finally:
             os.close(fd)
 
@@ -93,8 +159,15 @@ class DirectoryLock:
         self.path = directory / name
         self._fd = -1
 
-    def acquire(self) -> Self:
-        """Raises AlreadyLocked, which knows the pid that the other one wrote."""
+    def acquire(self, patience_s: float = 0.0) -> Self:
+        """Raises AlreadyLocked, which knows the pid that the other one wrote. `patience_s`: one that was killed needs a
+        moment to end.
+        """
+        end = time.monotonic() + patience_s
+        while patience_s and time.monotonic() < end:
+            with contextlib.suppress(AlreadyLocked):
+                return self.acquire()
+            time.sleep(0.01)
         while self._fd < 0:
             fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
@@ -139,6 +212,17 @@ class DirectoryLock:
         self.close()
 
 
-def _unlink_if_there(name: str, directory: int) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(name, dir_fd=directory)
+def _blocks(data: bytes) -> int:
+    return -(-len(data) // _BLOCK)
+
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def _exchange(directory: int, one: str, other: str) -> int:
+    """Two files change names, in one step. Returns the error, 0 for none."""
+    call = getattr(_LIBC, "renameat2", None)
+    if call is None:
+        return errno.ENOSYS
+    done = call(directory, os.fsencode(one), directory, os.fsencode(other), _RENAME_EXCHANGE)
+    return 0 if done == 0 else ctypes.get_errno()

@@ -9,6 +9,8 @@ Rules:
 * One file for each start of an engine, made anew, never named by the engine alone: a restarted namesake would
   keep its dead predecessor "alive" for ever. Who removes it, and when, is the server's business.
 * A lock that was taken on a file that the path no longer names is worth nothing, so taking ends with that check.
+* It can't be let go of by accident: the file is mapped, too, and a mapping keeps the lock when every descriptor is
+  closed (`os.closerange` of a daemon, say). Only the end of a process frees it, or executing another program.
 * It is one of three proofs, and no proof by itself: a dying process frees its files before its memory.
 
 `LifeLock` is what a member holds, `LifeProbe` what the server asks. They can't be one class: a probe's descriptor must
@@ -16,9 +18,11 @@ never hold a lock itself.
 """
 
 import contextlib
+import ctypes
 import enum
 import errno
 import fcntl
+import mmap
 import os
 import stat
 import struct
@@ -29,6 +33,12 @@ from typing import Self
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux; l_pid must be 0 for OFD locks
 _READ_LOCK = _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, 0, 1, 0)
 _ANY_LOCK = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 1, 0)  # what a write lock would collide with: any other
+_PROT_NONE = 0
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_LIBC.mmap.restype = ctypes.c_void_p
+_LIBC.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_MAP_FAILED = ctypes.c_void_p(-1).value
 _NO_OFD_LOCKS = (errno.EINVAL, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -65,6 +75,12 @@ class LifeLock:
         self.fd = fd
         self.inode = _inode(fd)
         """Device and inode number of the life file."""
+        self._mapped: int | None = None
+
+    @property
+    def kept(self) -> bool:
+        """This process can't let go of it while it lives, except by `close`."""
+        return self._mapped is not None
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Self:
@@ -80,6 +96,7 @@ class LifeLock:
         lock = cls(path, fd)
         try:
             _take_read_lock(path, fd)
+            lock._map()
             os.link(early, path, follow_symlinks=False)
         except FileExistsError as error:
             lock.close()
@@ -109,6 +126,7 @@ class LifeLock:
         lock = cls(path, fd)
         try:
             _take_read_lock(path, fd)
+            lock._map()
             if not lock.same_file():
                 raise LifeFileGone(f"{path} was removed or replaced while it was being locked")
         except BaseException:
@@ -120,8 +138,21 @@ class LifeLock:
         """The path still names the file that is locked."""
         return _names(self.path, self.inode)
 
+    def _map(self) -> None:
+        """No memory is used, and nothing can be read there: the mapping is a reference to the open file."""
+        address = _LIBC.mmap(None, mmap.PAGESIZE, _PROT_NONE, mmap.MAP_SHARED, self.fd, 0)
+        if address != _MAP_FAILED:  # a filesystem without mappings: the descriptor is all there is
+            self._mapped = address
+
+    def is_named(self, directory: Path) -> bool:
+        """It is the file under its name in this directory."""
+        return _names(directory / self.path.name, self.inode)
+
     def close(self) -> None:
         """Lets go, as far as this process is concerned. May be called again."""
+        if self._mapped is not None:
+            _LIBC.munmap(self._mapped, mmap.PAGESIZE)
+            self._mapped = None
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

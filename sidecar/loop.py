@@ -24,10 +24,10 @@ class Loop:
         """Sleeps in the kernel until something happens, or a time is over: (descriptor, what) of each."""
         self._epoll = epoll
 
-    def add(self, fd: int, handler: Callable[[int], None]) -> None:
-        """From now on the handler is called, with what has happened, when this descriptor is readable."""
+    def add(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
+        """From now on the handler is called, with what has happened, when this descriptor is ready."""
         self.handlers[fd] = handler
-        self._epoll.register(fd, select.EPOLLIN)
+        self._epoll.register(fd, events)
 
     def remove(self, fd: int) -> None:
         """Before the descriptor is closed. Nothing happens for one that isn't here."""

@@ -45,6 +45,14 @@ class Refused(ObserverError):
     """The server doesn't want to speak with this process."""
 
 
+class Busy(ObserverError):
+    """The server has no room now."""
+
+
+class Incompatible(ObserverError):
+    """The server speaks another version."""
+
+
 @dataclass(frozen=True)
 class Whom:
     """Whom to look at: in words, and on the wire."""
@@ -59,8 +67,8 @@ class Whom:
     """The command that starts it."""
     decoder: msgspec.msgpack.Decoder[Any]
     hello: Message
-    last_words: tuple[type[Message], ...]
-    """After these it says nothing more; `why` is in each."""
+    last_words: dict[type[Message], type[ObserverError]]
+    """After these it says nothing more; `why` is in each. And what that is for whoever asked."""
     without_it: str = ""
     """What its absence means for others."""
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -74,7 +82,7 @@ class Observer:
         self._whom = whom
         self._inbox: deque[Message] = deque()
         try:
-            sock = sockets.connect(whom.socket)
+            sock = sockets.connect(whom.socket, timeout_s)
         except OSError as error:
             raise _why_not(whom, error) from None
         self._server_pid = peers.credentials(sock).pid
@@ -103,9 +111,9 @@ class Observer:
                 message = self._inbox.popleft()
                 if isinstance(message, kind):
                     return message
-                if isinstance(message, self._whom.last_words):
+                if (last := self._whom.last_words.get(type(message))) is not None:
                     why = getattr(message, "why", "")
-                    raise Refused(f"the {self._whom.name} at {self._whom.at} refuses: {why}")
+                    raise last(f"the {self._whom.name} at {self._whom.at} refuses: {why}")
             if not self._await(end):
                 raise self._silent()
 
@@ -132,7 +140,7 @@ class Observer:
         try:
             received = self._channel.receive()
         except BadFrame as error:
-            raise Refused(
+            raise Incompatible(
                 f"what answers at {whom.socket} speaks another protocol: {error}. Are both of one version?"
             ) from None
         for message, descriptors in received:
@@ -181,7 +189,7 @@ def watch_forever(look: Callable[[], Observer], watch: Message, kind: type[Reply
                         away, wait_s = False, RETRY_FIRST_S
                         yield status
                     patience = None
-        except NoServer:
+        except (NoServer, Busy, Incompatible, ServerSilent):
             if not away:
                 away = True
                 yield None
@@ -208,6 +216,6 @@ def _why_not(whom: Whom, error: OSError) -> ObserverError:
             f"no {whom.name} at {whom.at}: start one ({whom.start}), "
             "or look into the log of the one that should be there"
         )
-    if error.errno == errno.EAGAIN:
+    if error.errno == errno.EAGAIN or isinstance(error, TimeoutError):
         return ServerSilent(f"the {whom.name} at {whom.at} accepts nobody: is it stopped?")
     return NoServer(f"no {whom.name} can be reached at {path}: {error.strerror or error}")

@@ -25,14 +25,19 @@ def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None
     Two limits of the kernel's: it is the parent *thread* whose end counts, so start children from a thread that stays;
     and the setting is gone in a forked child and after exec of a set-uid program.
     """
-    if _prctl()(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"PR_SET_PDEATHSIG: {os.strerror(code)}")
+    signal_when_parent_dies(signal.SIGKILL)
     # Only now: a parent that ended before the line above sends nothing.
     gone = os.getppid() != parent_pid or (parent_pidfd is not None and peers.is_dead(parent_pidfd))
     if gone:
         os.kill(os.getpid(), signal.SIGKILL)
         os._exit(128 + signal.SIGKILL)  # PID 1 of a namespace survives a SIGKILL of its own
+
+
+def signal_when_parent_dies(number: signal.Signals) -> None:
+    """The kernel sends it when the parent (thread) ends; not if it has ended already."""
+    if _prctl()(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"PR_SET_PDEATHSIG: {os.strerror(code)}")
 
 
 def adopt_orphans() -> None:

@@ -6,6 +6,7 @@ it sent (`peers.py` has the differences). Pidfds that come by other ways (of a t
 What this file may not do: decide what an end means, or kill on its own account.
 """
 
+import enum
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,14 @@ class Named(NamedTuple):
     identity: str
     """The kernel's name for the process, the same for every pidfd of it; empty where there is none."""
     pid: int
+    """Its number as it says itself, where none is known here."""
+    local_pid: int = 0
+    """Its number in this process's own PID namespace; 0 where it has none."""
+
+
+class Whereabouts(enum.Enum):
+    GONE = "its number is nobody's, or another process's by now"
+    UNKNOWN = "this kernel can't tell"
 
 
 class Processes:
@@ -59,13 +68,13 @@ class Processes:
         if pidfd is not None:
             close_all(descriptors)
             try:
-                return self.keep(pidfd, credentials.pid or said_pid)
+                return self.keep(pidfd, credentials.pid or said_pid, credentials.pid)
             except OSError as error:
                 os.close(pidfd)
                 raise Unidentified(f"your pidfd can't be looked at: {error.strerror}") from None
         if self.evidence is peers.Evidence.NONE:
             close_all(descriptors)
-            return Named(None, "", credentials.pid or said_pid)
+            return Named(None, "", credentials.pid or said_pid, credentials.pid)
         try:
             return self._take_at_its_word(descriptors, credentials.pid, said_pid)
         except BaseException:
@@ -81,17 +90,36 @@ class Processes:
             pid = peers.pidfd_pid(descriptors[0])
             if peer_pid > 0 and pid > 0 and pid != peer_pid:
                 raise Unidentified(f"the pidfd names process {pid}, and you are {peer_pid}")
-            return self.keep(descriptors[0], peer_pid or said_pid)
+            return self.keep(descriptors[0], peer_pid or said_pid, peer_pid)
         except (peers.NotAPidfd, OSError) as error:
             raise Unidentified(str(error)) from None
 
-    def keep(self, pidfd: int, pid: int = 0) -> Named:
+    def keep(self, pidfd: int, pid: int = 0, local_pid: int = 0) -> Named:
         """Owns this pidfd from now on; unless it raises NotAPidfd or OSError."""
         found = peers.pidfd_pid(pidfd)
         inode = peers.pidfd_inode(pidfd) if self._has_inodes else None
         self._next += 1
         self._pidfds[self._next] = pidfd
-        return Named(self._next, f"pidfs:{inode}" if inode is not None else "", pid or max(found, 0))
+        identity = f"pidfs:{inode}" if inode is not None else ""
+        return Named(self._next, identity, pid or max(found, 0), local_pid or max(found, 0))
+
+    def look_up(self, local_pid: int, identity: str) -> "Named | Whereabouts":
+        """What has become of a process that had this number here. If it is there still, its pidfd is kept."""
+        try:
+            pidfd = os.pidfd_open(local_pid)
+        except ProcessLookupError:
+            return Whereabouts.GONE
+        except OSError:
+            return Whereabouts.UNKNOWN
+        try:
+            named = self.keep(pidfd, local_pid, local_pid)
+        except (peers.NotAPidfd, OSError):
+            os.close(pidfd)
+            return Whereabouts.UNKNOWN
+        if identity and named.identity == identity:
+            return named
+        self.forget_all([named])
+        return Whereabouts.GONE if identity and named.identity else Whereabouts.UNKNOWN
 
     def keep_all(self, pidfds: tuple[int, ...]) -> list[Named]:
         """All of them or, when one is no pidfd, none and Unidentified. Takes care of the descriptors."""

@@ -14,7 +14,10 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+
+from sidecar.names import NAME, NAME_IN_WORDS, VERSION
 
 EX_USAGE = 64
 ENVIRONMENT_PREFIX = "FAILOVER_"
@@ -66,11 +69,23 @@ def host_port(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
+def seconds_or_zero(text: str) -> float:
+    """A time that may be none at all: "0", "0.5"."""
+    return 0.0 if text.strip() in ("0", "0.0") else seconds(text)
+
+
 def name(text: str) -> str:
-    """What an engine may be called; it becomes part of file names."""
-    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", text) or not text.strip("."):
-        raise BadValue(f"{text!r} is no name; allowed: 1 to 64 letters, digits, dots, dashes and underscores")
+    """What an engine may be called: exactly what the wire takes."""
+    if not re.fullmatch(NAME, text):
+        raise BadValue(f"{text!r} is no name; allowed: {NAME_IN_WORDS}")
     return text
+
+
+def directory(text: str) -> Path:
+    """A directory, as an absolute path: what it means must not depend on where a process is later."""
+    if not text:
+        raise BadValue("it is empty; allowed: a directory such as /run/failover")
+    return Path(os.path.abspath(text))
 
 
 def mode(text: str) -> int:
@@ -99,6 +114,8 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)  # an abbreviation stops working when a second flag begins like it
         super().__init__(*args, **kwargs)
+        if " " not in self.prog:  # a sub-command has its program's
+            self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
         self._environment = os.environ if environment is None else environment
 
     def setting(

@@ -1,13 +1,12 @@
-"""Where processes meet: a directory, and in it a Unix socket that a server listens on.
+"""Where processes meet: a Unix socket under a name in a directory, and names in the network namespace.
 
-Either may be removed or replaced while people use it (a volume that was emptied, a hand). Then whoever kept the old one
-and whoever comes anew would speak to different servers; so a server holds its directory and its socket by inode, and
-the kernel tells it when one of them loses its name.
+The directory or the socket may be removed or replaced while people use it (a volume that was emptied, a hand). Then
+whoever kept the old one and whoever comes anew would speak to different servers; so a server holds its directory and
+its socket by inode, and the kernel tells it when its path may lead elsewhere (`path_watch.py`).
 
-What this file may not do: know what a server does about it, or who connects (`callers.py`).
+What this file may not do: know what a server does about it, or who connects (`connections.py`).
 """
 
-import ctypes
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -15,37 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sidecar.loop import Loop
+from sidecar.path_watch import OpenDirectory, PathWatch
 
 _SUN_PATH_MAX = 107
-_IN_ATTRIB, _IN_DELETE_SELF, _IN_MOVE_SELF = 0x4, 0x400, 0x800
-_LOST = _IN_DELETE_SELF | _IN_MOVE_SELF
 _BACKLOG = 1024
-
-
-class CannotWatch(Exception):
-    """The kernel won't say when a name is gone; the text says what to raise."""
-
-
-class OpenDirectory:
-    """A directory, held open: that very one, whatever its path names later. Raises OSError when it isn't there."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def replaced(self) -> bool:
-        """Its path names another directory by now, or none."""
-        try:
-            named, ours = os.stat(self.path), os.fstat(self._fd)
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        return (named.st_dev, named.st_ino) != (ours.st_dev, ours.st_ino) or ours.st_nlink == 0
-
-    def close(self) -> None:
-        """May be called again."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
 
 class ServerSocket:
@@ -55,6 +27,7 @@ class ServerSocket:
         """Holds the directory; nobody can come yet. Raises OSError when it isn't there."""
         self.path = directory / name
         self._directory = OpenDirectory(directory)
+        self._watch: PathWatch | None = None
         self._inode = 0
         """0 until the socket is in its place."""
 
@@ -63,12 +36,17 @@ class ServerSocket:
         early = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         early.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with address_of(early) as address:
-            listener.bind(address)
-        os.chmod(early, mode)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-        os.rename(early, self.path)
+        try:
+            with address_of(early) as address:
+                listener.bind(address)
+            os.chmod(early, mode)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+            os.rename(early, self.path)
+        except BaseException:
+            listener.close()
+            early.unlink(missing_ok=True)
+            raise
         self._inode = os.stat(self.path).st_ino
         return listener
 
@@ -76,36 +54,31 @@ class ServerSocket:
         """Who comes anew doesn't come here: the directory or the socket is another one by now, or gone."""
         try:
             moved = self._inode and os.stat(self.path).st_ino != self._inode
-            return bool(moved) or self._directory.replaced()
-        except (FileNotFoundError, NotADirectoryError):
+        except PermissionError:
+            moved = False  # nobody can come at all, but this is still the place
+        except OSError:
             return True
+        return bool(moved) or self._directory.replaced()
 
     def watch(self, loop: Loop, lost: Callable[[], None]) -> None:
-        """Calls it when something was replaced. The kernel says when to look; nobody polls."""
-        libc = ctypes.CDLL(None, use_errno=True)
-        fd = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
-        if fd < 0:
-            raise CannotWatch(f"inotify: {os.strerror(ctypes.get_errno())}; raise fs.inotify.max_user_instances")
-        directory = self._directory.path
-        for path, events in (
-            (directory, _LOST | _IN_ATTRIB),
-            (self.path, _LOST | _IN_ATTRIB),
-            (directory.parent, _LOST),  # what else happens to its files is nobody's business here
-        ):
-            libc.inotify_add_watch(fd, os.fsencode(path), events)
+        """Calls it when something was replaced. The kernel says when to look. Raises CannotWatch."""
+        watch = self._watch = PathWatch(self.path)
 
         def changed(_: int) -> None:
-            os.read(fd, 65536)
+            watch.look()
             if self.replaced():
                 lost()
 
-        loop.add(fd, changed)
+        for fd, events in watch.descriptors():
+            loop.add(fd, changed, events)
 
     def close(self) -> None:
         """Takes the name away, if it is still this socket's."""
         if self._inode and not self.replaced():
             self.path.unlink(missing_ok=True)
         self._directory.close()
+        if self._watch is not None:
+            self._watch.close()
 
 
 @contextmanager
@@ -121,12 +94,16 @@ def address_of(path: Path) -> Iterator[str]:
         os.close(fd)
 
 
-def connect(path: Path) -> socket.socket:
-    """A connection to whoever listens there. Raises OSError when nobody does."""
+def connect(path: Path, timeout_s: float = 0.0) -> socket.socket:
+    """A connection to whoever listens there. Raises OSError when nobody does, or (after that time) when nobody has
+    taken a connection for so long that there is no room for another: a server that is stopped.
+    """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
+        sock.settimeout(timeout_s)
         with address_of(path) as address:
             sock.connect(address)
+        sock.settimeout(None)
     except BaseException:
         sock.close()
         raise

@@ -14,9 +14,9 @@ import time
 
 from sidecar.formatting import Paint
 from sidecar.frames import Message
-from sidecar.observer import Observer
+from sidecar.observer import Busy, Incompatible, Observer, ObserverError, Refused
 
-OUTPUT_LOST, NO_PERMISSION = 74, 77
+NO_SERVER, OUTPUT_LOST, NO_ROOM, OTHER_VERSION, NO_PERMISSION = 2, 74, 75, 76, 77
 INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 
 
@@ -38,6 +38,12 @@ def say(line: str) -> None:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # else the interpreter's last flush complains too
         raise OutputLost(error.strerror) from error
+
+
+def observer_exit_code(error: ObserverError) -> int:
+    """Why nothing could be seen."""
+    kinds = {Refused: NO_PERMISSION, Busy: NO_ROOM, Incompatible: OTHER_VERSION}
+    return kinds.get(type(error), NO_SERVER)
 
 
 def terminal_paint() -> Paint:

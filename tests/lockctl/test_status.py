@@ -14,7 +14,16 @@ from tests.lockctl.house import DEADLINE_S, LOCKCTL, ROOT, House
 from tests.sidecar.processes import Child
 
 NAMED = ["state", "holder", "waiters", "fencing", "memory", "server_incarnation", "server_pid"]
-OURS = ["evidence", "permits", "switchover", "alarms", "token"]
+OURS = [
+    "evidence",
+    "permits",
+    "switchover",
+    "plan",
+    "alarms",
+    "token",
+    "waiters_total",
+    "memory_why",
+]
 HOLDER = ["engine_id", "incarnation", "token", "granted_at", "pid", "members", "endpoint"]
 
 

@@ -1,4 +1,4 @@
-"""The five rules of the client's machine (`client_machine.py`), event by event: no socket, no thread, and the time is
+"""The rules of the client's machine (`client_machine.py`), event by event: no socket, no thread, and the time is
 a number."""
 
 import math
@@ -9,11 +9,16 @@ import pytest
 
 from lockserver import client_events as c
 from lockserver import messages as m
-from lockserver.client_machine import PRESUMED_DEAD_SHARE, RETRY_FIRST_S, RETRY_MOST_S, STEADY_S, ClientMachine, Me
+from lockserver.client_machine import LATER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
+from sidecar.reconnect import FIRST_S, STEADY_S
 
 E = TypeVar("E", bound=c.Effect)
 WINDOW_S, SETTLE_S = 10.0, 2.0
+
+
+def where(same: bool) -> c.There:
+    return c.There.SAME if same else c.There.ANOTHER
 
 
 class Client:
@@ -44,7 +49,7 @@ class Client:
     def come_in(self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True) -> "Client":
         """Through the door, from wherever it is."""
         self.until_it_knocks()
-        return self.tell(c.Connected((1, 2), same)).welcome(server=server, holds=holds)
+        return self.tell(c.Connected((1, 2), True, where(same))).welcome(server=server, holds=holds)
 
     def until_it_knocks(self) -> None:
         self.tell(c.Tick())
@@ -54,18 +59,18 @@ class Client:
             self.tell(c.Tick())
 
     def away(self, *, same: bool = True) -> "Client":
-        return self.tell(c.Disconnected(same))
+        return self.tell(c.Disconnected(where(same)))
 
     def holder(self, token: int = 7) -> "Client":
         return self.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=token))
 
-    def knock_in_vain_until(self, until: float, *, same: bool = True) -> float | None:
+    def knock_in_vain_until(self, until: float, *, same: bool = True, there: c.There | None = None) -> float | None:
         """Nobody opens. Returns when it gave up, if it did."""
         while self.machine.deadline <= until and not self.lost:
             self.now = max(self.now, self.machine.deadline)
             self.tell(c.Tick())
             if any(isinstance(effect, c.Connect) for effect in self.effects):
-                self.tell(c.Disconnected(same))
+                self.tell(c.Disconnected(where(same) if there is None else there))
         if self.lost:
             return self.now
         self.now = until
@@ -100,8 +105,9 @@ def test_a_main_process_registers_and_another_process_joins() -> None:
     for main, kind in ((True, m.Register), (False, m.Join)):
         client = Client(main=main).tell(c.Tick())
         (hello,) = client.tell(c.Connected((3, 4))).said
-        assert isinstance(hello, kind)
-        assert (hello.protocol, hello.engine_id, hello.incarnation, hello.life, hello.pid) == (
+        assert isinstance(hello, kind) and hello.kept
+        assert (hello.protocol, hello.newest, hello.engine_id, hello.incarnation, hello.life, hello.pid) == (
+            m.OLDEST,
             m.PROTOCOL,
             "a",
             "0123abcd",
@@ -149,7 +155,7 @@ def test_a_grant_that_nobody_wanted_is_not_taken(client: Client) -> None:
 
 
 def test_a_grant_is_got_once(client: Client) -> None:
-    assert not client.holder().hear(m.Granted(lock=ACTIVE, token=7)).effects
+    assert not client.holder().hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got)
 
 
 def test_wanting_what_is_held_gets_it_again(client: Client) -> None:
@@ -198,7 +204,7 @@ def test_short_connections_are_waited_for_longer_and_longer_up_to_a_bound(client
         assert not client.of(c.Connect)
         waits.append(client.machine.deadline - client.now)
         client.come_in()
-    assert waits[0] == pytest.approx(RETRY_FIRST_S)
+    assert waits[0] == pytest.approx(FIRST_S)
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(RETRY_MOST_S)
 
@@ -210,7 +216,7 @@ def test_one_that_lasted_is_made_again_at_once_and_the_waiting_starts_anew(clien
     client.now += STEADY_S
     assert client.away().of(c.Connect)
     client.tell(c.Disconnected())
-    assert client.machine.deadline - client.now == pytest.approx(RETRY_FIRST_S)
+    assert client.machine.deadline - client.now == pytest.approx(FIRST_S)
 
 
 def test_attempts_in_vain_are_waited_for_longer_and_longer(client: Client) -> None:
@@ -220,10 +226,20 @@ def test_attempts_in_vain_are_waited_for_longer_and_longer(client: Client) -> No
     assert 10 / RETRY_MOST_S * 0.8 < knocks < 10 / RETRY_MOST_S * 1.3
 
 
-def test_one_that_is_in_sleeps(client: Client) -> None:
-    assert client.come_in().machine.deadline == math.inf
-    assert client.tell(c.Want(ACTIVE)).machine.deadline == math.inf
-    assert client.hear(m.Granted(lock=ACTIVE, token=1)).machine.deadline == math.inf
+def test_one_that_is_in_only_looks_where_its_path_leads(client: Client) -> None:
+    client.holder()
+    looks = 0
+    for _ in range(20):
+        assert client.now < client.machine.deadline < math.inf
+        client.now = client.machine.deadline
+        looks += len(client.tell(c.Tick()).of(c.LookAtPath))
+        assert not [effect for effect in client.effects if not isinstance(effect, c.LookAtPath)]
+    assert looks > 0 and client.now >= looks * min(LOOK_S, SETTLE_S / 4) - LOOK_S
+
+
+def test_a_member_that_is_in_sleeps() -> None:
+    client = Client(main=False).tell(c.Tick()).tell(c.Connected((1, 2))).welcome(number=2)
+    assert client.machine.deadline == math.inf
 
 
 def test_an_address_said_while_the_server_is_away_is_told_when_it_is_back(client: Client) -> None:
@@ -280,7 +296,6 @@ def test_where_it_may_be_presumed_dead_a_server_that_is_back_in_time_ends_the_wa
     client = Client(presume_dead=True).holder().away()
     client.now += WINDOW_S / 2
     client.tell(c.Connected((1, 2))).welcome(server="s2", holds={ACTIVE: 7})
-    assert client.machine.deadline == math.inf
     client.now += 100
     assert not client.tell(c.Tick()).of(c.Lost)
 
@@ -302,7 +317,7 @@ def test_a_holder_that_finds_the_new_server_in_time_serves_on(client: Client) ->
     client.holder().away(same=False)
     client.now += SETTLE_S / 2
     client.come_in(server="s2", same=False, holds={ACTIVE: 7})
-    assert client.machine.deadline == math.inf and not client.lost
+    assert not client.lost
     client.now += 100
     client.away()  # of the new directory, which is the one by now
     assert client.knock_in_vain_until(client.now + 100) is None
@@ -320,7 +335,7 @@ def test_each_replacement_of_the_directory_gives_the_settling_time_anew(client: 
     client.away(same=False)
     assert client.of(c.Connect) and not client.lost
     client.now += SETTLE_S / 2
-    client.tell(c.Disconnected(same_directory=False))
+    client.tell(c.Disconnected(c.There.ANOTHER))
     assert not client.lost
     client.come_in(server="s3", same=False, holds={ACTIVE: 7})
     assert not client.lost
@@ -333,7 +348,105 @@ def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_
     assert ended is not None and ended <= SETTLE_S
 
 
-# -- rule 4: told, it ends -----------------------------------------------------------------------------------------
+def test_where_nobody_serves_nobody_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
+    client.holder().away(same=False)
+    assert client.knock_in_vain_until(1000.0, there=c.There.NOBODY) is None
+    client.tell(c.Disconnected(c.There.ANOTHER))  # there is a server now, and it doesn't open
+    began = client.now
+    ended = client.knock_in_vain_until(2000.0, same=False)
+    assert ended is not None and ended <= began + SETTLE_S + RETRY_MOST_S
+
+
+# -- rule 4: where the path leads ----------------------------------------------------------------------------------
+
+
+def test_a_holder_whose_path_leads_elsewhere_goes_there_at_once(client: Client) -> None:
+    client.holder()
+    client.now = 50.0
+    client.tell(c.PathSeen(elsewhere=True))
+    assert client.of(c.HangUp) and client.of(c.Connect), "whoever serves there has to hear of it"
+    (hello,) = client.tell(c.Connected((1, 2), True, c.There.ANOTHER)).said
+    assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7}
+    assert not client.welcome(server="s2", holds={ACTIVE: 7}).lost
+
+
+def test_a_path_that_leads_where_it_did_changes_nothing(client: Client) -> None:
+    assert not client.holder().tell(c.PathSeen(elsewhere=False)).effects
+
+
+def test_a_holder_that_isnt_heard_where_its_path_leads_ends_before_anybody_is_granted_there(client: Client) -> None:
+    client.holder()
+    client.now = 50.0
+    client.tell(c.PathSeen(elsewhere=True))
+    ended = client.knock_in_vain_until(200.0, same=False)
+    assert ended == pytest.approx(50.0 + SETTLE_S)
+
+
+def test_it_looks_sooner_than_a_server_there_can_have_settled(client: Client) -> None:
+    client.holder()
+    first = client.now
+    while not client.tell(c.Tick()).of(c.LookAtPath):
+        client.now = client.machine.deadline
+    assert client.now - first <= SETTLE_S / 2
+
+
+# -- rule 7: a server that can't have us ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "word",
+    [m.Incompatible(oldest=8, newest=9, why="another version"), m.Busy(why="full"), m.Problem(why="no descriptors")],
+)
+def test_a_server_that_cant_have_us_back_ends_nothing_and_is_asked_again_later(
+    client: Client, word: m.ServerMessage
+) -> None:
+    client.holder().away()
+    for _ in range(3):
+        client.until_it_knocks()
+        before = client.now
+        client.tell(c.Connected((1, 2))).hear(word).away()
+        assert not client.lost
+        assert client.machine.deadline == pytest.approx(before + LATER_S)
+    assert len([effect for effect in client.all if isinstance(effect, c.Warn)]) == 1, "it is said once"
+    assert not client.come_in(server="s2", holds={ACTIVE: 7}).lost
+
+
+def test_a_mistake_of_one_that_was_never_welcomed_is_final(client: Client) -> None:
+    client.tell(c.Tick()).tell(c.Connected((1, 2))).hear(m.Problem(why="no such name"))
+    assert client.of(c.No) == [c.No("no such name")]
+    assert not client.away().effects
+
+
+def test_another_version_is_waited_for_also_by_one_that_was_never_welcomed(client: Client) -> None:
+    client.tell(c.Tick()).tell(c.Connected((1, 2))).hear(m.Incompatible(oldest=8, newest=9, why="another")).away()
+    assert client.of(c.No) == [] and client.machine.deadline < math.inf
+
+
+# -- an exception in the middle ------------------------------------------------------------------------------------
+
+
+def test_what_may_not_have_been_done_is_done_again(client: Client) -> None:
+    client.holder().tell(c.Torn())
+    assert client.of(c.Got) == [c.Got(ACTIVE, 7)] and client.machine.deadline < math.inf
+    client.come_in(holds={ACTIVE: 7})
+    assert not client.lost
+
+
+def test_an_attempt_to_connect_that_was_cut_short_is_made_again(client: Client) -> None:
+    assert client.tell(c.Tick()).of(c.Connect)
+    client.tell(c.Torn())
+    client.now = client.machine.deadline
+    assert client.tell(c.Tick()).of(c.Connect)
+
+
+def test_a_last_word_that_may_not_have_been_heard_is_said_again(client: Client) -> None:
+    client.holder().away()
+    client.until_it_knocks()
+    client.tell(c.Connected((1, 2))).hear(m.Refused(why="gone"))
+    assert client.tell(c.Torn()).of(c.Lost) == [c.Lost("gone")]
+
+
+# -- rule 5: told, it ends -----------------------------------------------------------------------------------------
 
 
 def test_a_holder_that_is_refused_ends_at_once(client: Client) -> None:
@@ -464,7 +577,7 @@ def test_an_answer_that_is_ready_when_the_server_is_away_is_not_said(client: Cli
     assert not client.tell(c.Checked(2, True)).said
 
 
-# -- rule 5: what is given to keep ---------------------------------------------------------------------------------
+# -- rule 6: what is given to keep ---------------------------------------------------------------------------------
 
 
 def keep(tree: str, token: int = 7, *numbers: int) -> m.Keep:
@@ -518,7 +631,6 @@ def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -
 
 def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Client) -> None:
     others: list[Any] = [
-        m.Problem(why="x"),
         m.Pong(server_incarnation="s"),
         m.History(events=[]),
         m.SwitchoverStep(phase="p", detail="d"),

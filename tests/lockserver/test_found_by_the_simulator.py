@@ -6,11 +6,12 @@ from pathlib import Path
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.machine import Machine, State
+from lockserver.lock import State
+from lockserver.machine import Machine
 from lockserver.messages import ACTIVE, INIT
 from lockserver.observer import Observer
 from lockserver.record import Record
-from tests.lockserver.test_client_async import server_at
+from tests.support.lock_server import lock_server
 
 BOOT = "boot-1"
 LIFE = (1, 2)
@@ -74,7 +75,7 @@ def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_lo
     record = [x.record for x in told.effects if isinstance(x, e.Persist)][-1]
     assert INIT in record.permits and record.active is None
     successor = Told(e.Started(record))
-    assert successor.machine.state is State.RECOVERING
+    assert successor.machine.succession.state is State.RECOVERING
     successor.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
     successor.hears(1, m.Acquire(lock=ACTIVE))
     assert "Granted" not in successor.said(1)
@@ -85,14 +86,14 @@ def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(t
     run_dir.mkdir()
     (run_dir / "holder.json").write_text('{"torn')
     for _ in range(2):
-        with server_at(run_dir), Observer(run_dir) as observer:
+        with lock_server(run_dir), Observer(run_dir) as observer:
             status = observer.ask(m.AskStatus(), m.Status)
             assert any("can't be read" in alarm for alarm in status.alarms)
     assert not (run_dir / "holder.json").exists()
 
 
 def test_a_second_server_on_the_directory_is_refused_and_told_who_has_it(tmp_path: Path) -> None:
-    with server_at(tmp_path / "run") as first:
+    with lock_server(tmp_path / "run") as first:
         command = [sys.executable, "-m", "lockserver", "--run-dir", str(tmp_path / "run"), "--memory", "none"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert second.returncode == 1 and f"process {first.pid}" in second.stderr and "Traceback" not in second.stderr

@@ -1,16 +1,16 @@
 """The design's recovery table, row by row: what a lock server does with what it finds when it (re)starts.
 
 Each row where it differs on a kernel with pidfds that have inodes (identity) and on older ones (a secret; no pidfds
-at all). `bench.py` plays the world. What the rules are for a server that didn't restart stands in `test_rules.py`.
+at all). `harness.py` plays the world. What the rules are for a server that didn't restart stands in `test_rules.py`.
 """
 
 import pytest
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.inquest import RETURN_S
 from lockserver.messages import ACTIVE, INIT
-from tests.lockserver.bench import Bench, Disk, Engine, Kernel
+from lockserver.recovery import RETURN_S
+from tests.lockserver.harness import Disk, Engine, Harness, Kernel
 
 every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
 with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
@@ -24,10 +24,10 @@ def held(
     children: int = 0,
     memory: dict[str, tuple[int, int]] | None = None,
     **config: object,
-) -> tuple[Bench, Engine]:
+) -> tuple[Harness, Engine]:
     """A server, a holder, and nobody else."""
-    bench = Bench(kernel, memory=memory, **config).start()
-    return bench, bench.holder("a", children=children)
+    harness = Harness(kernel, memory=memory, **config).start()
+    return harness, harness.holder("a", children=children)
 
 
 def comes_back(engine: Engine) -> None:
@@ -44,35 +44,35 @@ def comes_back(engine: Engine) -> None:
 
 @every_kernel
 def test_a_holder_of_another_boot_is_dead_and_the_lock_is_free_at_once(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=2)
-    bench.dies(*a.processes)
-    bench.restart(boot_id="boot-2")
-    assert bench.state == "FREE"
-    assert bench.noted("died_with_its_boot")
-    b = bench.waiter("b")
-    assert b.token == a.token + 1
+    harness, a = held(kernel, children=2)
+    harness.dies(*a.processes)
+    harness.restart(boot_id="boot-2")
+    assert harness.state == "FREE"
+    assert harness.noted("died_with_its_boot")
+    b = harness.waiter("b")
+    assert b.token > a.token
 
 
 def test_after_another_boot_the_disk_knows_it_and_only_then_the_life_file_goes() -> None:
-    bench, a = held()
-    bench.dies(a.main)
-    bench.crash().disk = Disk.SLOW
-    bench.start(boot_id="boot-2")
-    assert a.name in bench.life
-    bench.write_lands()
-    assert bench.record is not None and bench.record.active is None and bench.record.boot_id == "boot-2"
-    assert a.name not in bench.life
+    harness, a = held()
+    harness.dies(a.main)
+    harness.crash().disk = Disk.SLOW
+    harness.start(boot_id="boot-2")
+    assert a.name in harness.life
+    harness.write_lands()
+    assert harness.record is not None and harness.record.active is None and harness.record.boot_id == "boot-2"
+    assert a.name not in harness.life
 
 
 def test_nobody_joins_a_tree_of_another_boot() -> None:
-    bench, a = held()
-    bench.dies(a.main)
+    harness, a = held()
+    harness.dies(a.main)
     late = a.fork()
-    bench.crash().disk = Disk.SLOW
-    bench.start(boot_id="boot-2")
+    harness.crash().disk = Disk.SLOW
+    harness.start(boot_id="boot-2")
     a.join(late)
-    conn = next(conn for conn, said in bench.said.items() if any(isinstance(x, m.Refused) for x in said))
-    refused = bench.last(conn, m.Refused)
+    conn = next(conn for conn, said in harness.said.items() if any(isinstance(x, m.Refused) for x in said))
+    refused = harness.last(conn, m.Refused)
     assert refused is not None and "gone" in refused.why
 
 
@@ -81,28 +81,28 @@ def test_nobody_joins_a_tree_of_another_boot() -> None:
 
 @with_pidfds
 def test_handed_back_pidfds_of_the_dead_prove_the_end_and_no_window_is_waited_out(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=2)
-    b = bench.waiter("b")
-    bench.crash()
-    bench.dies(*a.processes)
-    bench.start()
-    at = bench.now
+    harness, a = held(kernel, children=2)
+    b = harness.waiter("b")
+    harness.crash()
+    harness.dies(*a.processes)
+    harness.start()
+    at = harness.now
     b.register()
     b.acquire()
     assert not b.holds
     b.hand_back(a)
-    assert b.token == a.token + 1
-    assert bench.now == at
+    assert b.token > a.token
+    assert harness.now == at
 
 
 @with_pidfds
 def test_handed_back_pidfds_of_the_living_prove_nothing_until_the_last_of_them_dies(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=1)
-    b = bench.waiter("b")
-    bench.crash().start()
+    harness, a = held(kernel, children=1)
+    b = harness.waiter("b")
+    harness.crash().start()
     comes_back(b)
-    bench.dies(a.main)
-    bench.pidfd_readable(a.main)
+    harness.dies(a.main)
+    harness.pidfd_readable(a.main)
     # The child is killed with its main process, by the copy that was handed back.
     assert not a.alive
     assert b.holds
@@ -110,50 +110,50 @@ def test_handed_back_pidfds_of_the_living_prove_nothing_until_the_last_of_them_d
 
 @with_pidfds
 def test_a_child_out_of_reach_is_waited_for_by_its_handed_back_pidfd(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=1)
-    b = bench.waiter("b")
+    harness, a = held(kernel, children=1)
+    b = harness.waiter("b")
     child = a.processes[1]
-    bench.unkillable.add(child)
-    bench.dies(a.main)
-    bench.restart()
+    harness.unkillable.add(child)
+    harness.dies(a.main)
+    harness.restart()
     comes_back(b)
-    bench.advance(WINDOW_S * 10)
-    assert not b.holds and str(child.pid) in bench.waiting_for
-    bench.kill(child)
-    bench.advance(1)
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds and str(child.pid) in harness.waiting_for
+    harness.kill(child)
+    harness.advance(1)
     assert b.holds
 
 
 def test_a_reaped_process_is_recognised_by_its_inode() -> None:
-    bench, a = held(children=1)
-    b = bench.waiter("b")
-    bench.dies(*a.processes)
+    harness, a = held(children=1)
+    b = harness.waiter("b")
+    harness.dies(*a.processes)
     for process in a.processes:
         process.reaped = True
-    bench.restart()
+    harness.restart()
     comes_back(b)
     assert b.holds
 
 
 def test_a_pidfd_of_somebody_else_proves_nothing() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.restart()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.restart()
     b.register()
-    stranger = bench.process()
-    bench.dies(stranger)
+    stranger = harness.process()
+    harness.dies(stranger)
     a.main.locks.clear()
     b.says(m.HandBack(token=a.token, tree=a.name, numbers=[1]), [stranger])
     b.acquire()
-    bench.advance(WINDOW_S / 2)
+    harness.advance(WINDOW_S / 2)
     assert not b.holds
 
 
 def test_pidfds_handed_back_with_another_token_are_of_another_holder() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.dies(a.main)
-    bench.restart()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.dies(a.main)
+    harness.restart()
     b.register()
     b.says(m.HandBack(token=a.token + 7, tree=a.name, numbers=[1]), [a.main])
     b.acquire()
@@ -161,60 +161,117 @@ def test_pidfds_handed_back_with_another_token_are_of_another_holder() -> None:
 
 
 def test_some_of_the_pidfds_are_not_all_of_them() -> None:
-    bench, a = held(children=1)
-    b = bench.waiter("b")
-    bench.dies(*a.processes)
-    bench.restart()
+    harness, a = held(children=1)
+    b = harness.waiter("b")
+    harness.dies(*a.processes)
+    harness.restart()
     b.register()
     b.acquire()
     b.says(m.HandBack(token=a.token, tree=a.name, numbers=[1]), [a.main])
-    bench.advance(WINDOW_S * 3)
+    harness.advance(WINDOW_S * 3)
     assert not b.holds
     b.hand_back(a)
-    bench.advance(1)
+    harness.advance(1)
     assert b.holds
 
 
 @every_kernel
 def test_memory_that_is_free_proves_the_end_and_no_window_is_waited_out(kernel: Kernel) -> None:
-    bench, a = held(kernel, memory={"gpu": (80, 80)})
-    bench.dies(*a.processes)
-    bench.restart()
-    at = bench.now
-    b = bench.waiter("b", gpu=70)
-    assert b.holds and bench.now == at
-    assert bench.status.memory == "verified"
+    harness, a = held(kernel, memory={"gpu": (80, 80)})
+    harness.dies(*a.processes)
+    harness.restart()
+    b = harness.waiter("b", gpu=70)
+    harness.advance(0.05)
+    assert b.holds
+    assert harness.status.memory == "verified"
+
+
+def test_free_memory_proves_nothing_of_a_process_that_can_let_go_of_its_life_lock() -> None:
+    harness = Harness(memory={"gpu": (80, 80)}).start()
+    a = harness.engine("a").register(kept=False).acquire()
+    harness.advance(3)
+    assert a.holds
+    harness.restart()
+    a.main.locks.clear()  # it lives, has allocated nothing yet, and has closed everything
+    b = harness.waiter("b", gpu=70)
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds and "--grant-unproven" in harness.alarms
+
+
+# -- a holder, and its processes can be looked up ------------------------------------------------------------------
+
+
+def seen(children: int = 0) -> tuple[Harness, Engine]:
+    """Its processes have numbers in the server's PID namespace."""
+    harness = Harness(Kernel.PIDFS)
+    harness.pid_namespace = "pid:[1]"
+    return harness, harness.start().holder("a", children=children)
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_after_a_restart_the_file_and_the_kernel_tell_who_is_gone(reaped: bool) -> None:
+    harness, a = seen(children=2)
+    harness.dies(*a.processes)
+    for process in a.processes:
+        process.reaped = reaped
+    harness.restart()
+    at, b = harness.now, harness.waiter("b")
+    assert b.holds and harness.now == at
+
+
+def test_numbers_of_another_pid_namespace_tell_nothing() -> None:
+    harness, a = seen()
+    harness.dies(a.main)
+    a.main.reaped = True
+    harness.pid_namespace = "pid:[2]"
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 3)
+    assert not b.holds and "--grant-unproven" in harness.alarms
+
+
+def test_whoever_lives_is_watched_from_the_start_though_it_does_not_come_back() -> None:
+    harness, a = seen()
+    harness.restart()
+    b = harness.waiter("b")
+    a.main.locks.clear()
+    harness.advance(WINDOW_S * 3)
+    assert not b.holds and "is alive" in harness.waiting_for
+    harness.dies(a.main)
+    harness.pidfd_readable(a.main)
+    harness.advance(1)
+    assert b.holds
 
 
 @every_kernel
 def test_memory_that_is_not_free_proves_nothing(kernel: Kernel) -> None:
-    bench, a = held(kernel, memory={"gpu": (10, 80)})
-    bench.dies(*a.processes)
-    bench.restart()
-    b = bench.waiter("b", gpu=70)
-    bench.advance(WINDOW_S + 60)
+    harness, a = held(kernel, memory={"gpu": (10, 80)})
+    harness.dies(*a.processes)
+    harness.restart()
+    b = harness.waiter("b", gpu=70)
+    harness.advance(WINDOW_S + 60)
     assert not b.holds
-    bench.memory = {"gpu": (75, 80)}
-    bench.advance(1)
+    harness.memory = {"gpu": (75, 80)}
+    harness.advance(1)
     assert b.holds
 
 
 def test_free_memory_proves_nothing_while_the_life_lock_is_held() -> None:
-    bench, a = held(memory={"gpu": (80, 80)})
-    bench.restart()
-    b = bench.waiter("b", gpu=70)
-    bench.advance(WINDOW_S * 10)
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.restart()
+    b = harness.waiter("b", gpu=70)
+    harness.advance(WINDOW_S * 10)
     assert not b.holds and not b.refused
     assert a.alive
 
 
 def test_free_memory_proves_nothing_to_a_waiter_that_needs_none() -> None:
-    bench, a = held(memory={"gpu": (80, 80)})
-    bench.dies(a.main)
-    bench.restart()
-    b = bench.waiter("b")
-    zero = bench.waiter("c", gpu=0)
-    bench.advance(WINDOW_S / 2)
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.dies(a.main)
+    harness.restart()
+    b = harness.waiter("b")
+    zero = harness.waiter("c", gpu=0)
+    harness.advance(WINDOW_S / 2)
     assert not b.holds and not zero.holds
 
 
@@ -223,84 +280,84 @@ def test_free_memory_proves_nothing_to_a_waiter_that_needs_none() -> None:
 
 @every_kernel
 def test_without_proof_the_window_is_waited_out_and_then_by_default_somebody_is_called(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.dies(*a.processes)
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
-    assert bench.state == "RECOVERING" and not bench.alarms
-    bench.advance(0.2)
-    assert bench.state == "FENCING" and "--grant-unproven" in bench.alarms
-    assert "--grant-unproven" in bench.waiting_for
-    bench.advance(300)
+    harness, a = held(kernel)
+    harness.dies(*a.processes)
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
+    assert harness.state == "RECOVERING" and not harness.alarms
+    harness.advance(0.2)
+    assert harness.state == "FENCING" and "--grant-unproven" in harness.alarms
+    assert "--grant-unproven" in harness.waiting_for
+    harness.advance(300)
     assert not b.holds
 
 
 @every_kernel
 def test_grant_unproven_grants_when_the_window_is_over_and_says_so(kernel: Kernel) -> None:
-    bench, a = held(kernel, grant_unproven=True)
-    bench.dies(*a.processes)
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
+    harness, a = held(kernel, grant_unproven=True)
+    harness.dies(*a.processes)
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
     assert not b.holds
-    bench.advance(0.2)
-    assert b.token == a.token + 1
-    assert bench.shouted("--grant-unproven")
+    harness.advance(0.2)
+    assert b.token > a.token
+    assert harness.shouted("--grant-unproven")
 
 
 @every_kernel
 def test_grant_unproven_never_grants_against_a_life_lock(kernel: Kernel) -> None:
-    bench, a = held(kernel, grant_unproven=True)
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S * 20)
+    harness, a = held(kernel, grant_unproven=True)
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 20)
     assert a.alive and not b.holds
 
 
 @with_pidfds
 def test_grant_unproven_never_grants_against_a_living_member(kernel: Kernel) -> None:
-    bench, a = held(kernel, grant_unproven=True)
-    b = bench.waiter("b")
+    harness, a = held(kernel, grant_unproven=True)
+    b = harness.waiter("b")
     a.main.locks.clear()  # it closed its life lock's descriptor, and lives
-    bench.restart()
+    harness.restart()
     comes_back(b)
-    bench.advance(WINDOW_S * 20)
-    assert a.alive and not b.holds and str(a.main.pid) in bench.waiting_for
+    harness.advance(WINDOW_S * 20)
+    assert a.alive and not b.holds and str(a.main.pid) in harness.waiting_for
 
 
 @with_pidfds
 def test_proof_that_comes_after_the_window_still_counts_and_calms_the_alarm(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    b = bench.waiter("b")
-    bench.dies(a.main)
-    bench.restart()
-    bench.advance(WINDOW_S + 5)
-    assert bench.alarms
+    harness, a = held(kernel)
+    b = harness.waiter("b")
+    harness.dies(a.main)
+    harness.restart()
+    harness.advance(WINDOW_S + 5)
+    assert harness.alarms
     comes_back(b)
-    assert b.holds and not bench.alarms
+    assert b.holds and not harness.alarms
 
 
-def test_a_life_file_that_is_missing_is_not_a_free_one_before_the_window_is_over() -> None:
-    bench, a = held(memory={"gpu": (80, 80)})
-    bench.dies(a.main)
-    bench.life.clear()
-    bench.restart()
-    b = bench.waiter("b", gpu=1)
-    bench.advance(WINDOW_S - 0.2)
-    assert not b.holds and "missing" in bench.waiting_for
-    bench.advance(0.4)
-    assert b.holds  # memory is free
+def test_a_life_file_that_is_missing_proves_nothing_though_memory_is_free() -> None:
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.dies(a.main)
+    harness.life.clear()
+    harness.restart()
+    b = harness.waiter("b", gpu=1)
+    harness.advance(WINDOW_S - 0.2)
+    assert not b.holds and "missing" in harness.waiting_for
+    harness.advance(WINDOW_S)
+    assert not b.holds and "--grant-unproven" in harness.alarms
 
 
 def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> None:
-    bench, a = held()
-    bench.dies(a.main)
-    bench.life.clear()
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S * 10)
-    assert not b.holds and "--grant-unproven" in bench.alarms
+    harness, a = held()
+    harness.dies(a.main)
+    harness.life.clear()
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds and "--grant-unproven" in harness.alarms
 
 
 # -- a holder, life lock held --------------------------------------------------------------------------------------
@@ -308,115 +365,115 @@ def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> No
 
 @every_kernel
 def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=2)
-    b = bench.waiter("b")
+    harness, a = held(kernel, children=2)
+    b = harness.waiter("b")
     token = a.token
-    bench.restart()
-    assert bench.state == "RECOVERING"
+    harness.restart()
+    assert harness.state == "RECOVERING"
     comes_back(b)
     comes_back(a)
     for child in a.processes[1:]:
         a.join(child)
-    assert bench.state == "HELD" and a.token == token and not a.refused
+    assert harness.state == "HELD" and a.token == token and not a.refused
     welcome = a.last(m.Welcome)
     assert welcome is not None and welcome.holds == {ACTIVE: token}
-    assert len(bench.machine.active.holder.members) == 3  # type: ignore[union-attr]
-    bench.advance(WINDOW_S * 10)
-    assert bench.state == "HELD" and not b.holds
+    assert len(harness.machine.active.holder.members) == 3  # type: ignore[union-attr]
+    harness.advance(WINDOW_S * 10)
+    assert harness.state == "HELD" and not b.holds
 
 
 @every_kernel
 def test_two_hundred_restarts_leave_the_holder_its_lock_and_its_token(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=1)
-    b = bench.waiter("b")
+    harness, a = held(kernel, children=1)
+    b = harness.waiter("b")
     for _ in range(200):
-        bench.restart()
+        harness.restart()
         comes_back(b)
         comes_back(a)
         a.join(a.processes[1])
-        bench.advance(0.05)
-    assert bench.state == "HELD" and bench.tokens == [a.token]
-    holder = bench.status.holder
+        harness.advance(0.05)
+    assert harness.state == "HELD" and harness.tokens == [a.token]
+    holder = harness.status.holder
     assert holder is not None and len(holder.members) == 2
 
 
 @every_kernel
 def test_the_window_over_and_the_life_lock_still_held_nobody_is_ever_granted(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S + 0.1)
-    assert bench.state == "FENCING"
-    assert "a" in bench.waiting_for and "life lock" in bench.waiting_for
-    bench.advance(300)
+    harness, a = held(kernel)
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S + 0.1)
+    assert harness.state == "FENCING"
+    assert "a" in harness.waiting_for and "life lock" in harness.waiting_for
+    harness.advance(300)
     assert not b.holds and a.alive
 
 
 def test_a_holder_that_is_back_after_its_window_still_goes_on() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.restart()
-    bench.advance(WINDOW_S * 10)
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.restart()
+    harness.advance(WINDOW_S * 10)
     comes_back(a)
-    assert bench.state == "HELD" and not bench.alarms and not b.holds
+    assert harness.state == "HELD" and not harness.alarms and not b.holds
 
 
 @with_pidfds
 def test_after_a_restart_an_ordinary_death_of_the_holder_is_an_ordinary_handoff(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=1)
-    b = bench.waiter("b")
-    bench.restart()
+    harness, a = held(kernel, children=1)
+    b = harness.waiter("b")
+    harness.restart()
     comes_back(b)
     comes_back(a)
     a.join(a.processes[1])
-    at = bench.now
-    bench.kill_tree(a)
-    assert b.holds and bench.now == at
+    at = harness.now
+    harness.kill_tree(a)
+    assert b.holds and harness.now == at
 
 
 @with_pidfds
 def test_a_child_that_was_not_back_when_its_main_process_died_is_proven_gone_by_a_copy(kernel: Kernel) -> None:
-    bench, a = held(kernel, children=1)
-    b = bench.waiter("b")
-    bench.restart()
+    harness, a = held(kernel, children=1)
+    b = harness.waiter("b")
+    harness.restart()
     comes_back(a)
     comes_back(b)
-    bench.kill_tree(a)
+    harness.kill_tree(a)
     assert b.holds
 
 
 def test_a_child_of_which_only_the_file_tells_keeps_the_lock_from_being_granted() -> None:
-    bench, a = held(children=1)
-    bench.restart()
+    harness, a = held(children=1)
+    harness.restart()
     a.register()
-    b = bench.waiter("b")
-    bench.kill_tree(a)
-    bench.advance(WINDOW_S * 5)
-    assert not b.holds and "no proof of its end" in bench.waiting_for
-    assert "--grant-unproven" in bench.alarms
+    b = harness.waiter("b")
+    harness.kill_tree(a)
+    harness.advance(WINDOW_S * 5)
+    assert not b.holds and "no proof of its end" in harness.waiting_for
+    assert "--grant-unproven" in harness.alarms
 
 
 def test_a_member_that_comes_before_its_main_process_counts_at_once() -> None:
-    bench, a = held(children=1)
-    bench.restart()
+    harness, a = held(children=1)
+    harness.restart()
     a.join(a.processes[1])
     comes_back(a)
-    holder = bench.status.holder
-    assert bench.state == "HELD" and holder is not None
+    holder = harness.status.holder
+    assert harness.state == "HELD" and holder is not None
     assert [member.alive for member in holder.members] == [True, True]
 
 
 @every_kernel
 def test_presume_dead_takes_the_window_for_the_proof_and_says_so(kernel: Kernel) -> None:
-    bench, a = held(kernel, presume_dead=True)
-    bench.allows_two = True
-    bench.restart()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
+    harness, a = held(kernel, presume_dead=True)
+    harness.allows_two = True
+    harness.restart()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
     assert not b.holds
-    bench.advance(0.2)
+    harness.advance(0.2)
     assert b.holds and a.alive
-    assert bench.shouted("--unsafe-presume-dead")
+    assert harness.shouted("--unsafe-presume-dead")
     a.register()
     assert a.refused
 
@@ -433,41 +490,41 @@ def test_the_policy_is_told_with_the_welcome() -> None:
 
 
 def test_another_process_does_not_pass_for_the_holder_where_the_kernel_names_it() -> None:
-    bench, a = held()
-    bench.restart()
+    harness, a = held()
+    harness.restart()
     impostor = a.fork()
     a.register(process=impostor)
-    assert "another process" in a.refused and bench.state == "RECOVERING"
+    assert "another process" in a.refused and harness.state == "RECOVERING"
     a.register()
-    assert bench.state == "HELD"
+    assert harness.state == "HELD"
 
 
 @older_kernels
 def test_on_older_kernels_the_secret_of_the_grant_tells_the_holder(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.restart()
+    harness, a = held(kernel)
+    harness.restart()
     impostor, secret = a.fork(), a.secret
     for guess in ("", "guessed"):
         a.register(process=impostor, secret=guess)
         assert "another process" in a.refused
-    assert bench.state == "RECOVERING"
+    assert harness.state == "RECOVERING"
     a.register(secret=secret)
-    assert bench.state == "HELD"
+    assert harness.state == "HELD"
 
 
 @every_kernel
 def test_a_claim_with_another_token_than_the_files_is_refused(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.restart()
+    harness, a = held(kernel)
+    harness.restart()
     a.register(claims={ACTIVE: a.token + 1})
-    assert "token" in a.refused and bench.state == "RECOVERING"
+    assert "token" in a.refused and harness.state == "RECOVERING"
 
 
 @every_kernel
 def test_whoever_else_claims_is_told_who_was_granted(kernel: Kernel) -> None:
-    bench, _ = held(kernel)
-    bench.restart()
-    b = bench.engine("b")
+    harness, _ = held(kernel)
+    harness.restart()
+    b = harness.engine("b")
     b.register(claims={ACTIVE: 1})
     assert "a was granted the lock" in b.refused
 
@@ -477,47 +534,47 @@ def test_whoever_else_claims_is_told_who_was_granted(kernel: Kernel) -> None:
 
 @every_kernel
 def test_a_grant_that_reached_the_disk_and_nobody_else_is_told_to_the_same_process(kernel: Kernel) -> None:
-    bench = Bench(kernel).start()
-    bench.advance(SETTLE_S)
-    a = bench.engine("a").register()
-    bench.disk = Disk.CRASH_AFTER
+    harness = Harness(kernel).start()
+    harness.advance(SETTLE_S)
+    a = harness.engine("a").register()
+    harness.disk = Disk.CRASH_AFTER
     a.acquire()
-    assert not a.holds and bench.record is not None and bench.record.active is not None
-    bench.disk = Disk.WORKS
-    bench.start()
+    assert not a.holds and harness.record is not None and harness.record.active is not None
+    harness.disk = Disk.WORKS
+    harness.start()
     a.register()
-    assert a.token == bench.record.active.token
-    assert bench.state == "HELD"
+    assert a.token == harness.record.active.token
+    assert harness.state == "HELD"
 
 
 @every_kernel
 def test_a_grant_that_did_not_reach_the_disk_was_never_made(kernel: Kernel) -> None:
-    bench = Bench(kernel).start()
-    bench.advance(SETTLE_S)
-    a = bench.engine("a").register()
-    bench.disk = Disk.CRASH_BEFORE
+    harness = Harness(kernel).start()
+    harness.advance(SETTLE_S)
+    a = harness.engine("a").register()
+    harness.disk = Disk.CRASH_BEFORE
     a.acquire()
     assert not a.holds
-    bench.disk = Disk.WORKS
-    bench.start()
+    harness.disk = Disk.WORKS
+    harness.start()
     a.register()
     welcome = a.last(m.Welcome)
     assert welcome is not None and not welcome.holds
-    b = bench.waiter("b")
-    bench.advance(SETTLE_S + 1)
+    b = harness.waiter("b")
+    harness.advance(SETTLE_S + 1)
     assert b.holds
 
 
 def test_a_grant_in_the_file_is_no_reason_to_grant_somebody_else_because_it_was_never_told() -> None:
-    bench = Bench().start()
-    bench.advance(SETTLE_S)
-    a = bench.engine("a").register()
-    bench.disk = Disk.CRASH_AFTER
+    harness = Harness().start()
+    harness.advance(SETTLE_S)
+    a = harness.engine("a").register()
+    harness.disk = Disk.CRASH_AFTER
     a.acquire()
-    bench.disk = Disk.WORKS
-    bench.start()
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S * 5)
+    harness.disk = Disk.WORKS
+    harness.start()
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 5)
     assert not b.holds
 
 
@@ -526,195 +583,195 @@ def test_a_grant_in_the_file_is_no_reason_to_grant_somebody_else_because_it_was_
 
 @every_kernel
 def test_without_a_file_nobody_is_granted_before_the_settling_time(kernel: Kernel) -> None:
-    bench = Bench(kernel).start()
-    a = bench.waiter("a")
-    bench.advance(SETTLE_S - 0.05)
-    assert bench.state == "RECOVERING" and not a.holds
-    bench.advance(0.1)
+    harness = Harness(kernel).start()
+    a = harness.waiter("a")
+    harness.advance(SETTLE_S - 0.05)
+    assert harness.state == "RECOVERING" and not a.holds
+    harness.advance(0.1)
     assert a.holds
 
 
 def test_without_a_file_free_memory_shortens_the_settling_to_the_time_in_which_a_live_holder_is_back() -> None:
-    bench = Bench(memory={"gpu": (80, 80)}).start()
-    a = bench.waiter("a", gpu=70)
-    bench.advance(RETURN_S - 0.01)
+    harness = Harness(memory={"gpu": (80, 80)}).start()
+    a = harness.waiter("a", gpu=70)
+    harness.advance(RETURN_S - 0.01)
     assert not a.holds
-    bench.advance(0.05)
+    harness.advance(0.05)
     assert a.holds
 
 
 def test_without_a_file_memory_that_is_taken_does_not_shorten_it() -> None:
-    bench = Bench(memory={"gpu": (5, 80)}).start()
-    a = bench.waiter("a", gpu=70)
-    bench.advance(SETTLE_S - 0.01)
+    harness = Harness(memory={"gpu": (5, 80)}).start()
+    a = harness.waiter("a", gpu=70)
+    harness.advance(SETTLE_S - 0.01)
     assert not a.holds
 
 
 @every_kernel
 def test_a_hello_that_carries_a_token_becomes_the_holder(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.crash().file = None
-    bench.start()
-    b = bench.waiter("b")
+    harness, a = held(kernel)
+    harness.crash().file = None
+    harness.start()
+    b = harness.waiter("b")
     a.register()
-    assert bench.state == "HELD" and bench.record is not None
-    assert bench.record.active is not None and bench.record.active.engine_id == "a"
-    bench.advance(SETTLE_S * 10)
+    assert harness.state == "HELD" and harness.record is not None
+    assert harness.record.active is not None and harness.record.active.engine_id == "a"
+    harness.advance(SETTLE_S * 10)
     assert not b.holds
-    bench.kill_tree(a)
-    bench.advance(1)
+    harness.kill_tree(a)
+    harness.advance(1)
     assert b.token > a.token
 
 
 def test_a_claim_is_answered_only_when_it_is_on_the_disk() -> None:
-    bench, a = held()
-    bench.crash().file = None
-    bench.disk = Disk.SLOW
-    bench.start()
+    harness, a = held()
+    harness.crash().file = None
+    harness.disk = Disk.SLOW
+    harness.start()
     a.register()
     assert not a.heard(m.Welcome)
-    bench.write_lands()
+    harness.write_lands()
     assert a.last(m.Welcome) is not None
 
 
 def test_tokens_begin_above_the_floor_where_the_file_was_lost() -> None:
-    bench = Bench().start(token_floor=5_000_000)
-    a = bench.holder("a")
+    harness = Harness().start(token_floor=5_000_000)
+    a = harness.holder("a")
     assert a.token > 5_000_000
 
 
 def test_a_claims_token_is_never_given_again() -> None:
-    bench, a = held()
-    bench.crash().file = None
-    bench.start(token_floor=0)
+    harness, a = held()
+    harness.crash().file = None
+    harness.start(token_floor=0)
     a.register()
-    b = bench.waiter("b")
-    bench.kill_tree(a)
-    assert b.token == a.token + 1
+    b = harness.waiter("b")
+    harness.kill_tree(a)
+    assert b.token > a.token
 
 
 def test_a_life_lock_of_somebody_who_does_not_come_keeps_the_lock_from_being_granted() -> None:
-    bench, a = held()
-    bench.crash().file = None
-    bench.start()
-    b = bench.waiter("b")
-    bench.advance(SETTLE_S * 20)
-    assert not b.holds and a.name in bench.waiting_for
-    bench.kill(a.main)
-    bench.advance(SETTLE_S + 0.2)
-    assert b.holds and not bench.alarms
+    harness, a = held()
+    harness.crash().file = None
+    harness.start()
+    b = harness.waiter("b")
+    harness.advance(SETTLE_S * 20)
+    assert not b.holds and a.name in harness.waiting_for
+    harness.kill(a.main)
+    harness.advance(SETTLE_S + 0.2)
+    assert b.holds and not harness.alarms
 
 
 @pytest.mark.parametrize("unreadable", ["", "torn"], ids=["no file", "unreadable file"])
 def test_somebody_is_called_when_a_life_lock_is_held_by_somebody_who_does_not_come(unreadable: str) -> None:
-    bench, a = held()
-    bench.crash().file = bench.file if unreadable else None
-    bench.start(unreadable=unreadable)
-    bench.waiter("b")
-    bench.advance(WINDOW_S * 20)
-    assert a.name in bench.alarms
-    assert bench.state == "FENCING"
+    harness, a = held()
+    harness.crash().file = harness.file if unreadable else None
+    harness.start(unreadable=unreadable)
+    harness.waiter("b")
+    harness.advance(WINDOW_S * 20)
+    assert a.name in harness.alarms
+    assert harness.state == "FENCING"
 
 
 def test_a_living_member_whose_main_process_is_not_back_keeps_the_lock_from_being_granted() -> None:
-    bench, a = held(children=1)
-    bench.crash().file = None
-    bench.dies(a.main)
-    bench.start()
+    harness, a = held(children=1)
+    harness.crash().file = None
+    harness.dies(a.main)
+    harness.start()
     a.join(a.processes[1])
-    b = bench.waiter("b")
-    bench.advance(SETTLE_S * 20)
+    b = harness.waiter("b")
+    harness.advance(SETTLE_S * 20)
     assert not b.holds
-    bench.kill(a.processes[1])
-    bench.advance(SETTLE_S + 0.2)
+    harness.kill(a.processes[1])
+    harness.advance(SETTLE_S + 0.2)
     assert b.holds
 
 
 @with_pidfds
 def test_a_waiter_tells_of_the_holder_that_the_lost_file_named(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    b = bench.waiter("b")
-    bench.crash().file = None
-    bench.life.clear()
-    bench.probes.clear()
-    bench.life.add(b.name)
-    bench.start()
+    harness, a = held(kernel)
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.life.clear()
+    harness.probes.clear()
+    harness.life.add(b.name)
+    harness.start()
     comes_back(b)
-    assert bench.status.holder is not None and bench.status.holder.engine_id == "a"
-    bench.advance(SETTLE_S * 20)
+    assert harness.status.holder is not None and harness.status.holder.engine_id == "a"
+    harness.advance(SETTLE_S * 20)
     assert not b.holds, "the holder lives, its pidfd says so"
-    bench.kill(a.main)
-    bench.advance(WINDOW_S)
+    harness.kill(a.main)
+    harness.advance(WINDOW_S)
     assert b.token > a.token
 
 
 def test_a_holder_told_of_by_a_waiter_comes_back_and_goes_on() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.crash().file = None
-    bench.start()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.start()
     comes_back(b)
     a.register()
-    assert bench.state == "HELD" and not a.refused and not b.holds
+    assert harness.state == "HELD" and not a.refused and not b.holds
 
 
 def test_a_holder_told_of_by_a_waiter_is_on_the_disk_before_it_is_welcomed_back() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.crash().file = None
-    bench.start()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.start()
     comes_back(b)
-    a.register()  # the bench compares the Welcome with the disk
-    assert bench.record is not None and bench.record.active is not None
+    a.register()  # the harness compares the Welcome with the disk
+    assert harness.record is not None and harness.record.active is not None
 
 
 def test_a_living_holder_with_a_newer_token_is_not_refused_for_an_older_one_known_by_hearsay() -> None:
-    bench, a = held()
-    old, straggler = a, bench.waiter("straggler")
-    bench.hangs_up(straggler.main)
-    b = bench.waiter("b")
-    bench.kill_tree(old)
+    harness, a = held()
+    old, straggler = a, harness.waiter("straggler")
+    harness.hangs_up(straggler.main)
+    b = harness.waiter("b")
+    harness.kill_tree(old)
     assert b.token > old.token
-    bench.crash().file = None
-    bench.start()
+    harness.crash().file = None
+    harness.start()
     straggler.register()
     straggler.hand_back(old)
     b.register()
     assert not b.refused
-    assert bench.state == "HELD"
+    assert harness.state == "HELD"
 
 
 def test_an_older_claim_is_refused_where_a_waiter_knows_of_a_newer_holder() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.crash().file = None
-    bench.start()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.start()
     comes_back(b)
-    late = bench.engine("late").register(claims={ACTIVE: a.token - 1})
+    late = harness.engine("late").register(claims={ACTIVE: a.token - 1})
     assert "a was granted the lock" in late.refused
 
 
 def test_a_holder_told_of_by_a_waiter_and_proven_gone_does_not_end_the_settling_time() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.crash().file = None
-    bench.dies(a.main)
-    bench.start()
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.dies(a.main)
+    harness.start()
     comes_back(b)
     assert not b.holds, "there may have been a newer holder"
-    bench.advance(SETTLE_S + 0.2)
+    harness.advance(SETTLE_S + 0.2)
     assert b.token > a.token
 
 
 def test_a_file_that_says_that_nobody_holds_grants_at_once() -> None:
-    bench, a = held()
-    bench.kill_tree(a)
-    bench.advance(1)
-    assert bench.record is not None and bench.record.active is None
-    bench.restart()
-    assert bench.state == "FREE"
-    b = bench.waiter("b")
-    assert b.token == a.token + 1
+    harness, a = held()
+    harness.kill_tree(a)
+    harness.advance(1)
+    assert harness.record is not None and harness.record.active is None
+    harness.restart()
+    assert harness.state == "FREE"
+    b = harness.waiter("b")
+    assert b.token > a.token
 
 
 # -- a file that can't be read -------------------------------------------------------------------------------------
@@ -722,65 +779,65 @@ def test_a_file_that_says_that_nobody_holds_grants_at_once() -> None:
 
 @every_kernel
 def test_a_file_that_cannot_be_read_is_a_holder_that_must_be_proven_gone(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.dies(*a.processes)
-    bench.restart(unreadable="its checksum is wrong")
-    assert "its checksum is wrong" in bench.alarms
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
-    assert bench.state == "RECOVERING" and not b.holds
-    bench.advance(300)
-    assert not b.holds and "--grant-unproven" in bench.alarms
+    harness, a = held(kernel)
+    harness.dies(*a.processes)
+    harness.restart(unreadable="its checksum is wrong")
+    assert "its checksum is wrong" in harness.alarms
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
+    assert harness.state == "RECOVERING" and not b.holds
+    harness.advance(300)
+    assert not b.holds and "--grant-unproven" in harness.alarms
 
 
 @every_kernel
 def test_a_holder_whose_file_cannot_be_read_comes_back_and_goes_on(kernel: Kernel) -> None:
-    bench, a = held(kernel)
-    bench.restart(unreadable="torn")
+    harness, a = held(kernel)
+    harness.restart(unreadable="torn")
     a.register()
-    assert bench.state == "HELD" and not bench.alarms
-    assert bench.record is not None and bench.record.active is not None
+    assert harness.state == "HELD" and not harness.alarms
+    assert harness.record is not None and harness.record.active is not None
 
 
 def test_grant_unproven_grants_after_the_window_though_the_file_cannot_be_read() -> None:
-    bench, a = held(grant_unproven=True)
-    bench.dies(a.main)
-    bench.restart(unreadable="torn")
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
+    harness, a = held(grant_unproven=True)
+    harness.dies(a.main)
+    harness.restart(unreadable="torn")
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
     assert not b.holds
-    bench.advance(0.3)
+    harness.advance(0.3)
     assert b.holds
 
 
 def test_grant_unproven_does_not_grant_while_an_unknown_life_lock_is_held() -> None:
-    bench, a = held(grant_unproven=True)
-    bench.restart(unreadable="torn")
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S * 20)
-    assert a.alive and not b.holds and a.name in bench.waiting_for
+    harness, a = held(grant_unproven=True)
+    harness.restart(unreadable="torn")
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 20)
+    assert a.alive and not b.holds and a.name in harness.waiting_for
 
 
 def test_free_memory_and_no_life_lock_prove_it_though_the_file_cannot_be_read() -> None:
-    bench, a = held(memory={"gpu": (80, 80)})
-    bench.dies(a.main)
-    bench.restart(unreadable="torn")
-    b = bench.waiter("b", gpu=70)
-    bench.advance(RETURN_S + 0.05)
-    assert b.holds and not bench.alarms
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.dies(a.main)
+    harness.restart(unreadable="torn")
+    b = harness.waiter("b", gpu=70)
+    harness.advance(RETURN_S + 0.05)
+    assert b.holds and not harness.alarms
 
 
 @pytest.mark.parametrize("alive", [False, True])
 def test_presume_dead_takes_the_window_for_a_file_that_cannot_be_read_too(alive: bool) -> None:
-    bench, a = held(presume_dead=True)
-    bench.allows_two = True
+    harness, a = held(presume_dead=True)
+    harness.allows_two = True
     if not alive:
-        bench.dies(a.main)
-    bench.restart(unreadable="torn")
-    b = bench.waiter("b")
-    bench.advance(WINDOW_S - 0.1)
+        harness.dies(a.main)
+    harness.restart(unreadable="torn")
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S - 0.1)
     assert not b.holds
-    bench.advance(0.2)
+    harness.advance(0.2)
     assert b.holds
 
 
@@ -788,24 +845,24 @@ def test_presume_dead_takes_the_window_for_a_file_that_cannot_be_read_too(alive:
 
 
 def test_a_server_whose_directory_was_replaced_stops_and_grants_nothing_more() -> None:
-    bench, a = held()
-    b = bench.waiter("b")
-    bench.feed(e.DirectoryReplaced("the run directory was replaced"))
-    assert "replaced" in bench.stopped
-    bench.kill_tree(a)
-    b.says(m.Prepared(round=bench.machine.queue.round, ok=True))
-    bench.advance(300)
+    harness, a = held()
+    b = harness.waiter("b")
+    harness.feed(e.DirectoryReplaced("the run directory was replaced"))
+    assert "replaced" in harness.stopped
+    harness.kill_tree(a)
+    b.says(m.Prepared(round=harness.machine.succession.queue.round, ok=True))
+    harness.advance(300)
     assert not b.holds
 
 
 def test_a_write_that_finds_the_directory_replaced_grants_nothing() -> None:
-    bench = Bench().start()
-    bench.advance(SETTLE_S)
-    bench.disk = Disk.SLOW
-    a = bench.waiter("a")
-    bench.feed(e.DirectoryReplaced("the run directory was replaced"))
-    bench.advance(60)
-    assert bench.stopped and not a.holds
+    harness = Harness().start()
+    harness.advance(SETTLE_S)
+    harness.disk = Disk.SLOW
+    a = harness.waiter("a")
+    harness.feed(e.DirectoryReplaced("the run directory was replaced"))
+    harness.advance(60)
+    assert harness.stopped and not a.holds
 
 
 # -- the permit `init` across a restart ----------------------------------------------------------------------------
@@ -813,42 +870,42 @@ def test_a_write_that_finds_the_directory_replaced_grants_nothing() -> None:
 
 @every_kernel
 def test_the_permit_is_its_holders_after_a_restart_too(kernel: Kernel) -> None:
-    bench = Bench(kernel).start()
-    bench.advance(SETTLE_S)
-    a = bench.engine("a").register()
+    harness = Harness(kernel).start()
+    harness.advance(SETTLE_S)
+    a = harness.engine("a").register()
     a.says(m.Acquire(lock=INIT))
     assert a.last(m.Granted) == m.Granted(lock=INIT, token=0)
-    bench.restart()
-    b = bench.engine("b").register()
+    harness.restart()
+    b = harness.engine("b").register()
     b.says(m.Acquire(lock=INIT))
     a.register(claims={INIT: 0})
-    bench.advance(WINDOW_S * 5)
-    assert not b.heard(m.Granted) and bench.status.permits[INIT].holder == "a"
+    harness.advance(WINDOW_S * 5)
+    assert not b.heard(m.Granted) and harness.status.permits[INIT].holder == "a"
     a.says(m.Release())
     assert b.last(m.Granted) == m.Granted(lock=INIT, token=0)
 
 
 @every_kernel
 def test_a_permit_whose_holder_died_with_the_server_is_free_when_its_life_lock_is(kernel: Kernel) -> None:
-    bench = Bench(kernel).start()
-    bench.advance(SETTLE_S)
-    a = bench.engine("a").register()
+    harness = Harness(kernel).start()
+    harness.advance(SETTLE_S)
+    a = harness.engine("a").register()
     a.says(m.Acquire(lock=INIT))
-    bench.dies(a.main)
-    bench.restart()
-    b = bench.engine("b").register()
+    harness.dies(a.main)
+    harness.restart()
+    b = harness.engine("b").register()
     b.says(m.Acquire(lock=INIT))
-    bench.advance(0.2)
+    harness.advance(0.2)
     assert b.last(m.Granted) == m.Granted(lock=INIT, token=0)
 
 
 def test_a_permit_is_not_given_before_the_settling_time_when_the_file_is_lost() -> None:
-    bench = Bench().start()
-    a = bench.engine("a").register()
+    harness = Harness().start()
+    a = harness.engine("a").register()
     a.says(m.Acquire(lock=INIT))
-    bench.advance(SETTLE_S - 0.05)
-    assert not a.heard(m.Granted) and "may come back" in str(bench.status.permits[INIT].waiting_for)
-    bench.advance(0.1)
+    harness.advance(SETTLE_S - 0.05)
+    assert not a.heard(m.Granted) and "may come back" in str(harness.status.permits[INIT].waiting_for)
+    harness.advance(0.1)
     assert a.heard(m.Granted)
 
 
@@ -859,25 +916,253 @@ def test_everything_was_killed_at_once_and_who_starts_may_initialise_and_then_pr
     """Its pidfds are lost, memory proves its end as soon as somebody says what he needs, and nobody can who was never
     let initialise.
     """
-    bench, a = held(kernel, memory={"gpu": (10, 10)})
-    bench.dies(*a.processes)
-    bench.restart()
-    b = bench.engine("b").register()
+    harness, a = held(kernel, memory={"gpu": (10, 10)})
+    harness.dies(*a.processes)
+    harness.restart()
+    b = harness.engine("b").register()
     b.says(m.Acquire(lock=INIT))
-    bench.advance(WINDOW_S - 1)
+    harness.advance(WINDOW_S - 1)
     assert not b.heard(m.Granted), "it may still come back"
-    bench.advance(2)
+    harness.advance(2)
     assert b.last(m.Granted) == m.Granted(lock=INIT, token=0)
     b.says(m.Release())
     b.acquire(gpu=5)
-    bench.advance(1)
+    harness.advance(1)
     assert b.holds
 
 
 def test_one_that_did_not_come_back_and_still_has_its_life_lock_keeps_others_from_the_permit() -> None:
-    bench, _ = held()
-    bench.restart()
-    b = bench.engine("b").register()
+    harness, _ = held()
+    harness.restart()
+    b = harness.engine("b").register()
     b.says(m.Acquire(lock=INIT))
-    bench.advance(10 * WINDOW_S)
+    harness.advance(10 * WINDOW_S)
     assert not b.heard(m.Granted)
+
+
+# -- first on disk, then told, also for one that comes back --------------------------------------------------------
+
+
+def test_a_claim_that_isnt_on_disk_is_welcomed_the_second_time_as_little_as_the_first() -> None:
+    """Found by Hypothesis: the second time nothing was new, so nothing was waited for."""
+    harness, a = held()
+    harness.crash().file = None
+    harness.disk = Disk.FAILS
+    harness.start()
+    for _ in range(3):
+        a.register()
+        assert a.last(m.Welcome) is None
+        harness.hangs_up(a.main)
+    a.register()
+    harness.disk = Disk.WORKS
+    harness.advance(1)
+    welcome = a.last(m.Welcome)
+    assert welcome is not None and welcome.holds == {ACTIVE: a.token}
+    assert harness.record is not None and harness.record.active is not None
+    assert harness.record.active.life_file == a.name
+
+
+# -- files restored from a backup, and reboots ---------------------------------------------------------------------
+
+
+def test_an_older_file_doesnt_end_the_holder_and_no_token_is_given_twice() -> None:
+    harness, a = held()
+    older = harness.file
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    assert b.holds
+    harness.crash().file = older
+    harness.start(token_floor=0)
+    b.register()
+    assert harness.state == "HELD" and not b.refused and b.last(m.Welcome).holds == {ACTIVE: b.token}  # type: ignore[union-attr]
+    c = harness.waiter("c")
+    harness.kill(b.main)
+    assert c.token > b.token > a.token
+
+
+def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None:
+    """The newer holder is stopped: only the copies tell of it."""
+    harness, a = held()
+    older = harness.file
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    c = harness.waiter("c")
+    assert b.holds
+    harness.crash().file = older
+    harness.start(token_floor=0)
+    comes_back(c)
+    harness.advance(WINDOW_S * 3)
+    assert not c.holds, "b lives"
+    harness.dies(b.main)
+    harness.pidfd_readable(b.main)
+    harness.advance(1)
+    assert c.token > b.token
+
+
+def test_tokens_grow_across_a_reboot_that_loses_the_file() -> None:
+    harness, a = held()
+    harness.dies(a.main)
+    harness.crash().file = None
+    harness.now += 60
+    harness.life.clear()
+    harness.start(boot_id="boot-2")
+    b = harness.waiter("b")
+    harness.advance(SETTLE_S)
+    assert b.token > a.token
+
+
+# -- the names in the network namespace ----------------------------------------------------------------------------
+
+
+def test_a_holder_that_nobody_knows_of_keeps_the_names_though_it_is_stopped_and_the_directory_is_new() -> None:
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.crash().file = None
+    harness.life.clear()
+    harness.start()
+    b = harness.waiter("b", gpu=70)
+    harness.advance(600)
+    assert not b.holds and "somebody has the path" in harness.alarms
+    harness.dies(a.main)
+    harness.advance(1)
+    assert b.holds and not harness.alarms
+
+
+def test_a_server_that_is_stopped_keeps_the_names() -> None:
+    harness, a = held()
+    stopped = harness.server
+    harness.dies(a.main)
+    harness.crash().file = None
+    stopped.alive = True
+    harness.life.clear()
+    harness.start()
+    b = harness.waiter("b")
+    harness.advance(60)
+    assert not b.holds and harness.state == "FENCING" and "the path" in harness.alarms
+    stopped.alive = False
+    harness.advance(1)
+    assert b.holds
+
+
+# -- another version -----------------------------------------------------------------------------------------------
+
+
+def test_a_holder_of_another_version_is_watched_and_fenced_by_its_pidfd_alone() -> None:
+    harness, a = held(memory={"gpu": (80, 80)})
+    harness.restart()
+    a.register(protocol=98, newest=99)
+    assert a.last(m.Incompatible) is not None and not a.refused and not a.connected
+    b = harness.waiter("b", gpu=70)
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds and "98 to 99" in harness.alarms and "98 to 99" in harness.waiting_for
+    harness.dies(a.main)
+    harness.pidfd_readable(a.main)
+    harness.advance(1)
+    assert b.holds and not harness.alarms
+
+
+@pytest.mark.parametrize("comes_after_s", [0.0, SETTLE_S * 2])
+def test_a_holder_of_another_version_is_believed_by_a_server_without_a_file(comes_after_s: float) -> None:
+    harness, a = held()
+    harness.named.clear()
+    harness.crash().file = None
+    harness.start()
+    harness.advance(comes_after_s)
+    a.register(protocol=98, newest=99)
+    b = harness.waiter("b")
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds
+    harness.restart()
+    harness.advance(WINDOW_S * 10)
+    assert not b.holds, "it is in the file"
+    harness.dies(a.main)
+
+
+def test_a_holder_whose_upgrade_is_finished_is_back() -> None:
+    harness, a = held()
+    harness.restart()
+    a.register(protocol=98, newest=99)
+    a.register()
+    assert harness.state == "HELD" and not harness.alarms and a.last(m.Welcome) is not None
+
+
+def test_a_caller_of_the_version_before_is_welcomed_in_it() -> None:
+    harness = Harness().start()
+    a = harness.engine("a").register(protocol=1, newest=0, kept=False)
+    welcome = a.last(m.Welcome)
+    assert welcome is not None and welcome.protocol == 1
+
+
+# -- a program that is executed anew -------------------------------------------------------------------------------
+
+
+def test_a_holder_that_executes_its_program_anew_doesnt_wait_for_itself() -> None:
+    harness, a = held(children=0)
+    a.main.locks.clear()  # closed, and unmapped, by execve
+    harness.hangs_up(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = []
+    a.main.locks.add(again.name)
+    again.register().acquire()
+    harness.advance(1)
+    assert again.token > a.token and harness.state == "HELD"
+
+
+def test_what_else_belongs_to_it_must_still_be_gone() -> None:
+    harness, a = held(children=1)
+    child = a.processes[1]
+    harness.unkillable.add(child)
+    a.main.locks.clear()
+    harness.hangs_up(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = [child]
+    a.main.locks.add(again.name)
+    again.register().acquire()
+    harness.advance(WINDOW_S * 2)
+    assert not again.holds and f"process {child.pid}" in harness.waiting_for
+    harness.kill(child)
+    harness.advance(1)
+    assert again.holds
+
+
+# -- members that end ----------------------------------------------------------------------------------------------
+
+
+def test_a_members_normal_end_is_written_down() -> None:
+    harness, a = held(children=1)
+    child = a.processes[1]
+    harness.kill(child)
+    harness.advance(1)
+    assert harness.record is not None and harness.record.active is not None
+    assert [member.number for member in harness.record.active.members] == [1]
+    harness.restart()
+    b = harness.waiter("b")
+    a.register()
+    assert harness.state == "HELD"
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds, "nobody is missed"
+
+
+def test_whoever_keeps_a_dead_members_pidfd_keeps_it_until_its_end_is_on_disk() -> None:
+    harness, a = held(children=1)
+    b = harness.waiter("b")
+    child = a.processes[1]
+    harness.disk = Disk.SLOW
+    harness.kill(child)
+    harness.advance(1)
+    assert 2 in b.copies[a.name][0].numbers
+    harness.disk = Disk.WORKS
+    while harness.writes:
+        harness.write_lands()
+    assert b.copies[a.name][0].numbers == [1]
+
+
+def test_members_that_die_with_their_main_process_cost_no_write_in_the_handoff() -> None:
+    harness, a = held(children=3)
+    b = harness.waiter("b")
+    before = harness.machine.disk.asked
+    harness.kill_tree(a)
+    harness.advance(1)
+    assert b.holds and harness.machine.disk.asked == before + 1

@@ -1,6 +1,6 @@
 """Both machines under Hypothesis: any interleaving of what processes, kernel, disk, memory, people and time may do.
 
-The world of the server's machine is `bench.py`: it knows who is really alive, and checks with every grant that nobody
+The world of the server's machine is `harness.py`: it knows who is really alive, and checks with every grant that nobody
 else is, that tokens grow and that the disk knew first; and after every event that each handle is either the forest's
 or was forgotten, once, and that no deadline has passed already. Here stand what may happen, what must hold between
 events, and that somebody who waits is granted once faults stop. A failing example is printed with its blob.
@@ -16,10 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver import record
+from lockserver.incarnation import Stage
+from lockserver.lock import Phase
 from lockserver.messages import ACTIVE, INIT
-from lockserver.tree import Stage
-from tests.lockserver.bench import BOOT, Bench, Disk, Engine, Kernel, Process
-from tests.lockserver.test_client_machine import Client
+from tests.lockserver.harness import BOOT, Disk, Engine, Harness, Kernel, Process
+from tests.lockserver.test_client_machine import Client, where
 
 MODEST = settings(
     max_examples=200,
@@ -48,7 +49,7 @@ class LockWorld(RuleBasedStateMachine):
     def begin(
         self, kernel: Kernel, reads: bool, keepers: int, fresh: int, engines: int, locks_are_closed: bool
     ) -> None:
-        self.bench = Bench(
+        self.harness = Harness(
             kernel,
             memory={"gpu": (GPU, GPU)} if reads else None,
             window_s=WINDOW_S,
@@ -59,10 +60,10 @@ class LockWorld(RuleBasedStateMachine):
             grant_unproven=not reads,  # else somebody must be called, and there is no bound to the wait
         )
         if fresh:
-            self.bench.file = record.encode(
+            self.harness.file = record.encode(
                 record.Record(BOOT, 5)
             )  # nobody holds: else most examples are over before the settling time is
-        self.bench.start()
+        self.harness.start()
         self.wanting: dict[Engine, int] = {}
         self.asker = 0
         self.locks_are_closed = locks_are_closed and kernel is not Kernel.NONE
@@ -71,15 +72,15 @@ class LockWorld(RuleBasedStateMachine):
         for number in range(engines):
             self.an_engine_comes_and_wants_the_lock("abcd"[number], 1 + number)
             if number == 0:
-                self.bench.engines[0].join()
+                self.harness.engines[0].join()
 
     # -- what is there ---------------------------------------------------------------------------------------------
 
     def living(self) -> list[Engine]:
-        return [engine for engine in self.bench.engines if engine.main.alive]
+        return [engine for engine in self.harness.engines if engine.main.alive]
 
     def present(self) -> list[Engine]:
-        return [engine for engine in self.living() if self.bench.up and engine.connected]
+        return [engine for engine in self.living() if self.harness.up and engine.connected]
 
     def one(self, engines: list[Engine], index: int) -> Engine | None:
         return engines[index % len(engines)] if engines else None
@@ -92,13 +93,13 @@ class LockWorld(RuleBasedStateMachine):
         welcome = engine.last(m.Welcome)
         unknown = engine.token and welcome is not None and ACTIVE not in welcome.holds and not engine.heard(m.Granted)
         if engine.refused or unknown or engine.heard(m.Exit):
-            self.bench.dies(engine.main)
+            self.harness.dies(engine.main)
         if engine.token:
             self.wanting.pop(engine, None)
 
     def come_in(self, engine: Engine) -> None:
         engine.register()
-        if not engine.connected or not self.bench.up:
+        if not engine.connected or not self.harness.up:
             return
         for keep, processes in list(engine.copies.values()):
             if engine.connected:
@@ -107,31 +108,31 @@ class LockWorld(RuleBasedStateMachine):
             engine.says(m.Acquire(needs=self.needs(engine), again=True))
 
     def needs(self, engine: Engine) -> dict[str, int]:
-        return {"gpu": self.wanting[engine]} if self.bench.memory is not None else {}
+        return {"gpu": self.wanting[engine]} if self.harness.memory is not None else {}
 
     def children_come_in(self, engine: Engine) -> None:
         for child in engine.processes[1:]:
-            if child.alive and child in engine.numbers and child not in self.bench.conns.values() and self.bench.up:
+            if child.alive and child in engine.numbers and child not in self.harness.conns.values() and self.harness.up:
                 engine.join(child)
-                conns = [conn for conn, owner in self.bench.conns.items() if owner is child]
-                if self.bench.up and not conns:
-                    self.bench.dies(child)  # refused
+                conns = [conn for conn, owner in self.harness.conns.items() if owner is child]
+                if self.harness.up and not conns:
+                    self.harness.dies(child)  # refused
 
     # -- engines ---------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.bench.up and len(self.living()) < MOST_ENGINES)
+    @precondition(lambda self: self.harness.up and len(self.living()) < MOST_ENGINES)
     @rule(name=st.sampled_from("abc"), need=st.integers(min_value=1, max_value=GPU))
     def an_engine_comes_and_wants_the_lock(self, name: str, need: int) -> None:
-        engine = self.bench.engine(name)
+        engine = self.harness.engine(name)
         self.wanting[engine] = need
         engine.register()
-        if engine.connected and self.bench.up:
+        if engine.connected and self.harness.up:
             engine.says(m.Acquire(needs=self.needs(engine)))
 
     @rule(index=pick)
     def comes_back(self, index: int) -> None:
         engine = self.one([x for x in self.living() if x not in self.present()], index)
-        if engine is not None and self.bench.up:
+        if engine is not None and self.harness.up:
             self.come_in(engine)
 
     @rule(index=pick)
@@ -142,8 +143,8 @@ class LockWorld(RuleBasedStateMachine):
 
     @rule(index=pick)
     def children_come_back(self, index: int) -> None:
-        engine = self.one(self.bench.engines, index)
-        if engine is not None and self.bench.up:
+        engine = self.one(self.harness.engines, index)
+        if engine is not None and self.harness.up:
             self.children_come_in(engine)
 
     @rule(index=pick, how=st.sampled_from(["join", "adopt", "stray"]))
@@ -153,7 +154,7 @@ class LockWorld(RuleBasedStateMachine):
             return
         if how == "join":
             engine.join()
-        elif how == "adopt" and self.bench.kernel is not Kernel.NONE:
+        elif how == "adopt" and self.harness.kernel is not Kernel.NONE:
             child = engine.fork()
             engine.says(m.Adopt(child=child.pid, pid=child.pid), [child])
         else:
@@ -163,12 +164,12 @@ class LockWorld(RuleBasedStateMachine):
     def a_child_comes_late(self, index: int) -> None:
         """Spawned, so that it inherited nothing: it opens the life file, if that is still there, and joins before it
         touches a device."""
-        engine = self.one(self.bench.engines, index)
-        if engine is None or engine.name not in self.bench.life or not self.bench.up or len(engine.processes) > 6:
+        engine = self.one(self.harness.engines, index)
+        if engine is None or engine.name not in self.harness.life or not self.harness.up or len(engine.processes) > 6:
             return
         child = engine.join()
-        if child not in self.bench.conns.values():
-            self.bench.dies(child)
+        if child not in self.harness.conns.values():
+            self.harness.dies(child)
 
     @precondition(lambda self: self.locks_are_closed)
     @rule(which=pick)
@@ -210,60 +211,60 @@ class LockWorld(RuleBasedStateMachine):
 
     @rule(index=pick, which=pick, seen=st.sampled_from(["nothing", "end of file", "pidfd", "both"]))
     def a_process_dies(self, index: int, which: int, seen: str) -> None:
-        engine = self.one(self.bench.engines, index)
+        engine = self.one(self.harness.engines, index)
         if engine is None:
             return
         process = engine.processes[which % len(engine.processes)]
-        self.bench.dies(process)
+        self.harness.dies(process)
         if seen in ("end of file", "both"):
-            self.bench.hangs_up(process)
-        if seen in ("pidfd", "both") and self.bench.up:
-            self.bench.pidfd_readable(process)
+            self.harness.hangs_up(process)
+        if seen in ("pidfd", "both") and self.harness.up:
+            self.harness.pidfd_readable(process)
 
     @rule(only_main=st.booleans(), shown=st.booleans())
     def the_holder_dies(self, only_main: bool, shown: bool) -> None:
         for engine in [x for x in self.living() if x.token]:
             dying = [engine.main] if only_main else list(engine.processes)
-            self.bench.dies(*dying)
+            self.harness.dies(*dying)
             for process in dying if shown else []:
                 self.show(process)
 
     @rule()
     def the_holder_loses_its_connection(self) -> None:
         for engine in [x for x in self.present() if x.token]:
-            self.bench.hangs_up(engine.main)
+            self.harness.hangs_up(engine.main)
 
     @rule(index=pick, which=pick)
     def a_process_loses_its_connection(self, index: int, which: int) -> None:
-        engine = self.one(self.bench.engines, index)
+        engine = self.one(self.harness.engines, index)
         if engine is not None:
-            self.bench.hangs_up(engine.processes[which % len(engine.processes)])
+            self.harness.hangs_up(engine.processes[which % len(engine.processes)])
 
     @rule(index=pick)
     def the_kernel_shows_a_death(self, index: int) -> None:
-        dead = [process for engine in self.bench.engines for process in engine.processes if not process.alive]
-        if dead and self.bench.up:
+        dead = [process for engine in self.harness.engines for process in engine.processes if not process.alive]
+        if dead and self.harness.up:
             self.show(dead[index % len(dead)])
 
     def show(self, process: Process) -> None:
-        self.bench.hangs_up(process)
-        if self.bench.up:
-            self.bench.pidfd_readable(process)
+        self.harness.hangs_up(process)
+        if self.harness.up:
+            self.harness.pidfd_readable(process)
 
     @rule(index=pick)
     def a_process_is_out_of_reach(self, index: int) -> None:
-        children = [process for engine in self.bench.engines for process in engine.processes[1:]]
+        children = [process for engine in self.harness.engines for process in engine.processes[1:]]
         if children:
-            self.bench.unkillable.add(children[index % len(children)])
+            self.harness.unkillable.add(children[index % len(children)])
 
     # -- people ----------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.bench.up)
+    @precondition(lambda self: self.harness.up)
     @rule(what=st.sampled_from([m.Switchover(drain_timeout_s=3.0), m.AbortSwitchover(), m.Watch(), m.AskStatus()]))
     def somebody_asks(self, what: m.ClientMessage) -> None:
-        if self.asker not in self.bench.conns:
-            self.asker = self.bench.observer()
-        self.bench.receive(self.asker, what)
+        if self.asker not in self.harness.conns:
+            self.asker = self.harness.observer()
+        self.harness.receive(self.asker, what)
 
     @rule(index=pick, ok=st.booleans())
     def a_holder_has_drained(self, index: int, ok: bool) -> None:
@@ -278,94 +279,97 @@ class LockWorld(RuleBasedStateMachine):
     @rule(disk=st.sampled_from([Disk.WORKS, Disk.WORKS, Disk.FAILS, Disk.CRASH_BEFORE, Disk.CRASH_AFTER]))
     def the_disk(self, disk: Disk) -> None:
         if not (self.locks_are_closed and disk in (Disk.CRASH_BEFORE, Disk.CRASH_AFTER)):
-            self.bench.disk = disk
+            self.harness.disk = disk
 
     @precondition(lambda self: not self.locks_are_closed)
     @rule(lost=st.sampled_from(["", "", "", "file", "unreadable"]))
     def the_server_starts_again(self, lost: str) -> None:
-        self.bench.crash().disk = Disk.WORKS
+        self.harness.crash().disk = Disk.WORKS
         if lost:
-            self.bench.file = None
-        self.bench.start(unreadable="torn" if lost == "unreadable" else "")
+            self.harness.file = None
+        self.harness.start(unreadable="torn" if lost == "unreadable" else "")
 
     @rule(holder_too=st.booleans())
     def everybody_comes_back(self, holder_too: bool) -> None:
         for engine in self.living():
-            if self.bench.up and engine not in self.present() and (holder_too or not engine.token):
+            if self.harness.up and engine not in self.present() and (holder_too or not engine.token):
                 self.come_in(engine)
                 self.children_come_in(engine)
 
-    @precondition(lambda self: self.bench.memory is not None)
+    @precondition(lambda self: self.harness.memory is not None)
     @rule(free=st.integers(min_value=0, max_value=GPU), problem=st.sampled_from(["", "", "", "no driver"]))
     def memory_is_what_it_is(self, free: int, problem: str) -> None:
-        self.bench.memory = {"gpu": (free, GPU)}
-        self.bench.reader_problem = problem
+        self.harness.memory = {"gpu": (free, GPU)}
+        self.harness.reader_problem = problem
 
     @rule(seconds=st.sampled_from([0.001, 0.01, 0.1, 0.5, 1.0, 3.0, WINDOW_S, 30.0]))
     def time_passes(self, seconds: float) -> None:
-        self.bench.advance(seconds)
+        self.harness.advance(seconds)
 
     # -- what holds between events ---------------------------------------------------------------------------------
 
     @invariant()
     def clients_end_when_they_are_told(self) -> None:
-        for engine in self.bench.engines:
+        for engine in self.harness.engines:
             self.mind(engine)
 
     @invariant()
     def at_most_one_living_engine_was_told_that_it_holds(self) -> None:
-        told = [engine.name for engine in self.bench.engines if engine.token and engine.alive]
+        told = [engine.name for engine in self.harness.engines if engine.token and engine.alive]
         assert len(told) <= 1, told
 
     @invariant()
     def a_server_at_rest_sleeps(self) -> None:
-        if not self.bench.up:
+        if not self.harness.up:
             return
-        machine = self.bench.machine
-        trees = machine.forest.trees.values()
+        machine = self.harness.machine
+        succession = machine.succession
         at_rest = (
-            machine.active.held
-            and all(tree.stage is Stage.PRESENT for tree in trees)
-            and machine.switchover.plan is None
-            and machine.init.recovery is None
+            succession.active.phase is Phase.HELD
+            and all(incarnation.stage is Stage.PRESENT for incarnation in machine.incarnations.known.values())
+            and succession.switchover.plan is None
+            and succession.permit.lock.doubt is None
             and not machine.context.alarms
-            and all(waiter.vetted for waiter in machine.queue.waiters.values())
+            and machine.disk.due_at == math.inf
+            and all(waiter.vetted for waiter in succession.queue.waiters.values())
         )
         assert not at_rest or machine.deadline == math.inf
 
     # -- once faults stop ------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        if not hasattr(self, "bench"):
+        if not hasattr(self, "harness"):
             return
-        bench = self.bench
-        bench.disk = Disk.WORKS
-        if not bench.up:
-            bench.start()
-        if bench.memory is not None:
-            bench.memory, bench.reader_problem = {"gpu": (GPU, GPU)}, ""
-        if self.asker in bench.conns:
-            bench.receive(self.asker, m.AbortSwitchover())
+        harness = self.harness
+        harness.disk = Disk.WORKS
+        if not harness.up:
+            harness.start()
+        if harness.memory is not None:
+            harness.memory, harness.reader_problem = {"gpu": (GPU, GPU)}, ""
+        if self.asker in harness.conns:
+            harness.receive(self.asker, m.AbortSwitchover())
         for _ in range(3):
             self.engines_come_to_rest()
-            bench.advance(WINDOW_S + SETTLE_S + BOUND_S + 10)
+            harness.advance(WINDOW_S + SETTLE_S + BOUND_S + 10)
+            if "--grant-unproven" in harness.alarms:  # a person has looked, and says that nobody is awake
+                harness.restart(grant_unproven=True)
         self.clients_end_when_they_are_told()
         waiting = [engine.name for engine in self.present() if engine in self.wanting]
         told = [engine.name for engine in self.living() if engine.token]
         if told:
-            assert bench.state == "HELD", (
-                f"{told} holds and is back, and the lock is {bench.state}: {bench.waiting_for}"
+            assert harness.state == "HELD", (
+                f"{told} holds and is back, and the lock is {harness.state}: {harness.waiting_for}"
             )
         assert told or not waiting, (
-            f"{waiting} is ready, nobody holds, and the lock is {bench.state}: {bench.waiting_for}"
+            f"{waiting} is ready, nobody holds, and the lock is {harness.state}: {harness.waiting_for}"
         )
 
     def engines_come_to_rest(self) -> None:
-        for engine in self.bench.engines:
+        for engine in self.harness.engines:
             engine.wakes = True
             self.mind(engine)
             if not engine.main.alive:
-                self.bench.dies(*engine.processes)
+                self.harness.dies(*engine.processes)
                 for process in engine.processes:
                     self.show(process)
         for engine in self.living():
@@ -403,7 +407,8 @@ class ClientWorld(RuleBasedStateMachine):
     def tell(self, event: c.Event) -> None:
         """To the machine; and everything that it wants done is checked and done."""
         self.client.tell(event)
-        assert not (self.over and self.client.effects), "it is over, and something is to be done"
+        again = [type(effect) for effect in self.client.effects] in ([c.Lost], [c.No]) and isinstance(event, c.Torn)
+        assert not (self.over and self.client.effects) or again, "it is over, and something is to be done"
         asked = False
         for effect in self.client.effects:
             if isinstance(effect, c.Connect):
@@ -417,6 +422,9 @@ class ClientWorld(RuleBasedStateMachine):
                 elif isinstance(effect.message, m.Adopt):
                     assert effect.message.child in self.children
                 asked = asked or not isinstance(effect.message, m.HandBack | m.Register | m.Join)
+            elif isinstance(effect, c.HangUp):
+                assert self.connected, "there is nothing to hang up"
+                self.hung_up()
             elif isinstance(effect, c.KeepCopies):
                 self.kept.add(effect.tree)
             elif isinstance(effect, c.DropCopies):
@@ -431,13 +439,13 @@ class ClientWorld(RuleBasedStateMachine):
     @rule(same=st.booleans())
     def the_door_opens(self, same: bool) -> None:
         self.connecting, self.connected = False, True
-        self.tell(c.Connected((1, 2), same))
+        self.tell(c.Connected((1, 2), True, where(same)))
 
     @precondition(lambda self: self.connecting)
-    @rule(same=st.booleans())
-    def the_door_stays_shut(self, same: bool) -> None:
+    @rule(there=st.sampled_from(c.There))
+    def the_door_stays_shut(self, there: c.There) -> None:
         self.connecting = False
-        self.tell(c.Disconnected(same))
+        self.tell(c.Disconnected(there))
 
     @precondition(lambda self: self.connected)
     @rule(same=st.booleans(), new=st.booleans())
@@ -446,7 +454,28 @@ class ClientWorld(RuleBasedStateMachine):
             self.away_since = self.client.now
         self.connected = self.welcomed = False
         self.server += new
-        self.tell(c.Disconnected(same))
+        self.tell(c.Disconnected(where(same)))
+
+    @rule(elsewhere=st.booleans())
+    def its_path_is_looked_at(self, elsewhere: bool) -> None:
+        self.tell(c.PathSeen(elsewhere))
+
+    @rule()
+    def an_exception_cuts_it_short(self) -> None:
+        self.hung_up()
+        self.connecting = False
+        self.tell(c.Torn())
+
+    def hung_up(self) -> None:
+        if self.welcomed and self.away_since is None:
+            self.away_since = self.client.now
+        self.connected = self.welcomed = False
+
+    @precondition(lambda self: self.connected)
+    @rule(word=st.sampled_from([m.Busy(why="full"), m.Incompatible(oldest=8, newest=9, why="x"), m.Problem(why="p")]))
+    def the_server_cant_have_it(self, word: m.ServerMessage) -> None:
+        self.tell(c.Heard(word))
+        self.the_connection_ends(same=True, new=False)
 
     @precondition(lambda self: self.welcomed and not self.over)
     @rule()
@@ -554,7 +583,7 @@ class ClientWorld(RuleBasedStateMachine):
         if self.over or not self.client.all:
             return
         if self.welcomed:
-            assert machine.deadline == math.inf
+            assert machine.deadline == math.inf or self.main, "only a main process looks where its path leads"
         elif not self.connected and not self.connecting:
             assert machine.deadline < math.inf, "it will never knock again"
             assert machine.deadline > self.client.now

@@ -8,23 +8,23 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.messages import ACTIVE
-from tests.lockserver.bench import Bench, Disk, Engine
+from tests.lockserver.harness import Disk, Engine, Harness
 
 
 class Change:
     """A holder `a`, waiters `b` and `c`, and a person who asked for a switchover."""
 
     def __init__(self, *, ask: bool = True, to: str = "", drain_timeout_s: float = 30.0) -> None:
-        self.bench = Bench().start()
-        self.a: Engine = self.bench.holder("a")
-        self.b, self.c = self.bench.waiter("b"), self.bench.waiter("c")
+        self.harness = Harness().start()
+        self.a: Engine = self.harness.holder("a")
+        self.b, self.c = self.harness.waiter("b"), self.harness.waiter("c")
         self.b.wakes = self.c.wakes = None
-        self.asker = self.bench.observer()
+        self.asker = self.harness.observer()
         if ask:
             self.ask(to=to, drain_timeout_s=drain_timeout_s)
 
     def ask(self, **wish: object) -> None:
-        self.bench.receive(self.asker, m.Switchover(**wish))  # type: ignore[arg-type]
+        self.harness.receive(self.asker, m.Switchover(**wish))  # type: ignore[arg-type]
 
     def drained(self, *, ok: bool = True, why: str = "") -> None:
         drain = self.a.last(m.Drain)
@@ -33,11 +33,11 @@ class Change:
 
     @property
     def steps(self) -> list[str]:
-        return [step.phase for step in self.bench.heard(self.asker, m.SwitchoverStep)]
+        return [step.phase for step in self.harness.heard(self.asker, m.SwitchoverStep)]
 
     @property
     def last(self) -> m.SwitchoverStep:
-        step = self.bench.last(self.asker, m.SwitchoverStep)
+        step = self.harness.last(self.asker, m.SwitchoverStep)
         assert step is not None
         return step
 
@@ -45,9 +45,9 @@ class Change:
         """Called off: the holder was told, and holds; a new switchover can be asked for."""
         return (
             bool(self.a.heard(m.Resume))
-            and self.bench.state == "HELD"
+            and self.harness.state == "HELD"
             and not self.a.heard(m.Exit)
-            and self.bench.status.switchover is None
+            and self.harness.status.switchover is None
         )
 
 
@@ -58,16 +58,16 @@ def change() -> Change:
 
 def test_from_drain_to_the_successors_grant(change: Change) -> None:
     assert [drain.timeout_s for drain in change.a.heard(m.Drain)] == [30.0]
-    assert change.bench.status.switchover == "draining: a -> b"
+    assert change.harness.status.switchover == "draining: a -> b"
     assert not change.b.heard(m.Prepare), "it looks at its engine when the holder is drained, not before"
     change.drained()
     assert change.b.heard(m.Prepare) and not change.a.heard(m.Exit)
     change.b.looks()
-    assert change.a.heard(m.Exit) and change.bench.state == "FENCING"
+    assert change.a.heard(m.Exit) and change.harness.state == "FENCING"
     change.b.looks()  # once more, while the old one ends
     change.b.wakes = True
     assert not change.b.holds, "the old one lives"
-    change.bench.kill(change.a.main)
+    change.harness.kill(change.a.main)
     assert change.b.holds
     assert change.steps == ["draining", "checking", "exiting", "done"]
     assert change.last.done and change.last.ok
@@ -79,7 +79,7 @@ def test_the_successor_may_be_named_and_then_goes_first() -> None:
     change.c.looks()
     change.c.looks()  # once more, while the old one ends
     change.b.wakes = change.c.wakes = True
-    change.bench.kill(change.a.main)
+    change.harness.kill(change.a.main)
     assert change.c.holds and not change.b.holds
 
 
@@ -89,11 +89,11 @@ def test_after_exit_it_is_an_ordinary_death_with_all_of_its_proof(change: Change
     change.b.looks()  # once more, while the old one ends
     change.b.wakes = True
     stray = change.a.fork()
-    change.bench.kill(change.a.main)
-    change.bench.advance(30)
-    assert not change.b.holds and "life lock" in change.bench.waiting_for
-    change.bench.kill(stray)
-    change.bench.advance(1)
+    change.harness.kill(change.a.main)
+    change.harness.advance(30)
+    assert not change.b.holds and "life lock" in change.harness.waiting_for
+    change.harness.kill(stray)
+    change.harness.advance(1)
     assert change.b.holds
 
 
@@ -101,8 +101,8 @@ def test_a_successor_that_dies_after_exit_leaves_it_to_the_next(change: Change) 
     change.drained()
     change.b.looks()
     change.c.wakes = True
-    change.bench.kill(change.b.main)
-    change.bench.kill(change.a.main)
+    change.harness.kill(change.b.main)
+    change.harness.kill(change.a.main)
     assert change.c.holds and change.last.phase == "done"
 
 
@@ -110,9 +110,9 @@ def test_the_asker_is_told_when_nobody_is_left_after_exit(change: Change) -> Non
     change.drained()
     change.b.looks()
     for engine in (change.b, change.c, change.a):
-        change.bench.kill(engine.main)
-    assert change.bench.state == "FREE" and change.last.phase == "died" and change.last.done and not change.last.ok
-    assert change.bench.status.switchover is None
+        change.harness.kill(engine.main)
+    assert change.harness.state == "FREE" and change.last.phase == "died" and change.last.done and not change.last.ok
+    assert change.harness.status.switchover is None
 
 
 def test_the_successor_looks_again_while_the_old_one_ends(change: Change) -> None:
@@ -125,11 +125,11 @@ def test_one_who_was_told_to_end_and_does_not_is_killed_when_its_time_is_up(chan
     change.drained()
     change.b.wakes = True
     change.b.looks()
-    change.bench.advance(9.9)
+    change.harness.advance(9.9)
     assert change.a.alive
-    change.bench.advance(0.3)
+    change.harness.advance(0.3)
     assert not change.a.alive and change.b.holds
-    assert change.bench.shouted("was told to end and has not")
+    assert change.harness.shouted("was told to end and has not")
 
 
 def test_one_who_was_told_to_end_does_not_come_back(change: Change) -> None:
@@ -142,9 +142,9 @@ def test_one_who_was_told_to_end_does_not_come_back(change: Change) -> None:
 def test_exit_cannot_be_called_back(change: Change) -> None:
     change.drained()
     change.b.looks()
-    change.bench.receive(change.asker, m.AbortSwitchover())
+    change.harness.receive(change.asker, m.AbortSwitchover())
     assert change.last.phase == "refused" and not change.a.heard(m.Resume)
-    assert change.bench.status.switchover == "exiting: a -> b"
+    assert change.harness.status.switchover == "exiting: a -> b"
 
 
 def test_one_who_asked_may_leave_after_exit(change: Change) -> None:
@@ -152,8 +152,8 @@ def test_one_who_asked_may_leave_after_exit(change: Change) -> None:
     change.b.looks()
     change.b.looks()  # once more, while the old one ends
     change.b.wakes = True
-    change.bench.hangs_up(change.bench.conns[change.asker])
-    change.bench.kill(change.a.main)
+    change.harness.hangs_up(change.harness.conns[change.asker])
+    change.harness.kill(change.a.main)
     assert change.b.holds
 
 
@@ -161,19 +161,19 @@ def test_one_who_asked_may_leave_after_exit(change: Change) -> None:
 
 
 def test_refused_at_once_without_a_holder() -> None:
-    bench = Bench().start()
-    asker = bench.observer()
-    bench.receive(asker, m.Switchover())
-    (step,) = bench.heard(asker, m.SwitchoverStep)
+    harness = Harness().start()
+    asker = harness.observer()
+    harness.receive(asker, m.Switchover())
+    (step,) = harness.heard(asker, m.SwitchoverStep)
     assert step.phase == "refused" and step.done and not step.ok and "no holder" in step.detail
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda change: [change.bench.kill(change.b.main), change.bench.kill(change.c.main)],
+        lambda change: [change.harness.kill(change.b.main), change.harness.kill(change.c.main)],
         lambda change: [change.b.says(m.Ready(ready=False)), change.c.says(m.Ready(ready=False))],
-        lambda change: [change.bench.hangs_up(change.b.main), change.bench.hangs_up(change.c.main)],
+        lambda change: [change.harness.hangs_up(change.b.main), change.harness.hangs_up(change.c.main)],
     ],
     ids=["dead", "not ready", "not connected"],
 )
@@ -191,10 +191,10 @@ def test_refused_at_once_when_the_named_successor_is_not_there(change: Change) -
 
 
 def test_refused_while_another_is_under_way(change: Change) -> None:
-    second = change.bench.observer()
-    change.bench.receive(second, m.Switchover())
-    step = change.bench.last(second, m.SwitchoverStep)
-    assert step is not None and step.phase == "refused" and change.bench.status.switchover == "draining: a -> b"
+    second = change.harness.observer()
+    change.harness.receive(second, m.Switchover())
+    step = change.harness.last(second, m.SwitchoverStep)
+    assert step is not None and step.phase == "refused" and change.harness.status.switchover == "draining: a -> b"
 
 
 # -- called off ----------------------------------------------------------------------------------------------------
@@ -205,15 +205,15 @@ def test_a_person_calls_it_off_and_the_old_holder_serves_on(drained: bool) -> No
     change = Change()
     if drained:
         change.drained()
-    change.bench.receive(change.asker, m.AbortSwitchover())
+    change.harness.receive(change.asker, m.AbortSwitchover())
     assert change.serves_on() and change.last.phase == "aborted" and change.last.done
 
 
 def test_another_person_may_call_it_off_and_both_are_told(change: Change) -> None:
-    second = change.bench.observer()
-    change.bench.receive(second, m.AbortSwitchover())
+    second = change.harness.observer()
+    change.harness.receive(second, m.AbortSwitchover())
     assert change.serves_on() and change.last.phase == "aborted"
-    step = change.bench.last(second, m.SwitchoverStep)
+    step = change.harness.last(second, m.SwitchoverStep)
     assert step is not None and step.phase == "aborted" and step.ok
 
 
@@ -222,15 +222,15 @@ def test_it_is_off_when_the_one_who_asked_leaves(drained: bool) -> None:
     change = Change()
     if drained:
         change.drained()
-    change.bench.hangs_up(change.bench.conns[change.asker])
+    change.harness.hangs_up(change.harness.conns[change.asker])
     assert change.serves_on()
 
 
 def test_it_is_off_when_draining_takes_too_long() -> None:
     change = Change(drain_timeout_s=5.0)
-    change.bench.advance(4.9)
+    change.harness.advance(4.9)
     assert not change.a.heard(m.Resume)
-    change.bench.advance(0.2)
+    change.harness.advance(0.2)
     assert change.serves_on() and "too long" in change.last.detail
 
 
@@ -243,8 +243,8 @@ def test_it_is_off_when_the_holder_cannot_drain(change: Change) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        lambda change: change.bench.kill(change.b.main),
-        lambda change: change.bench.hangs_up(change.b.main),
+        lambda change: change.harness.kill(change.b.main),
+        lambda change: change.harness.hangs_up(change.b.main),
         lambda change: change.b.says(m.Ready(ready=False)),
     ],
     ids=["dies", "hangs up", "is not ready"],
@@ -260,54 +260,54 @@ def test_it_is_off_when_the_successor_goes(spoil, drained: bool) -> None:  # typ
 def test_it_is_off_when_the_successors_engine_is_broken(change: Change) -> None:
     change.drained()
     change.b.looks(ok=False)
-    change.bench.advance(1.1)
+    change.harness.advance(1.1)
     assert change.serves_on() and not change.b.holds
 
 
 def test_it_is_off_when_the_successor_is_silent(change: Change) -> None:
     change.drained()
-    change.bench.advance(1.1)
+    change.harness.advance(1.1)
     assert change.serves_on()
 
 
 def test_the_holders_own_death_ends_it_and_whoever_is_ready_takes_over(change: Change) -> None:
-    change.bench.kill(change.a.main)
+    change.harness.kill(change.a.main)
     assert change.last.phase == "died" and change.last.done
     change.b.looks()
     assert change.b.holds
 
 
 def test_after_one_that_was_called_off_another_can_be_had(change: Change) -> None:
-    change.bench.receive(change.asker, m.AbortSwitchover())
+    change.harness.receive(change.asker, m.AbortSwitchover())
     change.ask()
     change.drained()
     change.b.wakes = True
     change.b.looks()
-    change.bench.kill(change.a.main)
+    change.harness.kill(change.a.main)
     assert change.b.holds and change.last.phase == "done"
 
 
 def test_a_late_drained_of_one_that_was_called_off_counts_for_nothing(change: Change) -> None:
     first = change.a.last(m.Drain)
     assert first is not None
-    change.bench.receive(change.asker, m.AbortSwitchover())
+    change.harness.receive(change.asker, m.AbortSwitchover())
     change.ask()
     change.a.says(m.Drained(round=first.round))
-    assert change.bench.status.switchover == "draining: a -> b"
+    assert change.harness.status.switchover == "draining: a -> b"
 
 
 def test_only_the_holder_says_that_it_is_drained(change: Change) -> None:
     drain = change.a.last(m.Drain)
     assert drain is not None
     change.b.says(m.Drained(round=drain.round))
-    assert change.bench.status.switchover == "draining: a -> b"
+    assert change.harness.status.switchover == "draining: a -> b"
 
 
 def test_a_switchover_does_not_outlive_its_server(change: Change) -> None:
     """Then the holder's own client must see to it that it serves on: `test_client_machine.py`."""
-    change.bench.restart()
+    change.harness.restart()
     change.a.register()
-    assert change.bench.state == "HELD" and change.bench.status.switchover is None
+    assert change.harness.state == "HELD" and change.harness.status.switchover is None
     welcome = change.a.last(m.Welcome)
     assert welcome is not None and ACTIVE in welcome.holds
 
@@ -316,9 +316,9 @@ def test_exit_that_was_said_and_a_server_that_crashes_lead_to_an_ordinary_recove
     change.drained()
     change.b.looks()
     change.b.wakes = True
-    change.bench.crash()
-    change.bench.dies(change.a.main)
-    change.bench.start()
+    change.harness.crash()
+    change.harness.dies(change.a.main)
+    change.harness.start()
     change.b.register()
     change.b.hand_back(change.a)
     change.b.acquire()
@@ -329,12 +329,12 @@ def test_a_successor_whose_grant_cannot_be_written_gets_it_later_and_the_asker_h
     change.drained()
     change.b.wakes = True
     change.b.looks()
-    change.bench.disk = Disk.FAILS
-    change.bench.kill(change.a.main)
-    change.bench.advance(3)
+    change.harness.disk = Disk.FAILS
+    change.harness.kill(change.a.main)
+    change.harness.advance(3)
     assert not change.b.holds and not change.last.done
-    change.bench.disk = Disk.WORKS
-    change.bench.advance(1)
+    change.harness.disk = Disk.WORKS
+    change.harness.advance(1)
     assert change.b.holds and change.last.phase == "done"
 
 
@@ -343,8 +343,8 @@ def test_the_named_successor_keeps_its_turn_when_its_grant_could_not_be_written(
     change.drained()
     change.b.wakes = change.c.wakes = True
     change.c.looks()
-    change.bench.disk = Disk.FAILS
-    change.bench.kill(change.a.main)
-    change.bench.disk = Disk.WORKS
-    change.bench.advance(1)
+    change.harness.disk = Disk.FAILS
+    change.harness.kill(change.a.main)
+    change.harness.disk = Disk.WORKS
+    change.harness.advance(1)
     assert change.c.holds and not change.b.holds

@@ -1,15 +1,19 @@
 """Durable files: whole or not at all, whatever fails and whenever the writer is killed."""
 
+import contextlib
 import errno
 import fcntl
 import os
 import resource
+import socket
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from sidecar import durable
 from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
 from tests.sidecar.processes import Child, no_descriptor_leaks, stay
 
@@ -29,11 +33,11 @@ def file(tmp_path: Path) -> DurableFile:
 
 def test_what_was_written_is_read(file: DurableFile) -> None:
     assert file.read() is None
-    (file.directory / "holder.json.tmp").write_bytes(b"left by a crash, and longer than what comes")
-    for data in (b"one", b"", b"x" * 100_000):
+    (file.directory / "holder.json.spare").write_bytes(b"left by a crash, and longer than what comes")
+    for data in (b"one", b"", b"x" * 100_000, b"short"):
         file.write(data)
         assert file.read() == data
-    assert os.listdir(file.directory) == ["holder.json"]
+    assert sorted(os.listdir(file.directory)) == ["holder.json", "holder.json.spare"]
     assert file.path.stat().st_mode & 0o777 == 0o600
 
 
@@ -52,16 +56,20 @@ def test_the_contents_are_on_the_disk_before_the_name_and_the_name_before_the_re
 
         monkeypatch.setattr(os, name, call)
 
-    for name in ("write", "fsync", "rename"):
+    def exchanged(*_: object) -> int:
+        done.append("exchange")
+        return 0
+
+    file.write(b"before")
+    monkeypatch.setattr(durable, "_exchange", exchanged)
+    for name in ("pwrite", "fsync"):
         spy(name)
     file.write(b"x")
-    assert done == ["write", "fsync file", "rename", "fsync directory"]
+    assert done == ["pwrite", "fsync file", "exchange", "fsync directory"]
 
 
-@pytest.mark.parametrize("call", ["write", "fsync", "rename", "open"])
-def test_a_failure_keeps_the_old_contents_and_leaves_nothing_behind(
-    file: DurableFile, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
+@pytest.mark.parametrize("call", ["pwrite", "ftruncate", "fsync", "open"])
+def test_a_failure_keeps_the_old_contents(file: DurableFile, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
     file.write(b"old")
 
     def fail(*_: object, **__: object) -> int:
@@ -71,10 +79,64 @@ def test_a_failure_keeps_the_old_contents_and_leaves_nothing_behind(
         patch.setattr(os, call, fail)
         file.write(b"new")
     assert file.read() == b"old"
-    assert os.listdir(file.directory) == ["holder.json"]
+    file.write(b"new")
+    assert file.read() == b"new"
 
 
-def test_a_disk_that_is_full_halfway_keeps_the_old_contents_and_leaves_nothing_behind(file: DurableFile) -> None:
+def test_a_filesystem_that_cant_exchange_names_has_one_renamed(
+    file: DurableFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durable, "_exchange", lambda *_: errno.EINVAL)
+    for data in (b"one", b"two"):
+        file.write(data)
+        assert file.read() == data
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts need root")
+@pytest.mark.parametrize("options", ["size=64k", "nr_inodes=6"])
+def test_what_is_no_larger_than_before_is_written_on_a_full_disk(tmp_path: Path, options: str) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(tmp_path)], check=True)
+    try:
+        file = DurableFile(tmp_path, "holder.json")
+        file.reserve()
+        for number in range(50):
+            with contextlib.suppress(OSError), open(tmp_path / f"fill{number}", "wb") as other:
+                other.write(b"x" * 4096 if options.startswith("size") else b"")
+        for number in range(20):
+            data = (b"%d" % number) * (1 + number * 100)
+            file.write(data)
+            assert file.read() == data
+        with pytest.raises(OSError) as caught:
+            DurableFile(tmp_path, "another.json").reserve()
+        assert caught.value.errno == errno.ENOSPC
+    finally:
+        subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_at_the_beginning_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        DurableFile(tmp_path / "gone", "holder.json").reserve()
+
+
+@pytest.mark.parametrize("what", ["fifo", "symlink", "socket"])
+def test_what_is_no_file_is_never_waited_for(file: DurableFile, what: str) -> None:
+    for path in (file.path, file.path.with_name("holder.json.spare")):
+        if what == "fifo":
+            os.mkfifo(path)
+        elif what == "symlink":
+            path.symlink_to("/dev/zero")
+        else:
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.bind(str(path))
+    with pytest.raises(OSError):
+        file.read()
+    file.set_aside()
+    file.write(b"whole")
+    assert file.read() == b"whole"
+
+
+def test_a_disk_that_is_full_halfway_keeps_the_old_contents(file: DurableFile) -> None:
     file.write(b"old")
 
     def write(say: Say) -> None:
@@ -87,7 +149,6 @@ def test_a_disk_that_is_full_halfway_keeps_the_old_contents_and_leaves_nothing_b
     with Child(write) as child:
         assert child.line() == "EFBIG"
     assert file.read() == b"old"
-    assert os.listdir(file.directory) == ["holder.json"]
 
 
 def test_a_lost_directory_is_an_error(tmp_path: Path) -> None:
@@ -113,7 +174,6 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_whole_contents(file: Durab
         assert data == data[:7] * 2000
     file.write(b"after a crash")
     assert file.read() == b"after a crash"
-    assert os.listdir(file.directory) == ["holder.json"]
 
 
 def test_an_unreadable_file_is_set_aside_and_none_before_it_is_lost(file: DurableFile) -> None:

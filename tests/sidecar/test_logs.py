@@ -6,6 +6,8 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TextIO
 
@@ -13,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.logs import Log
+from sidecar.logs import Log, complain
 
 NOW = 1795168800.1239
 
@@ -102,6 +104,70 @@ def test_nowhere_to_write_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
         Log("x", stream=full).alarm("a")
     monkeypatch.setattr(sys, "stderr", None)
     Log("x").alarm("a")
+
+
+@contextmanager
+def unread() -> Iterator[int]:
+    """A pipe as the standard error, which nobody reads: its other end."""
+    reading, writing = os.pipe()
+    before = sys.stderr
+    try:
+        with os.fdopen(writing, "w") as sys.stderr:
+            yield reading
+    finally:
+        sys.stderr = before
+        os.close(reading)
+
+
+def read(fd: int) -> str:
+    """What is there; it doesn't wait."""
+    os.set_blocking(fd, False)
+    try:
+        return os.read(fd, 1 << 20).decode()
+    except BlockingIOError:
+        return ""
+
+
+@pytest.mark.parametrize("reopens", [True, False], ids=["reopened", "asked whether there is room"])
+def test_a_log_that_nobody_reads_drops_lines_and_tells_how_many(monkeypatch: pytest.MonkeyPatch, reopens: bool) -> None:
+    if not reopens:
+
+        def refused(path: object, *_: object) -> int:
+            raise PermissionError(path)
+
+        monkeypatch.setattr(os, "open", refused)
+    with unread() as reading:
+        log = Log("x", clock=lambda: NOW)
+        for number in range(2000):
+            log.info("event", number=number, text="t" * 90)  # three times what a pipe takes
+        came = read(reading)
+        log.info("again")
+        came += read(reading)
+    told = [line.split() for line in came.splitlines()]
+    numbers = [int(words[4].split("=")[1]) for words in told if words[3] == "event"]
+    dropped = [int(words[4].split("=")[1]) for words in told if words[3] == "log_lines_dropped"]
+    assert numbers == list(range(len(numbers))), "what was written is whole, and in order"
+    assert dropped == [2000 - len(numbers)]
+    assert told[-1][3] == "again"
+
+
+def test_a_line_that_is_longer_than_a_pipe_is_never_torn_by_the_next_one() -> None:
+    with unread() as reading:
+        log = Log("x", clock=lambda: NOW)
+        log.info("long", text="t" * 200_000)
+        came = ""
+        for _ in range(100):
+            log.info("short")
+            came += read(reading)
+    lengths = [(line.split()[3], len(line) > 200_000) for line in came.splitlines()]
+    assert lengths[0] == ("long", True)
+    assert ("log_lines_dropped", False) in lengths and lengths[-1] == ("short", False)
+
+
+def test_a_last_word_never_waits() -> None:
+    with unread():
+        for _ in range(2000):
+            complain("this process ends" + "." * 90)
 
 
 class Unprintable:

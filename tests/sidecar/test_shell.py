@@ -24,7 +24,7 @@ from sidecar.frames import Channel, Message, close_all
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
-from sidecar.sockets import OpenDirectory, ServerSocket, connect
+from sidecar.sockets import ServerSocket, connect
 from tests.sidecar.processes import Child, no_descriptor_leaks, open_descriptors
 
 DEADLINE_S = 30.0
@@ -119,6 +119,9 @@ class Server(Shell):
         if message.text == "flood":
             for number in range(message.number):
                 self.connections.send(conn, Say(text="x" * 100_000, number=number))
+            return
+        if message.text == "too large":
+            self.connections.send(conn, Say(text="x" * (2 << 20)))
             return
         if message.text == "connected?":
             self.connections.send(conn, Say(text=str(self.connections.connected(message.number))))
@@ -234,6 +237,50 @@ def test_half_a_frame_and_no_more_is_told_so_in_time(server: Server, monkeypatch
         assert hear(channel) is None
 
 
+def test_who_says_nothing_is_told_so_in_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "SILENT_S", 0.05)
+    with caller(server) as channel, caller(server) as other:
+        assert "nothing was said within" in hear(channel).why
+        assert hear(channel) is None
+        with contextlib.suppress(OSError):
+            other.send(Say(text="too late, or not"))
+
+
+def test_who_has_said_something_may_be_silent_afterwards(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calling, "SILENT_S", 0.05)
+    with caller(server) as channel:
+        channel.send(Say(text="in"))
+        assert hear(channel).text == "in"
+        with caller(server) as silent:
+            assert hear(silent).why and hear(silent) is None
+        channel.send(Say(text="still in"))
+        assert hear(channel).text == "still in"
+
+
+def test_where_there_is_no_room_the_one_that_is_silent_for_longest_makes_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calling, "MOST_CONNECTIONS", 3)
+    with caller(server) as talks, caller(server) as first, caller(server) as second:
+        talks.send(Say(text="in"))
+        assert hear(talks).text == "in"
+        with caller(server) as comes:
+            comes.send(Say(text="in too"))
+            assert hear(comes).text == "in too"
+            assert "3 connections already" in hear(first).why
+            second.send(Say(text="still in"))
+            assert hear(second).text == "still in"
+
+
+def test_what_is_too_large_to_send_costs_one_connection(server: Server) -> None:
+    with caller(server) as greedy, caller(server) as other:
+        greedy.send(Say(text="too large"))
+        assert hear(greedy) is None
+        other.send(Say(text="still there?"))
+        assert hear(other).text == "still there?"
+    assert "too_large_to_send" in server.words.getvalue()
+
+
 def test_more_than_the_most_are_told_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "MOST_CONNECTIONS", 1)
     with caller(server) as first:
@@ -274,7 +321,7 @@ def test_a_killed_caller_leaves_no_descriptor(server: Server) -> None:
         select.select([], [], [], 0.005)
 
 
-# -- the rendezvous ----------------------------------------------------------------------------------------------------
+# -- the server's socket -----------------------------------------------------------------------------------------------
 
 
 def test_a_removed_socket_is_noticed(server: Server) -> None:
@@ -308,19 +355,6 @@ def test_a_directory_that_was_moved_away_is_noticed_also_when_its_parent_was(tmp
     finally:
         server.end()
         thread.join(DEADLINE_S)
-
-
-def test_an_open_directory_knows_that_its_path_names_another(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    with no_descriptor_leaks():
-        held = OpenDirectory(tmp_path / "run")
-        assert not held.replaced()
-        (tmp_path / "run").rmdir()
-        assert held.replaced()
-        (tmp_path / "run").mkdir()
-        assert held.replaced()
-        held.close()
-        held.close()
 
 
 # -- processes ---------------------------------------------------------------------------------------------------------

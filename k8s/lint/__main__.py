@@ -1,0 +1,138 @@
+"""`python -m k8s.lint`: the command. Files in, findings out; the rules are in `check.py` and below."""
+
+import argparse
+import json
+import signal
+import sys
+from pathlib import Path
+
+from k8s.lint import structure
+from k8s.lint.check import check
+from k8s.lint.node import Finding, Level
+from sidecar.settings import BadValue, Parser, valued
+
+EXAMPLES = """\
+examples:
+  python -m k8s.lint k8s/dra/one-gpu.yaml
+  python -m k8s.lint k8s/dra                                every .yaml and .yml in it
+  python -m k8s.lint deployment.yaml claim.yaml             what one file lacks may be in another
+  python -m k8s.lint --have Secret/huggingface pod.yaml     what the cluster has already
+  helm template k8s/chart | python -m k8s.lint -
+
+exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be read, 64 wrong usage
+"""
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+def have(text: str) -> tuple[str, str]:
+    """A value of --have."""
+    kind, slash, name = text.partition("/")
+    if not slash or not kind or not name:
+        raise BadValue(f"{text!r} is no object; allowed: KIND/NAME such as Secret/huggingface")
+    return kind, name
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="python -m k8s.lint",
+        description="Says what is wrong with manifests before a cluster does: their shape, each field, the references "
+        "between them, and the commands of gpu-failover in them.",
+        epilog=EXAMPLES,
+    )
+    p.add_argument("files", nargs="+", metavar="FILE", help="manifests, directories of them, or - for standard input")
+    p.add_argument(
+        "--have", action="append", default=[], type=valued(have), metavar="KIND/NAME", help="an object on the cluster"
+    )
+    p.add_argument(
+        "--kubernetes", default=structure.NEWEST, metavar="VERSION", help=f"its version (default {structure.NEWEST})"
+    )
+    p.add_argument("--json", action="store_true", help="one JSON object")
+    p.add_argument("--errors-only", action="store_true", help="no warnings")
+    return p
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    try:
+        texts = _texts(options.files)
+    except OSError as error:
+        print(f"k8s.lint: {error.filename} can't be read: {error.strerror}", file=sys.stderr)
+        return 2
+    except UnicodeDecodeError as error:
+        print(f"k8s.lint: this is no text in UTF-8: {error}", file=sys.stderr)
+        return 2
+    if not texts:
+        print(f"k8s.lint: there is no .yaml in {', '.join(options.files)}", file=sys.stderr)
+        return 2
+    try:
+        structure.schemas(options.kubernetes)
+        shapes = ""
+    except structure.NoSchemas as error:
+        if structure.HOW_TO_GET_IT not in str(error):
+            print(f"k8s.lint: {error}\nsee: python -m k8s.lint --help", file=sys.stderr)
+            return 64
+        shapes = str(error)
+    findings = check(texts, options.kubernetes, options.have)
+    if options.errors_only:
+        findings = [found for found in findings if found.level is Level.ERROR]
+    errors = sum(found.level is Level.ERROR for found in findings)
+    _say(options, texts, findings, errors, shapes)
+    return 1 if errors else 0
+
+
+def _texts(files: list[str]) -> list[tuple[str, str]]:
+    found = []
+    for name in files:
+        if name == "-":
+            found.append(("-", sys.stdin.read()))
+            continue
+        path = Path(name)
+        inside = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES) if path.is_dir() else [path]
+        found += [(str(each), each.read_text(encoding="utf-8")) for each in inside]
+    return found
+
+
+def _say(
+    options: argparse.Namespace, texts: list[tuple[str, str]], findings: list[Finding], errors: int, shapes: str
+) -> None:
+    if options.json:
+        print(
+            json.dumps(
+                {
+                    "ok": not errors,
+                    "errors": errors,
+                    "warnings": len(findings) - errors,
+                    "kubernetes": options.kubernetes,
+                    "schemas": not shapes,
+                    "files": [file for file, _ in texts],
+                    "findings": [
+                        {
+                            "level": found.level.value,
+                            "file": found.file,
+                            "line": found.line,
+                            "object": found.object,
+                            "path": found.path,
+                            "message": found.message,
+                        }
+                        for found in findings
+                    ],
+                },
+                indent=2,
+            )
+        )
+        return
+    if shapes:
+        print(f"k8s.lint: warning: {shapes}", file=sys.stderr)
+    for found in findings:
+        print(found)
+    files = f"{len(texts)} file{'' if len(texts) == 1 else 's'}"
+    print(f"{files}: {errors} error{'' if errors == 1 else 's'}, {len(findings) - errors} warnings")
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,61 @@
+"""All rules over all documents, in order: the shape, each object by itself, the set, our own programs.
+
+Reading order: this file, `node.py` (what a rule sees), then any file `..._rules.py`.
+"""
+
+from collections.abc import Iterable
+
+from k8s.lint import (
+    claim_rules,
+    objects,
+    own_rules,
+    pod_rules,
+    service_rules,
+    set_rules,
+    structure,
+    workload_rules,
+)
+from k8s.lint.documents import Unreadable, read
+from k8s.lint.node import Document, Finding, Level
+from k8s.lint.pods import pods
+
+
+def check(texts: Iterable[tuple[str, str]], version: str = structure.NEWEST,
+          have: Iterable[tuple[str, str]] = ()) -> list[Finding]:  # fmt: skip
+    """What is wrong with these manifests, given as (file, text)."""
+    documents: list[Document] = []
+    findings: list[Finding] = []
+    for file, text in texts:
+        try:
+            documents += _unpacked(read(text, file))
+        except Unreadable as error:
+            findings.append(Finding(Level.ERROR, file, error.line, "", "", str(error)))
+    known = [document for document in documents if structure.check(document, version)]
+    for document in known:
+        root = document.root
+        objects.check_metadata(root)
+        workload_rules.check(root)
+        claim_rules.check(root)
+        service_rules.check(root)
+        for pod in pods(document):
+            pod_rules.check(pod)
+    set_rules.check(known, have)
+    own_rules.check(known, [pod for document in known for pod in pods(document)])
+    for document in documents:
+        findings += document.findings
+    return findings
+
+
+def _unpacked(documents: list[Document]) -> list[Document]:
+    """A List is what it holds."""
+    found = []
+    for document in documents:
+        if isinstance(document.value, dict) and document.value.get("kind") == "List":
+            items = document.value.get("items")
+            for index, item in enumerate(items if isinstance(items, list) else []):
+                start = ("items", index)
+                lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == start}
+                found.append(Document(document.file, item, lines))
+        else:
+            found.append(document)
+    return found

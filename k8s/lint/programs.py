@@ -1,0 +1,160 @@
+"""Our own programs, read from a manifest with their own parsers: what a container's command means, or why it is wrong.
+
+What this file may not do: judge. That is `own_rules.py`.
+"""
+
+import contextlib
+import importlib
+import io
+import os
+import re
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import PurePosixPath
+from types import SimpleNamespace
+from typing import Any
+
+from k8s.lint.pods import Container
+
+MODULES = {
+    "lockserver": "lockserver.__main__",
+    "gms": "gms.__main__",
+    "engine-shim": "engine_shim.__main__",
+    "gateway": "gateway.__main__",
+}
+ENGINES = ("engine-shim",)
+# Variables of ours that no parser declares.
+OTHER_VARIABLES = {"FAILOVER_VLLM_DEVICES", "FAILOVER_VLLM_RESERVE", "FAILOVER_HOST_DEVICES", "FAILOVER_RUN_DIR"}
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """One of ours in a container."""
+
+    name: str
+    container: Container
+    options: Any
+    """As its parser gives them; empty when it has none, or when they are wrong."""
+    wrong: str = ""
+
+    def option(self, name: str) -> Any:
+        return getattr(self.options, name, None)
+
+    @property
+    def run_dir(self) -> PurePosixPath | None:
+        given = self.option("run_dir") or self.container.environment.get("FAILOVER_RUN_DIR")
+        return PurePosixPath(str(given)) if given else None
+
+    @property
+    def arguments(self) -> list[str]:
+        """The engine's own: what stands behind --."""
+        return list(self.option("arguments") or ())
+
+
+def program(container: Container) -> Program | None:
+    """What runs in it, if it is ours. An engine whose command is the image's own is known by its variables."""
+    words = [_expanded(word, container.environment) for word in container.words] if container.node["command"] else []
+    name = PurePosixPath(words[0]).name if words else ""
+    if re.fullmatch(r"python[0-9.]*", name) and words[1:2] == ["-m"]:
+        module, words = words[2].replace("_", "-") if len(words) > 2 else "", words[2:]
+        name = module
+    if name not in MODULES:
+        if not words and {"ENGINE_ID", "ENGINE_ROLE"} & set(container.environment):
+            environment = container.environment
+            given = {"engine_id": environment.get("ENGINE_ID"), "role": environment.get("ENGINE_ROLE")}
+            return Program("engine-shim", container, SimpleNamespace(**given))
+        return None
+    options, wrong = _parsed(name, words[1:], container.environment)
+    return Program(name, container, options, wrong)
+
+
+def _parsed(name: str, words: list[str], environment: dict[str, str]) -> tuple[Any, str]:
+    said = io.StringIO()
+    with _environment(environment), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        parser = _parser(name)
+        if parser is None:
+            return SimpleNamespace(), ""
+        try:
+            if name in ENGINES:
+                return importlib.import_module("engine_shim.engines").parsed(parser, words), ""
+            return parser.parse_args(words), ""
+        except SystemExit:
+            first = said.getvalue().strip().splitlines()
+            return SimpleNamespace(), first[0] if first else f"{name} ends with it at once"
+
+
+def _parser(name: str) -> ArgumentParser | None:
+    try:
+        found: ArgumentParser = importlib.import_module(MODULES[name]).parser()
+    except ImportError:
+        return None
+    return found
+
+
+@cache
+def variables() -> frozenset[str]:
+    """Every variable that one of our programs reads."""
+    found = set(OTHER_VARIABLES)
+    for name in MODULES:
+        with _environment({}):
+            parser = _parser(name)
+        if parser is not None:
+            found |= set(re.findall(r"\[([A-Z][A-Z0-9_]+)[,\]]", " ".join(parser.format_help().split())))
+    return frozenset(found)
+
+
+def reference_problem(arguments: list[str]) -> str:
+    """What the reference engine says to its arguments: a sentence, or "" when it takes them or isn't installed."""
+    said = io.StringIO()
+    try:
+        options = importlib.import_module("reference_engine.options")
+    except ImportError:
+        return ""
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            options.parse(arguments, {})
+        except SystemExit:
+            lines = said.getvalue().strip().splitlines()
+            return lines[0] if lines else "the reference engine ends with them at once"
+    return ""
+
+
+def value_of(arguments: list[str], *flags: str) -> str | None:
+    """The value of a flag in the arguments of somebody else's program."""
+    for index, word in enumerate(arguments):
+        for flag in flags:
+            if word == flag and index + 1 < len(arguments):
+                return arguments[index + 1]
+            if word.startswith(flag + "="):
+                return word[len(flag) + 1 :]
+    return None
+
+
+def _expanded(word: str, environment: dict[str, str]) -> str:
+    """As kubelet does: $(NAME) is a variable's value, $$ a dollar, and what isn't set stays."""
+
+    def one(match: re.Match[str]) -> str:
+        if match[0] == "$$":
+            return "$"
+        return environment.get(match[1], match[0])
+
+    return re.sub(r"\$\$|\$\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)", one, word)
+
+
+@contextlib.contextmanager
+def _environment(environment: dict[str, str]) -> Iterator[None]:
+    """The parsers read os.environ; for a moment it is the container's."""
+    kept = dict(os.environ)
+    os.environ.clear()
+    os.environ.update({key: value for key, value in environment.items() if _can_be_set(key, value)})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(kept)
+
+
+def _can_be_set(key: str, value: str) -> bool:
+    return bool(key) and "=" not in key and "\0" not in key + value

@@ -1,0 +1,171 @@
+"""Who may come in, and what a claim is worth (rules 2, 7, 8 and 10 of `machine.py`).
+
+Pure. Whoever is admitted belongs to its incarnation from then on, and a holder that is back holds again. What follows
+(the write, the welcome) is `machine.py`'s business. Why somebody may not come in is said in a sentence.
+"""
+
+from dataclasses import dataclass
+
+from lockserver import events as e
+from lockserver import messages as m
+from lockserver.callers import agreed_version
+from lockserver.context import Context
+from lockserver.incarnation import MAIN, Incarnation, Stage
+from lockserver.incarnations import Incarnations
+from lockserver.lock import Doubt, Found, Lock, Phase
+from lockserver.messages import ACTIVE, INIT
+from sidecar.context import rfc3339
+
+MOST_MEMBERS = 200
+MOST_INCARNATIONS = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    who: Incarnation
+    number: int
+    """As a member of its incarnation."""
+    version: int
+    """Of the protocol."""
+    replaced: int | None = None
+    """The same main process's older connection."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """For good."""
+
+    why: str
+
+
+class Admission:
+    def __init__(self, context: Context, incarnations: Incarnations, active: Lock, permit: Lock) -> None:
+        self.context = context
+        self.incarnations = incarnations
+        self.active = active
+        self.permit = permit
+
+    # -- main processes --------------------------------------------------------------------------------------------
+
+    def register(self, event: e.Received, hello: m.Register, newest: int) -> Admitted | TurnedAway:
+        """`newest`: the newest token that is known to have been granted, this claim apart."""
+        name, token = f"{hello.engine_id}.{hello.incarnation}", hello.claims.get(ACTIVE)
+        why = self._why_not_register(event, hello)
+        if not why and token is not None and (why := self._why_no_claim(name, token, newest)):
+            self.incarnations.reject(name)
+        if why:
+            return TurnedAway(why)
+        who = self.incarnations.known.get(name)
+        if who is None:
+            who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
+        who.secret = who.secret or hello.secret or event.secret
+        replaced = who.conn
+        self.incarnations.enter_main(who, event.peers[0], hello.pid, event.conn).kept = hello.kept
+        if token is not None and self.active.holder is not who:
+            self._claim(self.active, who, token)
+        if INIT in hello.claims and self.permit.holder is None:
+            self._claim(self.permit, who, 0)
+        for lock in (self.active, self.permit):
+            if lock.holder is who and lock.phase in (Phase.IN_DOUBT, Phase.FENCING):
+                lock.come_back()
+                self._is_back("back", lock, who)
+        return Admitted(who, MAIN, agreed_version(hello), replaced)
+
+    def _why_not_register(self, event: e.Received, hello: m.Register) -> str:
+        name = f"{hello.engine_id}.{hello.incarnation}"
+        who = self.incarnations.known.get(name)
+        if why := self.incarnations.why_condemned(name):
+            return why
+        if not event.life_held:
+            return "the life file that you named isn't in its place, or you have no lock on it"
+        if who is None:
+            return self._why_full()
+        if not self.incarnations.is_main(who, event.peers[0], hello.secret):
+            return f"{name} is another process (pid {who.pid})"
+        return ""
+
+    def _why_no_claim(self, name: str, token: int, newest: int) -> str:
+        """A main process says that it was granted the lock with this token. Empty if nothing speaks against it.
+
+        Of a claim and a file the newer token is the true one: whoever has it was granted the lock when the other one's
+        end had been proven. (The file may have been lost, or an old one restored.) A holder that this server sees alive
+        is never put in doubt by a claim.
+        """
+        lock, holder = self.active, self.active.holder
+        if holder is not None and holder.name == name:
+            return "" if token == lock.token else f"the token is {lock.token}, not {token}"
+        if holder is not None and (token <= lock.token or lock.phase is Phase.GRANTING or holder.seen_alive):
+            return f"{holder.engine_id} was granted the lock with token {lock.token}"
+        if lock.phase is Phase.FREE and token <= newest:
+            return f"token {token} has ended: its holder was taken for gone"
+        return ""
+
+    def _claim(self, lock: Lock, who: Incarnation, token: int) -> None:
+        lock.claimed(who, token, rfc3339(self.context.wall))
+        self._is_back("claimed", lock, who)
+
+    def _is_back(self, how: str, lock: Lock, who: Incarnation) -> None:
+        self.context.note(how, engine=who.engine_id, lock=lock.name, token=lock.token)
+        self.context.calm("unproven", "record", "strangers", "version", "names")
+
+    # -- the other processes ---------------------------------------------------------------------------------------
+
+    def join(self, event: e.Received, hello: m.Join) -> Admitted | TurnedAway:
+        if why := self._why_not_join(event, hello):
+            return TurnedAway(why)
+        # Its main process may not be back yet, after a restart of this server; its life file tells that it isn't
+        # condemned.
+        who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
+        member = self.incarnations.enter(who, event.peers[0], hello.pid, hello.number)
+        member.conns.add(event.conn)
+        member.kept = hello.kept
+        return Admitted(who, member.number, agreed_version(hello))
+
+    def _why_not_join(self, event: e.Received, hello: m.Join) -> str:
+        name = f"{hello.engine_id}.{hello.incarnation}"
+        who = self.incarnations.known.get(name)
+        if why := self.incarnations.why_closed(name):
+            return why
+        if not event.life_held:
+            return "the life file that you named isn't in its place, or you have no lock on it"
+        if who is None:
+            return self._why_full()
+        if len(who.members) >= MOST_MEMBERS and who.find(event.peers[0], hello.number) is None:
+            return f"{name} has {MOST_MEMBERS} processes already"
+        return ""
+
+    def why_not_adopt(self, event: e.Received, who: Incarnation) -> str:
+        """A main process vouches for a child that can't join by itself."""
+        if len(event.peers) != 1 or event.peers[0].process is None or len(who.members) >= MOST_MEMBERS:
+            return f"Adopt takes one pidfd, and an engine has at most {MOST_MEMBERS} processes"
+        return ""
+
+    def _why_full(self) -> str:
+        return "there are too many engines here" if len(self.incarnations.known) >= MOST_INCARNATIONS else ""
+
+    # -- another version -------------------------------------------------------------------------------------------
+
+    def keeps_what_it_holds(self, event: e.Received, hello: m.Register | m.Join, why: str) -> bool:
+        """It can't talk with this server. It lives, and its pidfd says so: what it holds it keeps until that says
+        otherwise. True if it is watched from now on.
+        """
+        who, peer = self.incarnations.known.get(f"{hello.engine_id}.{hello.incarnation}"), event.peers[0]
+        if isinstance(hello, m.Join):
+            if who is None or self._why_not_join(event, hello):
+                return False
+            self.incarnations.enter(who, peer, hello.pid, hello.number)
+            return True
+        token, lock = hello.claims.get(ACTIVE), self.active
+        if token is None or lock.phase in (Phase.HELD, Phase.GRANTING) or self._why_not_register(event, hello):
+            return False
+        if self._why_no_claim(f"{hello.engine_id}.{hello.incarnation}", token, 0):
+            return False
+        who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
+        self.incarnations.enter_main(who, peer, hello.pid, None)
+        who.speaks = why
+        if lock.holder is not who:
+            if lock.phase is Phase.FREE:
+                lock.suspect(Doubt(Found.NOTHING, self.context.now, self.context.now))
+            lock.hear_of(who, token)
+        self.context.alarm("version", f"{who.engine_id} holds the lock and serves on, but {why}: finish the upgrade")
+        return True

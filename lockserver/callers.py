@@ -1,0 +1,69 @@
+"""Who calls: the connections, what each introduced itself as, and in which version it talks.
+
+Pure. There are three kinds of caller: an engine's main process registers, another process of its incarnation joins, an
+observer observes. Who may come in: `admission.py`.
+"""
+
+from dataclasses import dataclass
+
+from lockserver import messages as m
+from lockserver.context import Context
+from lockserver.events import Close
+from lockserver.incarnation import Incarnation
+
+MOST_OBSERVERS = 1000
+
+Hello = m.Register | m.Join | m.Observe
+
+
+@dataclass(slots=True)
+class Caller:
+    """One connection, by what it introduced itself as."""
+
+    conn: int
+    incarnation: Incarnation | None = None
+    main: bool = False
+    watching: bool = False
+
+
+class Callers:
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.by_conn: dict[int, Caller] = {}
+        self._observers = 0
+
+    def enter(self, caller: Caller) -> Caller:
+        self.by_conn[caller.conn] = caller
+        self._observers += caller.incarnation is None
+        return caller
+
+    def leave(self, conn: int) -> Caller | None:
+        caller = self.by_conn.pop(conn, None)
+        if caller is not None:
+            self._observers -= caller.incarnation is None
+        return caller
+
+    def end(self, conn: int) -> None:
+        """This server has done with it."""
+        self.leave(conn)
+        self.context.out.append(Close(conn))
+
+    def watchers(self) -> list[int]:
+        return [caller.conn for caller in self.by_conn.values() if caller.watching]
+
+    @property
+    def full_of_observers(self) -> bool:
+        """Engines always have room."""
+        return self._observers >= MOST_OBSERVERS
+
+
+def agreed_version(hello: Hello) -> int:
+    """The newest version that both sides speak; 0: there is none."""
+    newest = max(hello.newest, hello.protocol)
+    return min(newest, m.PROTOCOL) if newest >= m.OLDEST and hello.protocol <= m.PROTOCOL else 0
+
+
+def incompatible(hello: Hello) -> m.Incompatible:
+    theirs = str(hello.protocol) if hello.newest <= hello.protocol else f"{hello.protocol} to {hello.newest}"
+    why = f"it speaks version {theirs} of the protocol, and this server {m.OLDEST} to {m.PROTOCOL}"
+    return m.Incompatible(oldest=m.OLDEST, newest=m.PROTOCOL, why=why)

@@ -1,0 +1,45 @@
+"""What nobody else may have while this server grants: the name of its path, and those of the devices.
+
+Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live in
+one network namespace, and there each name exists once (`sidecar/exclusive_names.py`). It is taken before the first
+grant, and goes with the grant to the holder: so it is free only when the last server *and* its holder are gone, living
+or stopped.
+"""
+
+from lockserver.context import Context
+from lockserver.events import NamesTaken, TakeNames
+
+RETRY_S = 0.1
+
+
+class Exclusion:
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.missing: tuple[tuple[str, str], ...] = ()
+        """What somebody else has, and who."""
+        self._has: set[str] | None = None
+        """Devices whose names this server has beside its path's; None: not even that."""
+        self._asked: tuple[str, ...] | None = None
+        self._retry_at = 0.0
+
+    def has(self, devices: tuple[str, ...] = ()) -> bool:
+        """It has the name of its path, and those of these devices. If not, they are asked for."""
+        if self._has is not None and self._has.issuperset(devices):
+            return True
+        if self._asked is None and self.context.reached(self._retry_at):
+            self._asked = devices
+            self.context.out.append(TakeNames(devices))
+        return False
+
+    def taken(self, event: NamesTaken) -> None:
+        asked, self._asked = self._asked or (), None
+        self.missing = event.missing
+        if not event.missing:
+            self._has = (self._has or set()) | set(asked)
+            self.context.calm("names")
+            return
+        self._retry_at = self.context.now + RETRY_S
+        self.context.wake(self._retry_at)
+        self.context.alarm(
+            "names", f"nobody is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
+        )

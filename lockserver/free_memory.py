@@ -1,0 +1,72 @@
+"""How much memory is free, as far as that is known at this moment (rule 3 of `machine.py`).
+
+Pure. A reading counts in the turn in which it comes, and never later: memory moves. Asking takes a while, and a driver
+may hang: a reading that doesn't come in time is not known, and that is said.
+"""
+
+import math
+
+from lockserver.context import Context
+from lockserver.events import Config, MemoryRead, ReadMemory
+
+READ_EVERY_S = 0.02
+
+
+class FreeMemory:
+    def __init__(self, config: Config, context: Context) -> None:
+        self.config = config
+        self.context = context
+        self.reading: MemoryRead | None = None
+        """Of this turn."""
+        self._asked = False
+        self._asked_at = -math.inf
+
+    @property
+    def is_read(self) -> bool:
+        """There is somebody who can say what is free."""
+        return self.config.reads_memory
+
+    def ask(self, *, at_once: bool = False) -> None:
+        if self._asked:
+            if self.late():
+                bound = self.config.reader_s
+                self.context.alarm("reader", f"memory can't be read: no answer for {bound:g} s; does the driver hang?")
+        elif at_once or self.context.reached(self._asked_at + READ_EVERY_S):
+            self._asked, self._asked_at = True, self.context.now
+            self.context.out.append(ReadMemory())
+            self.late()
+
+    def late(self) -> bool:
+        """It was asked for, and hasn't come within its time."""
+        return self._asked and self.context.reached(self._asked_at + self.config.reader_s)
+
+    def came(self, reading: MemoryRead) -> None:
+        in_time = self.context.now < self._asked_at + self.config.reader_s
+        self._asked = False
+        if reading.problem:
+            self.context.alarm("reader", f"memory can't be read: {reading.problem}")
+        else:
+            self.context.calm("reader")
+        self.reading = reading if in_time else None
+
+    def forget(self) -> None:
+        """The turn is over."""
+        self.reading = None
+
+    def fits(self, needs: dict[str, int]) -> bool:
+        """So much is known to be free."""
+        free = self.reading.devices if self.reading is not None else {}
+        return all(free.get(device, (0, 0))[0] >= need for device, need in needs.items())
+
+    def never_fits(self, needs: dict[str, int]) -> str:
+        """Why so much can't ever be free; empty if it can, or if nothing is known."""
+        if self.reading is None or self.reading.problem:
+            return ""
+        devices = self.reading.devices
+        for device, need in sorted(needs.items()):
+            if device not in devices:
+                return f"no device {device!r} is known here; there are: {', '.join(sorted(devices)) or 'none'}"
+            in_all = devices[device][1]
+            if need > in_all:
+                return f"{need} bytes of {device} are needed, and it has {in_all} in all"
+        return ""

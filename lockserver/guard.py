@@ -1,0 +1,169 @@
+"""The guard of a held command: its parent, which sees to it that nothing of it stays behind.
+
+It adopts every orphan below it. When the command has ended, or whoever holds the lock has, it kills its children until
+there are none, whoever's children they were before. It holds the life lock by inheritance, and isn't known to the lock
+server, which would kill it before it is done: so the lock waits for it, and with it for everything that can't be killed
+(another user's process, one that is stuck in the kernel).
+
+This is code in the fork of a process with threads: it takes no lock of theirs, loads nothing, and logs nothing.
+"""
+
+import errno
+import os
+import signal
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from sidecar import process_setup
+from sidecar.lifelock import LifeLock, LifeLockError
+
+READY = "ready"
+"""What the command says before its go. Anything else begins with an exit code, and says why it can't be run; and at the
+end of file it runs.
+"""
+ENDED = "ended "
+"""What the guard says last, with the command's exit code."""
+TOKEN_VARIABLE = "FAILOVER_TOKEN"
+LOST, CANT_RUN = 70, 126
+_PARENT_DIED = signal.SIGTERM
+
+
+@dataclass(frozen=True)
+class Command:
+    program: str
+    words: list[str]
+    environment: dict[str, str]
+    """What is added to this process's own."""
+    life_directory: Path
+    life: str
+    mask: Iterable[int]
+    """Signals that it is to have blocked."""
+
+
+@dataclass(frozen=True)
+class Pipes:
+    """Ends of pipes to whoever holds the lock."""
+
+    go: int
+    """The command reads the token from it, and then runs."""
+    of_command: int
+    of_guard: int
+
+
+def be_the_guard(parent: int, command: Command, pipes: Pipes, keep: Iterable[int]) -> NoReturn:
+    """Doesn't return. `keep`: descriptors that stay open in the guard; all others of the parent's are closed."""
+    try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        process_setup.adopt_orphans()
+        process_setup.signal_when_parent_dies(_PARENT_DIED)
+        _close_all_but({0, 1, 2, pipes.go, pipes.of_command, pipes.of_guard, *keep})
+        guard = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _be_the_command(guard, command, pipes)
+        os.close(pipes.go)
+        os.close(pipes.of_command)
+        os.write(pipes.of_guard, f"{pid}\n".encode())
+        code = _watch(pid, parent)
+        kill_all_children()
+        os.write(pipes.of_guard, f"{ENDED}{code}\n".encode())
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+def _watch(pid: int, parent: int) -> int:
+    """Until the command has ended. Returns its exit code."""
+    while True:
+        if os.getppid() != parent:
+            os.kill(pid, signal.SIGKILL)
+        ended = _collect()
+        if ended is None or pid in ended:
+            return (ended or {}).get(pid, -signal.SIGKILL)
+        signal.sigwaitinfo({signal.SIGCHLD, _PARENT_DIED})
+
+
+def kill_all_children() -> None:
+    """Until there are none. Their own children become this process's when they die."""
+    while _collect() is not None:
+        for pid in _children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except OSError:
+                continue  # it has ended; or it is another user's, and the lock waits for it
+        time.sleep(0.001)
+
+
+def _collect() -> dict[int, int] | None:
+    """The children that have ended, with their exit codes; None when there is no child left."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended or None
+        if pid == 0:
+            return ended
+        ended[pid] = os.waitstatus_to_exitcode(status)
+
+
+def _children() -> list[int]:
+    found: list[int] = []
+    for thread in os.listdir("/proc/self/task"):
+        try:
+            with open(f"/proc/self/task/{thread}/children", "rb") as children:
+                found += map(int, children.read().split())
+        except OSError:  # a kernel without that list
+            found += [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == os.getpid()]
+    return found
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return int(stat.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return 0
+
+
+def _close_all_but(keep: set[int]) -> None:
+    first = 0
+    for fd in sorted(keep):
+        if first < fd:  # an empty range closes everything (CPython 3.11)
+            os.closerange(first, fd)
+        first = fd + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+
+
+def _be_the_command(guard: int, command: Command, pipes: Pipes) -> NoReturn:
+    try:
+        process_setup.die_with_parent(guard)  # that it writes no core dump it has from this process
+        life = LifeLock.join(command.life_directory, command.life)
+        os.set_inheritable(life.fd, True)
+        os.write(pipes.of_command, f"{READY}\n".encode())
+        token = os.read(pipes.go, 64).strip().decode()
+        if token:
+            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by whoever started lockctl
+                signal.signal(ignored, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_SETMASK, command.mask)
+            _exec(command, {**os.environ, **command.environment, TOKEN_VARIABLE: token})
+    except LifeLockError as error:
+        os.write(pipes.of_command, f"{LOST} {error}\n".encode())
+    except OSError as error:
+        why = "the interpreter that it names isn't there" if error.errno == errno.ENOENT else error.strerror
+        os.write(pipes.of_command, f"{CANT_RUN} {command.program}: {why}\n".encode())
+    finally:
+        os._exit(CANT_RUN)
+
+
+def _exec(command: Command, environment: dict[str, str]) -> NoReturn:
+    try:
+        os.execve(command.program, command.words, environment)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+    # A script without #!, as execvp does it.
+    os.execve("/bin/sh", ["/bin/sh", command.program, *command.words[1:]], environment)

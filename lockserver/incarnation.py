@@ -1,0 +1,145 @@
+"""One incarnation: one start of one engine, with its processes, as far as the lock cares. Who belongs to it, and what
+is known of their ends.
+
+Pure data with the questions one may ask of it. What counts as a proof of its end stands in `proof.py`.
+"""
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from lockserver.events import Peer
+
+PROBE_FIRST_S = 0.002
+PROBE_MOST_S = 0.1
+MAIN = 1
+"""The main process is always the first member."""
+
+
+class Stage(enum.Enum):
+    AWAITED = "awaited"
+    """Known from the file, or through a member; its main process has not come to this server yet."""
+    PRESENT = "present"
+    """Its main process is connected, and not known to be dead."""
+    LOST = "lost"
+    """The connection ended; the process isn't proven dead, and may come back."""
+    DOOMED = "doomed"
+    """The main process is dead, or was told to end: it doesn't come back."""
+
+
+class Life(enum.Enum):
+    """What the server knows of its life lock."""
+
+    UNKNOWN = "unknown"
+    HELD = "held"
+    FREE = "free"
+    MISSING = "missing"
+
+
+@dataclass(slots=True)
+class Member:
+    """One process."""
+
+    number: int
+    identity: str
+    pid: int
+    local_pid: int = 0
+    """Its number in the server's own PID namespace; 0 where it has none."""
+    process: int | None = None
+    """The handle of its pidfd."""
+    conns: set[int] = field(default_factory=set)
+    dead: bool = False
+    kept: bool = False
+    """While it lives it can't let go of its life lock."""
+    out_of_reach: bool = False
+
+    @property
+    def seen_alive(self) -> bool:
+        """Somebody vouches for its life: a pidfd that isn't readable, or an open connection."""
+        return not self.dead and (self.process is not None or bool(self.conns))
+
+
+@dataclass(slots=True)
+class Incarnation:
+    engine_id: str
+    random: str
+    """What tells this start from every other one of the same engine."""
+    stage: Stage
+    secret: str = ""
+    members: dict[int, Member] = field(default_factory=dict)
+    numbered: int = MAIN
+    """The highest number given to a member; the first is the main process's."""
+    conn: int | None = None
+    """The main process's connection."""
+    life: Life = Life.UNKNOWN
+    probing: bool = False
+    probe_at: float = -math.inf
+    probe_wait_s: float = PROBE_FIRST_S
+    speaks: str = ""
+    """Why its main process and this server can't talk, though it lives: their versions. Empty if they can."""
+
+    @property
+    def name(self) -> str:
+        """Also the name of its life file."""
+        return f"{self.engine_id}.{self.random}"
+
+    @property
+    def main(self) -> Member | None:
+        return self.members.get(MAIN)
+
+    @property
+    def pid(self) -> int:
+        return self.members[MAIN].pid if MAIN in self.members else 0
+
+    @property
+    def members_gone(self) -> bool:
+        return all(member.dead for member in self.members.values())
+
+    @property
+    def life_lock_tells(self) -> bool:
+        """Nobody of whom there is no other proof could live on without holding the life lock."""
+        return all(member.dead or member.kept for member in self.members.values())
+
+    @property
+    def unaccounted(self) -> bool:
+        """There is a member of which only the file tells."""
+        return any(not member.dead and not member.seen_alive for member in self.members.values())
+
+    @property
+    def seen_alive(self) -> bool:
+        return any(member.seen_alive for member in self.members.values())
+
+    @property
+    def gone(self) -> bool:
+        """The proof, memory apart: every member's pidfd is readable *and* the life lock is free."""
+        return self.members_gone and self.life is Life.FREE
+
+    def add(self, identity: str, pid: int, number: int = 0) -> Member:
+        number = number or max(self.numbered, MAIN) + 1
+        self.numbered = max(self.numbered, number)
+        member = self.members[number] = Member(number, identity, pid)
+        return member
+
+    def find(self, peer: Peer, number: int) -> Member | None:
+        """The member that this process already is: by its inode. On older kernels by its pid, if that can't have become
+        somebody else's: while the member is seen alive under it, or where the process also knows the number that the
+        member was given.
+        """
+        for member in self.members.values():
+            if peer.identity or member.identity:
+                if peer.identity == member.identity:
+                    return member
+            elif (
+                not member.dead
+                and peer.pid > 0
+                and member.pid == peer.pid
+                and (member.process is not None or member.number == number)
+            ):
+                return member
+        return None
+
+    def probed(self, held: bool | None, now: float) -> None:
+        """The life lock was looked at. None: its file is gone, and nobody has a descriptor of it."""
+        self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
+        self.probe_at = now + self.probe_wait_s
+        self.probe_wait_s = min(self.probe_wait_s * 2, PROBE_MOST_S)

@@ -1,0 +1,54 @@
+"""The permit `init`: one engine at a time initialises device memory.
+
+Pure. It is a lock too, with less: a word gives it back, and it asks for no memory and no second look. Who waits for it
+is here; when it may be given away is decided with what the lock itself is doing (`why_not`).
+"""
+
+from lockserver.context import Context
+from lockserver.incarnation import Incarnation, Life
+from lockserver.lock import Lock, Phase
+from lockserver.messages import INIT
+from lockserver.queue import Queue
+
+
+class Permit:
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.lock = Lock(INIT, may_be_given_back=True)
+        self.waiters: dict[str, Incarnation] = {}
+
+    def enter(self, incarnation: Incarnation) -> None:
+        self.waiters[incarnation.name] = incarnation
+        self.context.changed = True
+
+    def leave(self, incarnation: Incarnation) -> None:
+        self.waiters.pop(incarnation.name, None)
+
+    def put_back(self, incarnation: Incarnation) -> None:
+        """At the head, where it was."""
+        self.waiters = {incarnation.name: incarnation, **self.waiters}
+
+    def next(self) -> Incarnation:
+        """Takes the first out of the queue, which isn't empty."""
+        return self.waiters.pop(next(iter(self.waiters)))
+
+    def why_not(self, active: Lock, queue: Queue, state: str) -> str:
+        """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself
+        by memory that moves. Where nobody who waits can take over, another engine is what is needed most.
+        """
+        if self.lock.phase is Phase.IN_DOUBT:
+            return "the server is new; who had the permit may come back"
+        if active.phase is Phase.HELD and active.holder is not None:
+            return "" if active.endpoint is not None else f"{active.holder.engine_id} is waking"
+        if state == "FREE" or (self._nobody_dies(active) and not queue.promising):
+            return ""
+        return f"the lock is {state}"
+
+    def _nobody_dies(self, active: Lock) -> bool:
+        """Or nobody can be told more of it before somebody waits: a restarted server lacks of the proof only what a
+        waiter's need of memory would bring, and nobody can wait who may not initialise.
+        """
+        holder, doubt = active.holder, active.doubt
+        if holder is None or doubt is None:
+            return holder is None and doubt is None
+        return self.context.reached(doubt.until) and holder.life is Life.FREE and not holder.seen_alive

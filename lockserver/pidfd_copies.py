@@ -1,0 +1,86 @@
+"""The server's memory across its own crash: copies of pidfds that its clients keep, and hand to its successor (rule 7
+of `machine.py`).
+
+Pure. A main process keeps those of its own incarnation, the first few waiters keep the holder's.
+"""
+
+from lockserver import events as e
+from lockserver import messages as m
+from lockserver.context import Context
+from lockserver.incarnation import MAIN, Incarnation, Member, Stage
+from lockserver.incarnations import Incarnations
+from lockserver.lock import Lock, Phase
+from lockserver.queue import Queue
+
+
+class PidfdCopies:
+    def __init__(self, config: e.Config, context: Context, incarnations: Incarnations, queue: Queue) -> None:
+        self.config = config
+        self.context = context
+        self.incarnations = incarnations
+        self.queue = queue
+        self._kept: tuple[int, tuple[int, ...]] = (0, ())
+        self._keepers: set[int] = set()
+
+    def hand_out(self, active: Lock) -> None:
+        """Whoever keeps copies gets those that are new."""
+        for name in sorted(self.incarnations.regrouped):
+            own = self.incarnations.known[name]
+            if own.conn is not None and own.numbered > MAIN:
+                self._give(own.conn, own, [m for m in own.members.values() if m is not own.main], active.token)
+        self.incarnations.regrouped.clear()
+        holder = active.holder
+        if active.phase is not Phase.HELD or holder is None:
+            return
+        current = (active.token, tuple(holder.members))
+        if current != self._kept:
+            self._kept, self._keepers = current, set()
+        first = self.queue.first(self.config.keepers)
+        keepers = {waiter.incarnation.conn for waiter in first if waiter.incarnation.conn is not None}
+        for conn in sorted(keepers - self._keepers):
+            self._give(conn, holder, list(holder.members.values()), active.token)
+        self._keepers = keepers
+
+    def _give(self, conn: int, whose: Incarnation, members: list[Member], token: int) -> None:
+        members = [member for member in members if member.process is not None]
+        keep = m.Keep(token=token, tree=whose.name, numbers=[member.number for member in members])
+        processes = tuple(member.process for member in members if member.process is not None)
+        self.context.out.append(e.Send(conn, keep, processes))
+
+    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock) -> None:
+        """Somebody brings what the last server gave it to keep. Who the holder is it may know better than the file."""
+        message = event.message
+        assert isinstance(message, m.HandBack)
+        named = self.incarnations.known.get(message.tree)
+        if self._tells_of_the_holder(message, named, active):
+            named = self._hear_of(message, active)
+        own = named is caller
+        known = own or (named is active.holder and active.token == message.token)
+        from_file = not own and active.doubt is not None and not active.unnamed
+        for number, peer in zip(message.numbers, event.peers, strict=False):
+            if named is not None and known:
+                self.incarnations.hand_back(named, number, peer, from_file=from_file)
+            else:
+                self.incarnations.forget((peer,))
+        self.incarnations.forget(event.peers[len(message.numbers) :])
+
+    def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock) -> bool:
+        """The file names no holder, or one with an older token; the newest that anybody knows of must come back, or be
+        proven gone.
+        """
+        if active.phase is not Phase.IN_DOUBT or (named is not None and named.stage is not Stage.AWAITED):
+            return False
+        if message.tree in self.incarnations.pending_unlinks:
+            return False
+        if active.holder is None:
+            return active.unnamed
+        return message.token > active.token and message.tree != active.holder.name
+
+    def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
+        engine_id, _, random = message.tree.rpartition(".")
+        holder = self.incarnations.awaited(engine_id, random)
+        active.hear_of(holder, message.token)
+        self.context.note(
+            "awaiting_holder", engine=engine_id, lock=active.name, token=active.token, known_from="a waiter"
+        )
+        return holder

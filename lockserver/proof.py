@@ -1,0 +1,164 @@
+"""Is the holder really gone? Does nobody hold? The proof of the one claim (rules 1 and 7 of `machine.py`).
+
+Pure functions: what is known goes in, a verdict comes out that can be printed. Nothing is asked, waited for or changed
+here; whoever calls sees to it that more becomes known.
+
+Ordinary fencing takes nothing less than both parts: every process's pidfd is readable, and nobody holds the life lock.
+(The third part, memory, belongs to whoever comes next: `queue.py`.) A server that has restarted may not have all
+pidfds. What it takes instead: processes that it looked up by their numbers and the kernel's own names for them, and
+pidfds that clients had kept (`pidfd_copies.py`) count like those that it had armed itself. Where neither is to be had
+(everything was killed at once, in containers of their own), a free life lock counts for those processes that can't let
+go of it while they live: they have ended, or are past the point in their end at which files are closed. What a process
+has left after that is memory, so that must be seen to be free, too. Free memory alone proves nothing: a process that
+has not allocated yet needs none.
+"""
+
+from dataclasses import dataclass
+
+from lockserver.events import StrangersProbed
+from lockserver.incarnation import Incarnation, Life
+from lockserver.lock import Doubt, Found
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What counts beside the proof, by the server's flags. Off by default."""
+
+    presume_dead: bool = False
+    grant_unproven: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    proven: bool
+    by: str = ""
+    """What proves it."""
+    by_flag: bool = False
+    """It is no proof: a person has said that this is enough."""
+    missing: tuple[str, ...] = ()
+    """What the proof lacks."""
+    alarm: str = ""
+    """Somebody has to do something: nothing more can become known by waiting."""
+
+    def __str__(self) -> str:
+        return f"proven: {self.by}" if self.proven else f"not proven: {'; '.join(self.missing)}"
+
+
+def holder_gone(
+    holder: Incarnation,
+    doubt: Doubt | None,
+    *,
+    over: bool,
+    memory_is_free: bool,
+    policy: Policy,
+    life_lock_is_enough: bool = False,
+) -> Verdict:
+    """`over`: the time is over in which a holder that a new server has found may come back. `memory_is_free`: as much
+    as the next one needs. `life_lock_is_enough`: for a permit, which asks for less.
+    """
+    if holder.gone:
+        return Verdict(True, "every process has ended, and nobody holds the life lock")
+    missing = tuple(what_is_missing(holder, new_server=doubt is not None))
+    if doubt is None:
+        return Verdict(False, missing=missing)
+    if over and policy.presume_dead:
+        return Verdict(
+            True,
+            f"{holder.engine_id} is presumed dead after the window, without proof (--unsafe-presume-dead)",
+            by_flag=True,
+        )
+    free = holder.life is Life.FREE or (holder.life is Life.MISSING and over)
+    if holder.seen_alive or not free:
+        return Verdict(False, missing=missing)
+    if holder.members_gone:
+        return Verdict(True, "every process has ended, and the life file was removed")
+    if life_lock_is_enough:
+        return Verdict(True, "nobody holds the life lock")
+    if memory_is_free and holder.life_lock_tells:
+        return Verdict(
+            True, "nobody holds the life lock, which no process of it could let go of, and the memory is free"
+        )
+    if not over:
+        return Verdict(False, missing=missing)
+    if policy.grant_unproven:
+        return Verdict(
+            True,
+            f"{holder.engine_id} is taken for gone because its life lock is free; "
+            "nothing proves the end of every process (--grant-unproven)",
+            by_flag=True,
+        )
+    return Verdict(
+        False,
+        missing=missing,
+        alarm=f"the life lock of {holder.engine_id} is free, but nothing proves the end of "
+        f"{_processes(holder)}; once you know that it is gone, start the server with --grant-unproven",
+    )
+
+
+def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
+    """For people: what stands in the way of the proof."""
+    missing = []
+    for member in holder.members.values():
+        what = "main process" if member is holder.main else "process"
+        if member.seen_alive:
+            cannot = ", which can't be killed from here (another PID namespace)" if member.out_of_reach else ""
+            missing.append(f"{what} {member.pid} of {holder.engine_id} is alive{cannot}")
+        elif not member.dead and new_server:
+            missing.append(f"{what} {member.pid} of {holder.engine_id}: not back yet, and no proof of its end")
+    if holder.speaks:
+        missing.append(f"{holder.engine_id} lives and {holder.speaks}")
+    if holder.life is Life.HELD and not holder.seen_alive:
+        missing.append(f"life lock of {holder.name}: held by a process that did not join")
+    elif holder.life is Life.MISSING:
+        missing.append(f"life lock of {holder.name}: its file is missing")
+    return missing
+
+
+def _processes(holder: Incarnation) -> str:
+    unknown = [str(member.pid) for member in holder.members.values() if not member.dead]
+    return f"process {unknown[0]}" if len(unknown) == 1 else f"processes {', '.join(unknown[:5])}"
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What is known while somebody may hold whom no file names."""
+
+    strangers: StrangersProbed | None
+    """Who has a life lock here and hasn't registered with this server; None: not asked yet, or too long ago."""
+    others_awaited: bool
+    """Somebody who has been heard of is alive and isn't back."""
+    let_go_lately: bool
+    """Somebody has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
+    memory_is_free: bool
+    """As much as the next one needs, and whoever could have come back has had the time."""
+    over: bool
+
+
+def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
+    """There was no holder file that could be read."""
+    if known.over and policy.presume_dead:
+        return Verdict(True, "the window is over (--unsafe-presume-dead)")
+    strangers = known.strangers
+    if strangers is None:
+        return Verdict(False, missing=("the life files are being looked at",))
+    if strangers.held:
+        names = ", ".join(strangers.held[:3])
+        alarm = f"a life lock is held by somebody who doesn't come: {names}" if known.over else ""
+        held = tuple(f"life lock of {name}: held by somebody who has not registered" for name in strangers.held)
+        return Verdict(False, missing=held, alarm=alarm)
+    if known.others_awaited:
+        return Verdict(False, missing=("somebody who has been heard of is alive, and isn't back",))
+    if known.let_go_lately:
+        return Verdict(False, missing=("somebody has let go of its life lock a moment ago",))
+    if known.memory_is_free:
+        return Verdict(True, "nobody has a life lock here, and the memory is free")
+    if not known.over:
+        return Verdict(False, missing=(f"{found.value}: an unknown holder may come back",))
+    if found is Found.UNREADABLE and not policy.grant_unproven:
+        return Verdict(
+            False,
+            missing=(f"{found.value}: an unknown holder may come back",),
+            alarm="holder.json could not be read, and neither memory nor a returning holder tells more; "
+            "once you know that no engine is awake, start the server with --grant-unproven",
+        )
+    return Verdict(True, "nobody has a life lock here, and nobody has come back in time")

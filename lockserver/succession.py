@@ -1,0 +1,238 @@
+"""Who holds, and who comes next: what follows for the lock and the permit when somebody is lost, proven gone, or waits
+(rules 1, 3, 4, 7 and 9 of `machine.py`).
+
+Pure. The states and what may follow what are in `lock.py`, the proof is in `proof.py`, the waiters are in `queue.py`:
+here they are brought together. Whatever has to be on disk is asked for with `must_write`; `machine.py` does it.
+"""
+
+from lockserver.callers import Callers
+from lockserver.context import Context
+from lockserver.events import Config, MemoryRead
+from lockserver.exclusion import Exclusion
+from lockserver.free_memory import FreeMemory
+from lockserver.incarnation import Incarnation, Life, Stage
+from lockserver.incarnations import Incarnations
+from lockserver.lock import Doubt, Found, Lock, Phase, State
+from lockserver.messages import ACTIVE, Refused
+from lockserver.permit import Permit
+from lockserver.proof import Policy, holder_gone, nobody_holds
+from lockserver.queue import Queue, Waiter
+from lockserver.recovery import RETURN_S, Recovery
+from lockserver.switchover import Switchover
+from sidecar.context import rfc3339
+
+
+class Succession:
+    def __init__(self, config: Config, context: Context, callers: Callers, incarnations: Incarnations) -> None:
+        self.config = config
+        self.context = context
+        self.callers = callers
+        self.incarnations = incarnations
+        self.memory = FreeMemory(config, context)
+        self.queue = Queue(config, context, self.memory)
+        self.active = Lock(ACTIVE)
+        self.permit = Permit(context)
+        self.exclusion = Exclusion(context)
+        self.recovery = Recovery(config, context, incarnations)
+        self.switchover = Switchover(config, context, self.queue, incarnations)
+        self.policy = Policy(config.presume_dead, config.grant_unproven)
+        self.newest = 0
+        """The newest token that is known to have been granted."""
+        self.token_floor = 0
+        self.must_write = False
+        """What is so now is not what the last write says."""
+
+    @property
+    def state(self) -> State:
+        return self.active.state(self.context.now, wanted=self.queue.wanted)
+
+    @property
+    def locks(self) -> tuple[Lock, Lock]:
+        return self.active, self.permit.lock
+
+    def holds(self, who: Incarnation) -> bool:
+        """It holds one of them, or has to be proven gone before anybody else does."""
+        return who is self.active.holder or who is self.permit.lock.holder
+
+    def knows_of(self, token: int) -> None:
+        """Somebody tells of a grant."""
+        self.newest = max(self.newest, token)
+
+    # -- ends ------------------------------------------------------------------------------------------------------
+
+    def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
+        """Its main process is dead, or its connection ended."""
+        self.queue.leave(who)
+        self.permit.leave(who)
+        if not self.incarnations.lose(who, stage):
+            return
+        for lock in self.locks:
+            if lock.holder is who:
+                self._fence(lock, who, seen_by)
+
+    def _fence(self, lock: Lock, holder: Incarnation, seen_by: str) -> None:
+        now = self.context.now
+        # There may be a member that died while the server was away, and of whose pidfd nobody kept a copy.
+        doubt = Doubt(Found.HOLDER, now, now + self.config.window_s) if holder.unaccounted else None
+        lock.lose(self.context.wall, doubt)
+        self.context.note("fencing", engine=holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
+        if lock is self.active:
+            self.queue.new_round()
+            self.switchover.holder_lost()
+
+    # -- what is due -----------------------------------------------------------------------------------------------
+
+    def step(self, *, may_grant: bool) -> None:
+        """Every conclusion that can be drawn now."""
+        for who in list(self.incarnations.ending.values()):
+            self.incarnations.pursue(who)
+            nothing_left = who.members_gone and who.life in (Life.FREE, Life.MISSING)
+            if nothing_left and not self.holds(who):
+                self._remove(who, held_a_lock=False)
+        self._step_active(may_grant)
+        self._step_permit(may_grant)
+        self.memory.forget()
+
+    def _step_active(self, may_grant: bool) -> None:
+        lock = self.active
+        if lock.phase is Phase.HELD:
+            told_to_end = self.switchover.step()
+            if told_to_end is None:
+                return
+            self.lose(told_to_end, Stage.DOOMED, "switchover")
+        if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
+            self.queue.head()  # asks the next one, in parallel with the proof
+            self.switchover.enforce()
+            if not self._is_gone(lock, lock.holder):
+                return
+            remaining = lock.doubt if lock.unnamed else None  # a waiter told of this holder; there may be a newer one
+            self._release(lock, lock.holder, remaining)
+        if lock.phase is Phase.IN_DOUBT and lock.doubt is not None:
+            self.queue.head()
+            if not self._nobody_holds(lock.doubt):
+                return
+            lock.settle()
+            self.recovery.nobody_is_left()
+            self.context.note("nobody_holds")
+        if lock.phase is Phase.FREE and may_grant:
+            self._choose(lock)
+
+    def _choose(self, lock: Lock) -> None:
+        head = self.queue.head()
+        if head is not None and not self._has_names_for(head):
+            return
+        waiter = self.queue.next()
+        if waiter is None:
+            if not self.queue.wanted:
+                self.context.calm("names")
+                self.switchover.nobody_left()
+                self.must_write |= 0 in self.incarnations.pending_unlinks.values()
+        elif self._has_names_for(waiter):
+            verified = self.queue.granted(waiter)
+            self.newest = max(self.newest, self.token_floor) + 1
+            self.context.calm("unproven", "record", "strangers", "version", "names")
+            lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified)
+            self.must_write = True
+
+    def _has_names_for(self, waiter: Waiter) -> bool:
+        devices = tuple(sorted(waiter.needs)) if self.memory.is_read else ()
+        return self.policy.presume_dead or self.exclusion.has(devices)
+
+    def _is_gone(self, lock: Lock, holder: Incarnation) -> bool:
+        doubt = lock.doubt
+        over = doubt is not None and self.context.reached(doubt.until)
+        asks_memory = doubt is not None and holder.life is Life.FREE and not holder.gone and not holder.seen_alive
+        verdict = holder_gone(
+            holder,
+            doubt,
+            over=over,
+            memory_is_free=asks_memory and lock is self.active and self.queue.memory_proves(),
+            policy=self.policy,
+            life_lock_is_enough=lock is not self.active,
+        )
+        if verdict.alarm:
+            self.context.alarm("unproven", verdict.alarm)
+        elif verdict.proven and verdict.by_flag:
+            self.context.shout(verdict.by)
+        return verdict.proven
+
+    def _nobody_holds(self, doubt: Doubt) -> bool:
+        back_by_now = self.context.reached(doubt.since + RETURN_S)  # then whoever has the names doesn't come
+        memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
+        known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
+        verdict = nobody_holds(doubt.found, known, self.policy)
+        if verdict.alarm:
+            held = known.strangers is not None and bool(known.strangers.held)
+            self.context.alarm("strangers" if held else "unproven", verdict.alarm)
+        return verdict.proven
+
+    def _release(self, lock: Lock, holder: Incarnation, remaining: Doubt | None = None) -> None:
+        """The holder is gone, or has given its permit back."""
+        self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
+        lock.release(remaining)
+        self.context.changed = True
+        if lock is self.active and self.permit.lock.holder is holder:
+            self._release(self.permit.lock, holder)
+        elif holder.stage is not Stage.PRESENT and not self.holds(holder):
+            self._remove(holder, held_a_lock=True)
+
+    def _remove(self, who: Incarnation, *, held_a_lock: bool) -> None:
+        for conn in self.incarnations.remove(who, held_a_lock=held_a_lock):
+            self.callers.end(conn)
+
+    # -- the permit ------------------------------------------------------------------------------------------------
+
+    def _step_permit(self, may_grant: bool) -> None:
+        permit, lock = self.permit, self.permit.lock
+        if (
+            lock.holder is not None
+            and lock.phase in (Phase.FENCING, Phase.IN_DOUBT)
+            and self._is_gone(lock, lock.holder)
+        ):
+            self._release(lock, lock.holder)
+            self.must_write = True
+        if lock.phase is Phase.IN_DOUBT and lock.holder is None and lock.doubt is not None:
+            self._settle_permit(lock, lock.doubt)
+        if lock.phase is not Phase.FREE or not permit.waiters or not may_grant:
+            return
+        if not permit.why_not(self.active, self.queue, self.state.value):
+            lock.grant(permit.next(), 0, rfc3339(self.context.wall), None, verified=False)
+            self.must_write = True
+
+    def _settle_permit(self, lock: Lock, doubt: Doubt) -> None:
+        if self.context.reached(doubt.until):
+            lock.settle()
+
+    def give_back(self, who: Incarnation) -> None:
+        """It has initialised, or doesn't want to any more."""
+        self.permit.leave(who)
+        if self.permit.lock.held_by(who):
+            self._release(self.permit.lock, who)
+            self.must_write = True
+
+    # -- the disk and the memory -----------------------------------------------------------------------------------
+
+    def take_back(self) -> None:
+        """What was granted isn't on disk and nobody was told: it is decided anew once the disk works, by what is so
+        then.
+        """
+        for lock in self.locks:
+            if lock.phase is not Phase.GRANTING:
+                continue
+            holder, waiter = lock.take_back()
+            self.context.changed = True
+            if holder is None or holder.stage is not Stage.PRESENT:
+                continue
+            if lock is not self.active:
+                self.permit.put_back(holder)
+            elif waiter is not None:
+                self.queue.put_back(waiter)
+
+    def memory_read(self, reading: MemoryRead) -> None:
+        self.memory.came(reading)
+        for waiter, why in self.queue.read():
+            who = waiter.incarnation
+            self.queue.leave(who)
+            self.context.note("refused", engine=who.engine_id, why=why)
+            if who.conn is not None:
+                self.context.send(who.conn, Refused(why=why))

@@ -1,0 +1,114 @@
+"""`python -m k8s.lint`: what it prints, and its exit codes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.k8s.manifests import GOOD, HERE, POD, edited
+
+ROOT = HERE.parent.parent
+
+
+def lint(*words: str, stdin: str = "", code: int = 0) -> tuple[str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "k8s.lint", *words], input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=60
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    return done.stdout, done.stderr
+
+
+def test_a_good_file_ends_with_0() -> None:
+    out, err = lint(str(HERE / "pod.yaml"))
+    assert out == "1 file: 0 errors, 0 warnings\n" and err == ""
+
+
+def test_an_error_ends_with_1_and_says_where() -> None:
+    path = HERE / "cases" / "memory-limit-bad.yaml"
+    out, _ = lint(str(path), "--errors-only", code=1)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "8GG" in text)
+    first = (
+        f"{path}:{line}: error: Deployment/llm: spec.template.spec.containers[0].resources.limits.memory: '8GG' is no"
+    )
+    assert out.startswith(first) and out.endswith("1 file: 1 error, 0 warnings\n")
+
+
+def test_json_has_every_finding() -> None:
+    out, _ = lint("--json", str(HERE / "cases" / "good.yaml"), str(HERE / "cases" / "image-empty.yaml"), code=1)
+    said = json.loads(out)
+    assert (said["ok"], said["errors"], said["schemas"], len(said["files"])) == (False, 1, True, 2)
+    (error,) = [found for found in said["findings"] if found["level"] == "error"]
+    assert error["object"] == "Deployment/llm" and error["path"] == "spec.template.spec.containers[0].image"
+    assert error["line"] > 1 and error["file"].endswith("image-empty.yaml")
+
+
+def test_standard_input_and_directories(tmp_path: Path) -> None:
+    out, _ = lint("-", stdin=POD)
+    assert out.startswith("1 file: 0 errors")
+    (tmp_path / "a.yaml").write_text(POD)
+    (tmp_path / "b.yml").write_text(POD)
+    (tmp_path / "c.txt").write_text("nothing")
+    out, _ = lint(str(tmp_path))
+    assert out.startswith("2 files: 0 errors")
+
+
+def test_what_one_file_lacks_may_be_in_another(tmp_path: Path) -> None:
+    claim, rest = GOOD.split("---", 1)
+    (tmp_path / "claim.yaml").write_text(claim)
+    (tmp_path / "rest.yaml").write_text(rest)
+    lint(str(tmp_path / "rest.yaml"), code=1)
+    lint(str(tmp_path / "rest.yaml"), str(tmp_path / "claim.yaml"))
+
+
+def test_have_names_what_the_cluster_has(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(edited(GOOD, {"Deployment.spec.template.spec.serviceAccountName": "me"}))
+    out, _ = lint(str(path), code=1)
+    assert "--have ServiceAccount/me" in out
+    lint(str(path), "--have", "ServiceAccount/me")
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+def test_every_version_that_serves_the_claims_takes_the_example(version: str) -> None:
+    lint("--kubernetes", version, str(HERE / "pod.yaml"))
+
+
+def test_a_version_before_the_claims_says_so() -> None:
+    out, _ = lint("--kubernetes", "1.30", str(HERE / "pod.yaml"), code=1)
+    assert "has no ResourceClaimTemplate in version resource.k8s.io/v1" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        ((), 64, "FILE"),
+        (("--nope", "x"), 64, "unrecognized arguments: --nope"),
+        (("--kubernetes", "1.99", str(HERE / "pod.yaml")), 64, "there are no schemas of Kubernetes 1.99; there are:"),
+        (("--have", "x", "y"), 64, "'x' is no object; allowed: KIND/NAME"),
+        (("/nowhere/x.yaml",), 2, "/nowhere/x.yaml can't be read: No such file"),
+        (("/",), 2, "there is no .yaml in /"),
+        ((sys.executable,), 2, "no text in UTF-8"),
+    ],
+)
+def test_a_mistake_is_one_sentence(words: tuple[str, ...], code: int, says: str) -> None:
+    _, err = lint(*words, code=code)
+    assert says in err
+
+
+def test_help_has_examples_and_exit_codes() -> None:
+    out, _ = lint("--help")
+    assert "examples:" in out and "exit codes:" in out
+
+
+def test_without_the_schemas_it_says_so_and_keeps_its_own_rules(tmp_path: Path) -> None:
+    (tmp_path / "kubernetes_validate").mkdir()
+    (tmp_path / "kubernetes_validate" / "__init__.py").write_text("raise ImportError")
+    done = subprocess.run(
+        [sys.executable, "-m", "k8s.lint", str(HERE / "cases" / "image-empty.yaml")],
+        capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.returncode == 1 and "image: it is missing" in done.stdout
+    assert "pip install 'gpu-failover[k8s]'" in done.stderr

@@ -1,0 +1,182 @@
+"""Our own programs in a manifest: one edit of a whole pod of ours (pod.yaml), and what the linter says to it."""
+
+from typing import Any
+
+import pytest
+
+from tests.k8s.manifests import DROP, POD, broken, errors, warnings
+
+SPEC = "Deployment.spec.template.spec"
+LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{n}]" for n in range(3))
+A, B = (f"{SPEC}.containers[{n}]" for n in range(2))
+SHIM = ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--"]
+CLAIM = "ResourceClaimTemplate.spec.spec.devices.requests[0].exactly"
+DEVICES = {"name": "FAILOVER_HOST_DEVICES", "value": "/run/failover/host"}
+
+
+def without(flag: str) -> Any:
+    return lambda words: [word for word in words if word != flag]
+
+
+def swapped(old: str, new: str) -> Any:
+    return lambda words: [new if word == old else word for word in words]
+
+
+def reference(**edits: Any) -> dict[str, Any]:
+    """The pod on host devices, as reference.yaml has it."""
+    shim = ["engine-shim", "--engine", "reference", "--probe", ":900%d", "--"]
+    found: dict[str, Any] = {
+        f"{LOCK}.command": ["lockserver", "--memory", "host", "--metrics", ":9400"],
+        f"{GMS}.command": ["gms", "--devices", "host:0", "--capacity", "40MiB", "--metrics", ":9401"],
+        f"{SPEC}.volumes[8]": {"name": "devices", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+    }
+    for n, place in enumerate((A, B)):
+        found[f"{place}.command"] = [word.replace("%d", str(n)) for word in shim]
+        found[f"{place}.args"] = ["--kv-bytes", "16MiB"]
+    for place, mounts in ((LOCK, 1), (GMS, 1), (A, 5), (B, 5)):
+        found[f"{place}.env"] = lambda old: [*old, {"name": "FAILOVER_HOST_DEVICES", "value": "/run/devices/host"}]
+        found[f"{place}.volumeMounts[{mounts}]"] = {"name": "devices", "mountPath": "/run/devices"}
+    return found | edits
+
+
+ERRORS: list[tuple[dict[str, Any], str]] = [
+    # commands
+    ({f"{LOCK}.command": ["lockserver", "--mertics", ":9400"]}, "unrecognized arguments: --mertics"),
+    ({f"{LOCK}.command": ["lockserver", "--memory", "gpu"]}, "'gpu' is unknown"),
+    ({f"{LOCK}.env": DROP}, "--run-dir"),
+    ({f"{GMS}.command": ["gms", "--devices", "host:a b"]}, "host:a b"),
+    ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", "9000", "--"]}, "is no address"),
+    ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--max-model-len"]}, "go behind --"),
+    ({f"{A}.command": ["python3", "-m", "engine_shim", "--engine", "vlm", "--probe", ":9000"]}, "is no engine"),
+    ({f"{A}.env[0].value": ""}, "--run-dir"),
+    ({f"{A}.env[12]": {"name": "FAILOVER_STALL_S", "value": "soon"}}, "FAILOVER_STALL_S"),
+    # engines
+    ({f"{B}.env[1].value": "a"}, "engine-a is engine a, too"),
+    ({f"{B}.env[2].value": "primary"}, "is the primary already"),
+    ({f"{A}.env[2].value": "shadow"}, "no engine is the primary"),
+    ({f"{A}.args": []}, "no model is named"),
+    ({f"{A}.args": ["--max-model-len", "5"]}, "no model is named"),
+    ({f"{A}.args": ["/model", "-tp", "2"], f"{B}.args": ["/model", "-tp", "2"]}, "needs as many GPUs, and the claim has 1"),
+    (reference(**{f"{A}.args": ["--kv-bytes", "x"]}), "is no size"),
+    ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--listen", "127.0.0.1:8000", "--"]}, "nobody outside"),
+    # GPUs
+    ({f"{LOCK}.resources.claims": DROP}, "lockserver names no claim: --memory nvml"),
+    ({f"{LOCK}.resources.claims": DROP, f"{LOCK}.command": ["lockserver", "--metrics", ":9400"]}, "--memory auto"),
+    ({f"{GMS}.resources.claims": DROP}, "gms names no claim"),
+    ({f"{A}.resources.claims": DROP}, "engine-shim names no claim"),
+    (
+        {
+            f"{SPEC}.resourceClaims[1]": {"name": "others", "resourceClaimTemplateName": "failover-gpus"},
+            f"{B}.resources.claims": [{"name": "others"}],
+        },
+        "other claims than lockserver's",
+    ),
+    # the pod
+    ({f"{SPEC}.shareProcessNamespace": True}, "has to be its shim"),
+    ({f"{A}.securityContext.runAsUser": 3000}, "user 3000 where another"),
+    # places
+    ({f"{GMS}.env[0].value": "/run/failover/other"}, "they would never meet"),
+    ({f"{GMS}.volumeMounts[0].mountPath": "/run/elsewhere"}, "lies on no volume of gms"),
+    ({f"{B}.volumeMounts[0].name": "tmp-b"}, "is on another volume here"),
+    ({f"{B}.volumeMounts[0].subPath": "x"}, "is on another volume here"),
+    ({f"{A}.volumeMounts[0].readOnly": True}, "has to be written"),
+    ({f"{A}.env[4].value": "/run/failover/home"}, "HOME is on the run directory's volume"),
+    ({f"{A}.env[4].value": "/root"}, "/root can't be written"),
+    ({f"{A}.volumeMounts[3]": DROP}, "vLLM writes to /tmp"),
+    ({f"{A}.volumeMounts[1]": DROP}, "vLLM writes to /dev/shm"),
+    ({f"{B}.volumeMounts[1].name": "shm-a"}, "has the same /dev/shm"),
+    ({f"{A}.env[12]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nobody puts anything into the volume tmp-a"),
+    (reference(**{f"{GMS}.env": lambda old: [*old, {"name": "FAILOVER_HOST_DEVICES", "value": "/run/devices"}]}), "the mount itself"),
+    (reference(**{f"{GMS}.env": lambda old: old}), "FAILOVER_HOST_DEVICES is missing"),
+    (reference(**{f"{GMS}.command": swapped("40MiB", "65MiB")}) | {f"{GMS}.command": ["gms", "--devices", "host:0", "--capacity", "65MiB", "--metrics", ":9401"]}, "don't fit into the volume devices"),
+    (reference() | {f"{GMS}.command": ["gms", "--devices", "host:0,host:1", "--capacity", "40MiB", "--metrics", ":9401"]}, "2 device(s) of 40 MiB"),
+    # probes
+    ({f"{A}.command": swapped(":9000", ":9005")}, "port 9005, which the container doesn't declare"),
+    ({f"{A}.command": swapped(":9000", ":9005")}, "answers on 9005, and not on 9000"),
+    ({f"{A}.command": swapped(":9000", "127.0.0.1:9000")}, "kubelet asks the pod's own address"),
+    ({f"{LOCK}.command": swapped(":9400", ":9405")}, "port 9405, which the container doesn't declare"),
+    ({f"{A}.livenessProbe.httpGet.path": "/startup"}, "answers /live to a livenessProbe"),
+    ({f"{A}.startupProbe.httpGet.path": "/health"}, "answers /startup to a startupProbe"),
+    ({f"{GMS}.livenessProbe.httpGet.path": "/healthz"}, "gms answers /live or /metrics"),
+    ({f"{A}.lifecycle.preStop.sleep.seconds": 45}, "streams would be cut"),
+    ({f"{A}.command": swapped("20", "56")}, "5 s of preStop and 56 s of --drain-s"),
+    ({f"{SPEC}.terminationGracePeriodSeconds": 20}, "more than the grace of 20 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edits", "says"), ERRORS, ids=[f"{n}-{says}" for n, (_, says) in enumerate(ERRORS)])
+def test_an_error_of_ours_is_found(edits: dict[str, Any], says: str) -> None:
+    assert any(says in error for error in errors(broken(POD, edits))), errors(broken(POD, edits))
+
+
+WARNINGS: list[tuple[dict[str, Any], str]] = [
+    ({f"{LOCK}.command": ["locksrever", "--metrics", ":9400"]}, "lockserver is meant?"),
+    ({f"{A}.env[0].name": "FAILOVER_RUNDIR"}, "none of our programs reads FAILOVER_RUNDIR; FAILOVER_RUN_DIR is meant?"),
+    ({f"{A}.env[12]": {"name": "ENGINE_IDD", "value": "x"}}, "ENGINE_ID is meant?"),
+    ({f"{SPEC}.containers": lambda old: old[:1]}, "one engine alone"),
+    ({f"{A}.args": ["/model", "--max-model-len", "5"]}, "other arguments than engine-a's"),
+    ({f"{A}.args": ["/model", "--port", "5"]}, "--port means nothing here"),
+    ({f"{A}.args": ["/weights"]}, "/weights lies on no volume"),
+    ({f"{CLAIM}.count": 2}, "the rest would lie idle"),
+    ({f"{LOCK}.command": ["lockserver", "--metrics", ":9400"]}, "nvml ends at once and says why"),
+    ({f"{SPEC}.enableServiceLinks": DROP}, "VLLM_PORT"),
+    ({f"{SPEC}.automountServiceAccountToken": DROP}, "nothing here needs the API server"),
+    ({f"{SPEC}.hostNetwork": True}, "different run directories"),
+    ({f"{A}.securityContext.readOnlyRootFilesystem": DROP}, "readOnlyRootFilesystem: true"),
+    ({f"{A}.securityContext.capabilities": DROP}, "capabilities: {drop: [ALL]}"),
+    ({f"{A}.securityContext.allowPrivilegeEscalation": DROP}, "allowPrivilegeEscalation: false"),
+    ({f"{SPEC}.securityContext.runAsNonRoot": DROP}, "runAsNonRoot: true"),
+    ({f"{SPEC}.securityContext.seccompProfile": DROP}, "seccompProfile"),
+    ({f"{SPEC}.securityContext.fsGroup": DROP, f"{SPEC}.securityContext.fsGroupChangePolicy": DROP}, "the pod's fsGroup"),
+    ({"Deployment.spec.strategy.rollingUpdate.maxSurge": 1}, "second set of GPUs"),
+    ({f"{SPEC}.containers[2]": {"name": "lock2", "image": "x", "command": ["lockserver", "--run-dir", "/run/failover/pair"]}}, "should be a native sidecar"),
+    ({place + ".env[0].value": "/run/failover" for place in (LOCK, GMS, DOOR, A, B)}, "is the mount itself, 2777"),
+    ({f"{SPEC}.volumes[0].emptyDir.medium": DROP}, "medium: Memory is meant for the run directory"),
+    ({f"{SPEC}.volumes[0].emptyDir.sizeLimit": "4Mi"}, "is little for a run directory"),
+    ({f"{SPEC}.volumes[0]": {"name": "run", "hostPath": {"path": "/run/x"}}}, "belongs into an emptyDir"),
+    ({f"{SPEC}.volumes[1].emptyDir.medium": DROP}, "/dev/shm belongs into memory"),
+    ({f"{A}.env[4].name": "HOMES"}, "HOME isn't set"),
+    ({f"{A}.env[3].name": "LOGNAME"}, "USER isn't set"),
+    ({f"{A}.env[12]": {"name": "PYTHONPATH", "value": "/opt/x"}}, "/opt/x, which is on no volume"),
+    (reference(**{f"{GMS}.resources.limits.memory": "32Mi", f"{GMS}.resources.requests.memory": "32Mi"}), "--capacity is more"),
+    ({f"{A}.startupProbe": DROP}, "engine-shim has no startupProbe"),
+    ({f"{GMS}.livenessProbe": DROP}, "gms has no livenessProbe"),
+    ({f"{A}.readinessProbe": {"httpGet": {"path": "/ready", "port": "probe-a"}}}, "an engine that restarts would take it out"),
+    ({f"{A}.lifecycle": DROP}, "there is no preStop sleep"),
+    ({f"{A}.command": swapped("20", "51")}, "before the sidecars may end"),
+    ({f"{A}.livenessProbe.terminationGracePeriodSeconds": DROP}, "a short terminationGracePeriodSeconds"),
+    ({f"{LOCK}.startupProbe.exec.command": ["lockctl", "ping"]}, "without --count never ends"),
+    ({f"{LOCK}.startupProbe.timeoutSeconds": DROP}, "a Python that starts on a busy node takes longer"),
+    ({f"{LOCK}.startupProbe.exec.command": ["gmsctl", "ping"]}, "lockctl ping is meant?"),
+    ({f"{LOCK}.livenessProbe.httpGet": DROP, f"{LOCK}.livenessProbe.exec": {"command": ["lockctl", "ping", "--count", "1"]}}, "costs a start of Python"),
+    ({f"{A}.command": swapped("in-place", "exit")}, "has to last for all of Init: 1 s x 60 is 60 s"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("edits", "says"), WARNINGS, ids=[f"{n}-{says}" for n, (_, says) in enumerate(WARNINGS)])
+def test_a_warning_of_ours_is_given(edits: dict[str, Any], says: str) -> None:
+    assert any(says in warning for warning in warnings(broken(POD, edits))), warnings(broken(POD, edits))
+
+
+VALID: list[dict[str, Any]] = [
+    {},
+    reference(),
+    {f"{A}.env[12]": {"name": "FAILOVER_DRAIN_S", "value": "10"}},
+    {f"{SPEC}.initContainers[3]": {"name": "more", "image": "x", "restartPolicy": "Always"}},
+    {f"{A}.command": ["python3.12", "-m", "engine_shim", "--engine", "vllm", "--probe", "[::]:9000", "--"]},
+    {f"{A}.args": ["$(MODEL)"], f"{A}.env[12]": {"name": "MODEL", "value": "/model"}},
+    {
+        f"{CLAIM}.count": 2,
+        f"{A}.args": ["/model", "--tensor-parallel-size=2"],
+        f"{B}.args": ["/model", "--tensor-parallel-size=2"],
+    },
+]
+
+
+@pytest.mark.parametrize("edits", VALID, ids=map(str, range(len(VALID))))
+def test_a_valid_variation_of_ours_is_taken(edits: dict[str, Any]) -> None:
+    assert errors(broken(POD, edits)) == []
+
+
+def test_the_example_has_nothing_to_warn_of() -> None:
+    assert broken(POD, {}) == []

@@ -1,0 +1,1 @@
+"""What tests of every package need: waiting for conditions, processes, servers."""

@@ -1,0 +1,180 @@
+"""`local-pod`: the command line. What it does is in `run.py` and `commands.py`."""
+
+import argparse
+import importlib
+import signal
+import sys
+from pathlib import Path
+
+from sidecar.settings import BadValue, Parser, seconds, valued
+from tools.local_pod import commands, places
+
+EXAMPLES = """\
+examples:
+  local-pod run k8s/dra/reference.yaml                 the pod of a manifest, in the foreground; Ctrl-C deletes it
+  local-pod run pod.yaml --overlay no-gpu.yaml --back-off-s 1 --forward 8000
+  local-pod status                                     is it Ready, and if not, why
+  local-pod status --wait ready --timeout-s 60         waits for it
+  local-pod exec engine-a -- failover status
+  local-pod kill engine-a                              SIGKILL to the container's first process
+  local-pod kill engine-a --inside engine_shim.run     and to another process in it
+  local-pod kill engine-a --oom                        as cgroup v2 does: all of the container at once
+  local-pod stop engine-a; local-pod cont engine-a
+  local-pod logs -f
+  local-pod down
+
+Containers are processes of this machine, each with its own PID, mount and IPC namespace; there are no images and no
+limits. Without root it needs user namespaces. What it does is what kubelet would do: docs/kubernetes.md.
+
+exit codes: 0 done (status: Ready), 1 no (status: not Ready), 2 it can't run here, or no pod runs, 64 wrong usage
+"""
+
+
+def seconds_or_zero(text: str) -> float:
+    return 0.0 if text in ("0", "0.0") else seconds(text)
+
+
+def pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise BadValue(f"{text!r} is nothing of the form NAME=VALUE")
+    return name, value
+
+
+def ports(text: str) -> tuple[str, int, int]:
+    """8000, 18000:8000, 0.0.0.0:18000:8000."""
+    host, _, rest = text.rpartition(":") if text.count(":") > 1 else ("127.0.0.1", "", text)
+    if text.count(":") > 1:
+        host, _, outside = host.rpartition(":")
+        rest = f"{outside}:{rest}"
+    outside, sign, inside = rest.partition(":")
+    inside = inside if sign else outside
+    if not (outside.isdigit() and inside.isdigit() and int(outside) < 65536 and 0 < int(inside) < 65536):
+        raise BadValue(f"{text!r} is no port; allowed: 8000, 18000:8000 or HOST:18000:8000")
+    return host.strip("[]"), int(outside), int(inside)
+
+
+def signal_name(text: str) -> str:
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    if name not in signal.Signals.__members__:
+        raise BadValue(f"{text!r} is no signal; allowed: KILL, TERM, STOP ...")
+    return name
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="local-pod",
+        description="Runs the pod of a manifest on this machine as kubelet would: order, probes, restarts, readiness.",
+        epilog=EXAMPLES,
+    )
+    subs = p.add_subparsers(dest="command_name", metavar="COMMAND", parser_class=Parser, required=True)
+
+    def sub(name: str, help: str, do: str) -> Parser:
+        made: Parser = subs.add_parser(name, help=help, description=help)
+        made.setting(
+            "--dir", default=str(places.default_directory()), parse=Path, env="LOCAL_POD_DIR", metavar="DIR",
+            help="where the running pod is found: one directory, one pod",
+        )  # fmt: skip
+        made.add_argument("--json", action="store_true", help="for programs")
+        made.set_defaults(do=do)
+        return made
+
+    _run(sub("run", "run the pod of a manifest, until it is deleted", "run:run"))
+    it = sub("status", "what runs, what is ready, and if not, why", "commands:show_status")
+    it.add_argument("--wait", choices=("ready", "not-ready"), help="wait until it is so")
+    it.add_argument("--timeout-s", type=valued(seconds), metavar="S", help="and how long")
+    it = sub("kill", "SIGKILL to a container's first process, or to another one in it", "commands:send_signal")
+    _target(it)
+    it.add_argument("--signal", type=valued(signal_name), default="SIGKILL", metavar="NAME", help="another signal")
+    it.add_argument("--all", dest="every", action="store_true", help="to every process in the container at once")
+    it.add_argument("--oom", action="store_true", help="to every process, as out-of-memory on cgroup v2 does")
+    for name, number, what in (("stop", "SIGSTOP", "stop"), ("cont", "SIGCONT", "go on with")):
+        it = sub(name, f"{what} a container's first process, or another one in it", "commands:send_signal")
+        _target(it)
+        it.add_argument("--all", dest="every", action="store_true", help="every process in the container")
+        it.set_defaults(signal=number)
+    it = sub("exec", "a command in a container, as its user", "commands:execute")
+    it.add_argument(
+        "--env", action="append", default=[], type=valued(pair), metavar="NAME=VALUE", help="a variable more"
+    )
+    it.add_argument("container")
+    it.add_argument("command", nargs="+", metavar="-- COMMAND")
+    it = sub("forward", "make ports of the pod reachable from this machine", "forwarding:forward")
+    it.add_argument("ports", nargs="+", type=valued(ports), metavar="[[HOST:]PORT:]PORT_OF_THE_POD")
+    it = sub("logs", "what containers have written", "commands:logs")
+    it.add_argument("container", nargs="?", help="without one: all")
+    it.add_argument("-f", "--follow", action="store_true", help="go on until the pod ends")
+    it.add_argument("--previous", action="store_true", help="the run before the last")
+    it = sub("down", "delete the pod, and wait for its end", "commands:down")
+    it.add_argument("--grace-s", type=int, metavar="S", help="instead of the manifest's grace period")
+    return p
+
+
+def _run(it: Parser) -> None:
+    it.add_argument("file", type=Path, metavar="FILE", help="a manifest; - for standard input")
+    it.add_argument(
+        "--overlay", action="append", default=[], type=Path, metavar="FILE", help="a strategic merge patch over it"
+    )
+    it.add_argument("--object", default="", metavar="KIND/NAME", help="which, where several make pods")
+    it.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        type=valued(pair),
+        metavar="NAME=DIRECTORY",
+        help="a directory for a volume",
+    )
+    it.add_argument(
+        "--forward",
+        action="append",
+        default=[],
+        type=valued(ports),
+        metavar="[[HOST:]PORT:]PORT",
+        help="see local-pod forward",
+    )
+    it.add_argument("--ip", choices=("4", "6"), default="4", help="the family of the pod's address")
+    it.setting(
+        "--back-off-s", default=10, parse=seconds_or_zero, env="LOCAL_POD_BACK_OFF_S", metavar="S",
+        help="kubelet's first back-off; it doubles",
+    )  # fmt: skip
+    it.setting(
+        "--back-off-max-s",
+        default=300,
+        parse=seconds_or_zero,
+        env="LOCAL_POD_BACK_OFF_MAX_S",
+        metavar="S",
+        help="and its last",
+    )
+    it.setting(
+        "--relist-s", default=1, parse=seconds_or_zero, env="LOCAL_POD_RELIST_S", metavar="S",
+        help="how often kubelet looks for containers that have ended",
+    )  # fmt: skip
+    it.setting(
+        "--startup-period-s", parse=seconds, env="LOCAL_POD_STARTUP_PERIOD_S", metavar="S",
+        help="ask startup probes at least so often (kubelet: once a second)",
+    )  # fmt: skip
+    it.add_argument("--no-lint", action="store_true", help="run it although no cluster would")
+
+
+def _target(it: argparse.ArgumentParser) -> None:
+    it.add_argument("container")
+    it.add_argument("--inside", metavar="PATTERN", help="processes of it whose command line has this in it")
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    try:
+        module, _, function = options.do.partition(":")  # only what is asked for is loaded
+        code: int = getattr(importlib.import_module(f"tools.local_pod.{module}"), function)(options)
+        return code
+    except commands.Mistake as error:
+        print(f"local-pod: {error}", file=sys.stderr)
+        return error.code
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return commands.INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""What a person says to a pod that runs: look at it, hurt it, enter it, end it. All of it goes over its control socket.
+
+`local-pod run` is in `run.py`. What this file may not do: load anything heavy, because a person waits for it.
+"""
+
+import argparse
+import contextlib
+import fcntl
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from tools.local_pod import places, status_text, wire
+
+FAILED, CANT_RUN, USAGE, INTERRUPTED = 1, 2, 64, 130
+
+
+class Mistake(Exception):
+    """What a person can put right, and the exit code."""
+
+    def __init__(self, text: str, code: int = USAGE) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+# -- looking -----------------------------------------------------------------------------------------------------------
+
+
+def show_status(options: argparse.Namespace) -> int:
+    request: dict[str, Any] = {"do": "status"}
+    if options.wait:
+        request = {"do": "wait", "for": options.wait, "timeout_s": options.timeout_s}
+    answer, _ = ask(options, request)
+    print(json.dumps(answer["pod"], indent=2) if options.json else status_text.as_text(answer["pod"]))
+    return 0 if answer["pod"]["ready"] else FAILED
+
+
+def logs(options: argparse.Namespace) -> int:
+    directory: Path = options.dir.absolute()
+    names = [options.container] if options.container else places.logged(directory)
+    if not names or (options.container and not places.runs(directory, options.container)):
+        there = ", ".join(places.logged(directory)) or "none"
+        raise Mistake(
+            f"there is no log of {options.container or 'anything'} in {directory}; there are: {there}", FAILED
+        )
+    readers = [_Tail(directory, name, options.previous, prefix=len(names) > 1) for name in names]
+    while True:
+        for reader in readers:
+            reader.copy(sys.stdout)
+        sys.stdout.flush()
+        if not options.follow or not (directory / places.CONTROL).exists():
+            return 0
+        time.sleep(0.1)
+
+
+class _Tail:
+    """The log of one container, from run to run."""
+
+    def __init__(self, directory: Path, name: str, previous: bool, *, prefix: bool) -> None:
+        self.directory, self.name = directory, name
+        self.prefix = f"{name} | " if prefix else ""
+        runs = places.runs(directory, name)
+        self.run = runs[-2] if previous and len(runs) > 1 else (runs[-1] if runs else 0)
+        self.stays = previous
+        self.file: IO[str] | None = None
+        self.rest = ""
+
+    def copy(self, output: IO[str]) -> None:
+        while True:
+            if self.file is None and self.run:
+                self.file = places.log(self.directory, self.name, self.run).open(encoding="utf-8", errors="replace")
+            if self.file is not None:
+                *lines, self.rest = (self.rest + self.file.read()).split("\n")
+                for line in lines:
+                    print(self.prefix + line, file=output)
+            later = [run for run in places.runs(self.directory, self.name) if run > self.run]
+            if not later or self.stays:
+                return
+            self.run, self.file = later[0], None
+
+
+# -- hurting -----------------------------------------------------------------------------------------------------------
+
+
+def send_signal(options: argparse.Namespace) -> int:
+    request = {"do": "signal", "container": options.container, "signal": options.signal, "inside": options.inside}
+    if getattr(options, "every", False):
+        request["every"] = True
+    if getattr(options, "oom", False):
+        request |= {"every": True, "oom": True}
+    answer, _ = ask(options, request)
+    if options.json:
+        print(json.dumps(answer))
+    else:
+        for each in answer["processes"]:
+            print(f"{options.signal} to {each['command']} (process {each['pid']} in the pod)")
+    return 0
+
+
+def execute(options: argparse.Namespace) -> int:
+    environment = dict(options.env)
+    request = {"do": "exec", "container": options.container, "command": options.command, "environment": environment}
+    answer, _ = ask(options, request, [0, 1, 2])
+    return int(answer["code"])
+
+
+def down(options: argparse.Namespace) -> int:
+    ask(options, {"do": "down", "grace_s": options.grace_s})
+    # It answers when it has ended, or not at all because it has ended.
+    with contextlib.suppress(wire.NoPod, wire.Refused):
+        wire.ask(options.dir.absolute() / places.CONTROL, {"do": "wait", "for": "finished"})
+    lock = options.dir.absolute() / places.LOCK
+    with contextlib.suppress(OSError):
+        descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)  # whoever ran it has let go: nothing of it is left
+        os.close(descriptor)
+    return 0
+
+
+def ask(options: argparse.Namespace, request: dict[str, Any], descriptors: tuple[int, ...] | list[int] = ()) -> Any:
+    try:
+        return wire.ask(options.dir.absolute() / places.CONTROL, request, descriptors)
+    except wire.NoPod as error:
+        raise Mistake(str(error), CANT_RUN) from None
+    except wire.Refused as error:
+        raise Mistake(str(error), FAILED) from None

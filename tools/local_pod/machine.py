@@ -1,0 +1,290 @@
+"""kubelet's rules for one pod. Pure: events and the time go in, effects come out; no process, socket or clock.
+
+**Order.** Init containers one after the other: an ordinary one has to end with 0; a native sidecar (restartPolicy
+Always) counts as started once its startup probe has passed, or at once without one. Then all main containers together.
+What has been started in this order once isn't gone through again: a sidecar that dies later is started again by itself.
+
+**Ends.** kubelet sees a container's end when it looks the next time (`relist_s`, once a second), and starts it again
+by its policy and its back-off (`backoff.py`). One that fails its liveness or startup probe is ended (`container.py`)
+with the probe's own grace period, else the pod's, and started again.
+
+**Ready.** A container is ready when it runs, its startup probe has passed, and its readiness probe, if it has one, has,
+too. The pod is ready when all its sidecars and main containers are. So *every* restart of any of them makes the pod not
+ready, whatever the readiness probes of the others say.
+
+**Deletion.** All containers' preStop hooks at once. Main containers get SIGTERM right after theirs; sidecars wait until
+all main containers have ended, and end in the reverse of their order. The grace period is one for all of it.
+
+What is not modelled: resources, eviction, container restart rules, resizing, ephemeral containers.
+"""
+
+from dataclasses import dataclass, field
+
+from tools.local_pod import events as e
+from tools.local_pod.backoff import INITIAL_S, MOST_S, Backoff
+from tools.local_pod.container import NEVER, Life, Phase
+from tools.local_pod.probing import Probing
+from tools.local_pod.spec import Kind, Pod, Role
+
+MOST_FLIPS = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    back_off_s: float = INITIAL_S
+    back_off_most_s: float = MOST_S
+    relist_s: float = 1.0
+    """How often kubelet looks whether containers have ended."""
+
+
+@dataclass(frozen=True)
+class Flip:
+    at: float
+    ready: bool
+    why: str
+
+
+@dataclass
+class Machine:
+    pod: Pod
+    settings: Settings = Settings()
+    begin: float = 0.0
+    begun: bool = False
+    deleting: bool = False
+    wanted: bool = False
+    """Somebody asked for its end."""
+    finished: str = ""
+    ready: bool = False
+    flips: list[Flip] = field(default_factory=list)
+    lives: dict[str, Life] = field(default_factory=dict)
+
+    def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        follows = self._take(event, now)
+        follows += self._advance(now)
+        self._check()
+        return follows
+
+    @property
+    def deadline(self) -> float:
+        if not self.begun or self.finished:
+            return NEVER
+        clocks = [probing.next_at for life in self.lives.values() if life.alive for probing in life.probes.values()]
+        return min([*clocks, *(life.deadline for life in self.lives.values())], default=NEVER)
+
+    # -- what happened ---------------------------------------------------------------------------------------------
+
+    def _take(self, event: e.Event, now: float) -> list[e.Effect]:
+        if isinstance(event, e.Begin):
+            return self._begin(now)
+        if isinstance(event, e.Delete):
+            self.wanted = True
+            return self._delete(now, self.pod.grace_s if event.grace_s is None else event.grace_s, "the pod is deleted")
+        if isinstance(event, e.Tick):
+            return []
+        life = self.lives[event.name]
+        if event.run != life.run:
+            return []  # of a run that is over
+        if isinstance(event, e.Started):
+            follows = life.on_started(now)
+            if self.deleting:
+                follows += life.end(now, "the pod is deleted", self.pod.grace_s, ordered=True)
+            return follows
+        if isinstance(event, e.NotStarted):
+            return life.on_not_started(now, event.why)
+        if isinstance(event, e.Ended):
+            return life.on_ended(now, event, self._next_look(now))
+        if isinstance(event, e.HookEnded):
+            return life.on_hook(now, event.hook, event.ok, event.why)
+        return self._answered(life, event, now)
+
+    def _begin(self, now: float) -> list[e.Effect]:
+        self.begin, self.begun = now, True
+        for spec in self.pod.containers:
+            backoff = Backoff(self.settings.back_off_s, self.settings.back_off_most_s)
+            life = Life(spec, spec.policy(self.pod), self.pod.grace_s, backoff)
+            life.probes = {kind: Probing(probe, now) for kind, probe in spec.probes.items()}
+            self.lives[spec.name] = life
+        return [e.Note("begun", {"pod": self.pod.name})]
+
+    def _next_look(self, now: float) -> float:
+        every = self.settings.relist_s
+        if every <= 0:
+            return now
+        looks = int((now - self.begin) / every) + 1
+        return self.begin + looks * every
+
+    def _answered(self, life: Life, event: e.Answered, now: float) -> list[e.Effect]:
+        probing = life.probes[event.kind]
+        if not probing.asking:
+            return []
+        changed = probing.answered(event.ok, event.why)
+        follows: list[e.Effect] = []
+        if changed:
+            detail = {"container": life.name, "probe": event.kind.value, "ok": event.ok, "why": event.why}
+            follows.append(e.Note("probe", detail))
+        if probing.missed:
+            probing.missed = False
+            follows += self._ask(life, probing, now)
+        if event.kind is Kind.READINESS or not life.alive:
+            return follows
+        if event.kind is Kind.STARTUP and changed and event.ok:
+            follows += self._ask_readiness(life, now)
+        if probing.held and not self.deleting:
+            grace_s = self.pod.grace_s if probing.probe.grace_s is None else probing.probe.grace_s
+            follows += life.end(now, f"{event.kind.value} probe failed: {event.why}", grace_s, ordered=False)
+        return follows
+
+    def _delete(self, now: float, grace_s: int, why: str) -> list[e.Effect]:
+        if self.finished:
+            return []
+        follows: list[e.Effect] = []
+        if not self.deleting:
+            follows.append(e.Note("deleting", {"why": why, "grace_s": grace_s}))
+        self.deleting = True
+        for life in self.lives.values():
+            life.hurry(now, grace_s)
+            follows += life.end(now, why, grace_s, ordered=True)
+        return follows
+
+    # -- what follows from the time and the state ------------------------------------------------------------------
+
+    def _advance(self, now: float) -> list[e.Effect]:
+        if not self.begun or self.finished:
+            return []
+        follows: list[e.Effect] = []
+        for life in self.lives.values():
+            if now >= life.noticed_at:
+                life.notice(now)
+        for life in self.lives.values():
+            follows += self._again(life, now)
+        if not self.deleting:
+            follows += self._start_next(now)
+            follows += self._all_done(now)
+        for life in self.lives.values():
+            if self.deleting and life.phase in (Phase.WAITING, Phase.BACKING_OFF):
+                life.done()
+            follows += life.advance(now, self._turn(life))
+        for life in self.lives.values():
+            for probing in life.probes.values():
+                if probing.due(now, wanted=self._wanted(life, probing)):
+                    follows.append(e.Ask(life.name, life.run, probing.probe.kind))
+        return follows + self._look_at_readiness(now) + self._finish()
+
+    def _turn(self, life: Life) -> bool:
+        """Whether everybody has ended who has to end before."""
+        if life.spec.role is not Role.SIDECAR:
+            return True
+        names = [spec.name for spec in self.pod.init]
+        later = [self.lives[name] for name in names[names.index(life.name) + 1 :]]
+        mains = [self.lives[spec.name] for spec in self.pod.mains]
+        return not any(other.phase in (Phase.STARTING, Phase.RUNNING, Phase.ENDING) for other in (*later, *mains))
+
+    def _again(self, life: Life, now: float) -> list[e.Effect]:
+        """What follows from an end that kubelet has seen."""
+        if life.phase is Phase.BACKING_OFF and now >= life.backoff.until(life.seen_end) and not self.deleting:
+            return life.start(now)
+        if life.phase is not Phase.ENDED or life.noticed_at < NEVER:
+            return []
+        if self.deleting or not life.comes_back:
+            life.done()
+            return []
+        if now >= life.may_start_at():
+            return life.start(now)
+        return life.back_off()
+
+    def _start_next(self, now: float) -> list[e.Effect]:
+        """The pod's order."""
+        for spec in self.pod.init:
+            life = self.lives[spec.name]
+            if spec.role is Role.SIDECAR:
+                life.passed = life.passed or (life.started and life.hook_done)
+            else:
+                life.passed = life.succeeded
+            if life.passed:
+                continue
+            return life.start(now) if life.phase is Phase.WAITING else []
+        follows: list[e.Effect] = []
+        for spec in self.pod.mains:
+            if self.lives[spec.name].phase is Phase.WAITING:
+                follows += self.lives[spec.name].start(now)
+        return follows
+
+    def _all_done(self, now: float) -> list[e.Effect]:
+        """Main containers that won't start again take the pod with them, and so does an init container that failed."""
+        mains = [self.lives[spec.name] for spec in self.pod.mains]
+        stuck = [life for life in self.lives.values() if life.spec.role is Role.INIT and life.phase is Phase.DONE]
+        if all(life.phase is Phase.DONE for life in mains):
+            return self._delete(now, self.pod.grace_s, "its main containers are done")
+        if any(not life.succeeded for life in stuck):
+            return self._delete(now, self.pod.grace_s, "an init container has failed")
+        return []
+
+    # -- probes ----------------------------------------------------------------------------------------------------
+
+    def _wanted(self, life: Life, probing: Probing) -> bool:
+        if not life.alive:
+            return False
+        if probing.probe.kind is Kind.STARTUP:
+            return not life.started and not self.deleting
+        return life.started and (probing.probe.kind is Kind.READINESS or not self.deleting)
+
+    def _ask(self, life: Life, probing: Probing, now: float) -> list[e.Effect]:
+        if probing.ask_now(now, wanted=self._wanted(life, probing)):
+            return [e.Ask(life.name, life.run, probing.probe.kind)]
+        return []
+
+    def _ask_readiness(self, life: Life, now: float) -> list[e.Effect]:
+        """kubelet doesn't wait for the readiness probe's own clock once a container counts as started."""
+        readiness = life.probes.get(Kind.READINESS)
+        return self._ask(life, readiness, now) if readiness is not None else []
+
+    # -- readiness and the end -------------------------------------------------------------------------------------
+
+    def unready(self) -> list[str]:
+        """Who keeps the pod from being ready, and why."""
+        found = []
+        for life in self.lives.values():
+            if life.spec.role is Role.INIT or life.ready:
+                continue
+            if life.phase is Phase.BACKING_OFF:
+                why = "CrashLoopBackOff"
+            elif not life.alive:
+                why = life.phase.value
+            elif not life.started:
+                why = "its startup probe hasn't passed"
+            else:
+                why = "its readiness probe doesn't pass"
+            found.append(f"{life.name}: {why}")
+        return found
+
+    def _look_at_readiness(self, now: float) -> list[e.Effect]:
+        unready = self.unready()
+        ready = not unready and all(life.succeeded for life in self.lives.values() if life.spec.role is Role.INIT)
+        if ready is self.ready:
+            return []
+        self.ready = ready
+        why = "" if ready else "; ".join(unready)
+        self.flips.append(Flip(now, ready, why))
+        del self.flips[:-MOST_FLIPS]
+        return [
+            e.Note(
+                "ready" if ready else "not_ready", {"pod": self.pod.name, "why": why} if why else {"pod": self.pod.name}
+            )
+        ]
+
+    def _finish(self) -> list[e.Effect]:
+        if not self.deleting or any(life.phase is not Phase.DONE for life in self.lives.values()):
+            return []
+        mains = [self.lives[spec.name] for spec in self.pod.mains]
+        self.finished = "Succeeded" if all(life.succeeded for life in mains) else "Failed"
+        return [e.Finished(self.finished)]
+
+    def _check(self) -> None:
+        """What must hold after every event."""
+        for life in self.lives.values():
+            if (life.ending is not None) != (life.phase is Phase.ENDING):
+                raise AssertionError(f"{life.name}: {life.phase.name} with ending {life.ending}")
+            if life.phase is not Phase.ENDED and life.noticed_at < NEVER:
+                raise AssertionError(f"{life.name}: an end to notice in {life.phase.name}")
+        if self.ready and any(not life.ready for life in self.lives.values() if life.spec.role is not Role.INIT):
+            raise AssertionError("ready, with a container that isn't")

@@ -1,0 +1,148 @@
+"""`local-pod run`: reads the manifest, makes the namespaces, and waits for the end of the loop inside them.
+
+What this file may not do: know kubelet's rules (`machine.py`), or what happens inside (`kubelet.py`).
+"""
+
+import argparse
+import contextlib
+import fcntl
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from k8s.lint.check import check
+from k8s.lint.documents import Unreadable, read
+from k8s.lint.node import Level
+from tools.local_pod import forwarding, image, manifest, merging, namespaces, places, wire
+from tools.local_pod.commands import CANT_RUN, FAILED, Mistake
+from tools.local_pod.machine import Settings
+from tools.local_pod.sandbox import CantMake, Order, users
+from tools.local_pod.spec import Pod
+
+_IPV4, _IPV6 = "10.88.0.2", "fd00:88::2"
+
+
+def run(options: argparse.Namespace) -> int:
+    pod = read_pod(options)
+    root = os.geteuid() == 0
+    why = namespaces.forbidden(root=root)
+    if why:
+        raise Mistake(why, CANT_RUN)
+    try:
+        who = users(pod, root=root)
+    except CantMake as error:
+        raise Mistake(str(error), CANT_RUN) from None
+    settings = Settings(options.back_off_s, options.back_off_max_s, options.relist_s)
+    directory: Path = options.dir.absolute()
+    with _claimed(directory):
+        (directory / places.POD).write_bytes(pickle.dumps(Order(pod, who, settings, options.json)))
+        for what in pod.ignored:
+            print(f"local-pod: {what}: in the manifest, and without meaning here", file=sys.stderr)
+        return _inside(pod, root, directory, options)
+
+
+def _inside(pod: Pod, root: bool, directory: Path, options: argparse.Namespace) -> int:
+    who = users(pod, root=root)
+    words = [
+        image.find("setpriv") or "setpriv", "--pdeathsig", "KILL", "--", image.find("unshare") or "unshare",
+        *namespaces.flags(who.uid, who.gid, root=root, network=not pod.host_network),
+        "--", sys.executable, "-m", "tools.local_pod.kubelet", str(directory),
+    ]  # fmt: skip
+    here = Path(__file__).resolve().parent.parent.parent
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])]),
+    }
+    loop = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
+    forwarders = [forwarding.listen(directory / places.CONTROL, each) for each in options.forward]
+    asked = False
+
+    def end(number: int, frame: object) -> None:
+        nonlocal asked
+        grace = 0 if asked else None
+        asked = True
+        with contextlib.suppress(wire.NoPod, wire.Refused):
+            wire.ask(directory / places.CONTROL, {"do": "down", "grace_s": grace})
+            return
+        loop.kill()
+
+    signal.signal(signal.SIGINT, end)
+    signal.signal(signal.SIGTERM, end)
+    code = loop.wait()
+    for forwarder in forwarders:
+        forwarder.close()
+    return code if code >= 0 else 128 - code
+
+
+@contextlib.contextmanager
+def _claimed(directory: Path) -> Iterator[None]:
+    """One pod for each directory; what an earlier one left there goes."""
+    try:
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        lock = os.open(directory / places.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise Mistake(f"{directory} can't be used: {error.strerror}; give another --dir", CANT_RUN) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Mistake(f"a pod runs in {directory} already: local-pod down, or another --dir", FAILED) from None
+        for name in (places.LOGS, places.MOUNTS):
+            shutil.rmtree(directory / name, ignore_errors=True)
+            (directory / name).mkdir()
+        for name in (places.EVENTS, places.CONTROL):
+            (directory / name).unlink(missing_ok=True)
+        yield
+    finally:
+        (directory / places.CONTROL).unlink(missing_ok=True)
+        os.close(lock)
+
+
+def read_pod(options: argparse.Namespace) -> Pod:
+    """The pod that the files describe. Raises Mistake."""
+    documents = _documents(options.file)
+    for overlay in options.overlay:
+        try:
+            documents = merging.overlaid(documents, merging.patches_of(_documents(overlay), yaml.safe_load_all))
+        except merging.CantMerge as error:
+            raise Mistake(f"{overlay}: {error}", FAILED) from None
+    if not options.no_lint:
+        text = yaml.safe_dump_all(documents, sort_keys=False) if options.overlay else _text(options.file)
+        errors = [found for found in check([(str(options.file), text)]) if found.level is Level.ERROR]
+        if errors:
+            said = "\n".join(str(found) for found in errors)
+            raise Mistake(f"no cluster would run this:\n{said}\n(--no-lint runs it all the same)", FAILED)
+    wishes = manifest.Wishes(
+        object=options.object,
+        volumes=dict(options.volume),
+        uid=str(uuid.uuid4()),
+        address=_IPV6 if options.ip == "6" else _IPV4,
+        startup_period_s=options.startup_period_s,
+    )
+    try:
+        return manifest.pod(documents, wishes)
+    except manifest.BadManifest as error:
+        raise Mistake(f"{options.file}: {error}", FAILED) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Mistake(f"{path} can't be read: {error}", CANT_RUN) from None
+
+
+def _documents(path: Path) -> list[Any]:
+    try:
+        return [each.value for each in read(_text(path), str(path)) if isinstance(each.value, dict)]
+    except Unreadable as error:
+        raise Mistake(f"{path}:{error.line}: {error}", FAILED) from None
