@@ -65,6 +65,10 @@ class _Collector:
         for device, status in seen.items():
             up.add_metric([device], float(status is not None))
         yield up
+        incarnations = gauge("incarnation", "1; the label names this start of the device's server", "incarnation")
+        for device, status in known.items():
+            incarnations.add_metric([device, status.server_incarnation], 1.0)
+        yield incarnations
 
         states = gauge("state", "1 for the state that the device's weights are in, 0 for the others", "state")
         clients = gauge("clients", "Processes, by what they do", "doing")

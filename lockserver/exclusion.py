@@ -20,7 +20,13 @@ class Exclusion:
         self._has: set[str] | None = None
         """Devices whose names this server has beside its path's; None: not even that."""
         self._asked: tuple[str, ...] | None = None
+        self._quietly = False
         self._retry_at = 0.0
+
+    def begin(self) -> None:
+        """A new server takes the name of its path, if that is free: another for the same path sees it then."""
+        self._asked, self._quietly = (), True
+        self.context.out.append(TakeNames(()))
 
     def has(self, devices: tuple[str, ...] = ()) -> bool:
         """It has the name of its path, and those of these devices. If not, they are asked for."""
@@ -33,10 +39,13 @@ class Exclusion:
 
     def taken(self, event: NamesTaken) -> None:
         asked, self._asked = self._asked or (), None
+        quietly, self._quietly = self._quietly, False
         self.missing = event.missing
         if not event.missing:
             self._has = (self._has or set()) | set(asked)
             self.context.calm("names")
+            return
+        if quietly:
             return
         self._retry_at = self.context.now + RETRY_S
         self.context.wake(self._retry_at)

@@ -431,6 +431,7 @@ class Machine:
         record, succession = event.record, self.succession
         succession.newest, succession.token_floor = record.token if record is not None else 0, event.token_floor
         permit = record.permits.get(INIT) if record is not None else None
+        succession.exclusion.begin()
         succession.recovery.begin(event, succession.active, succession.permit.lock, permit)
         succession.must_write = bool(self.incarnations.pending_unlinks)
 

@@ -15,6 +15,9 @@ from lockserver.incarnations import Incarnations
 from lockserver.lock import Lock, Phase
 from lockserver.queue import Queue
 
+DRAIN_MARGIN_S = 2.0
+"""The holder keeps the bound of its drain itself, and says so at its end; this is for one that doesn't."""
+
 
 class Step(Enum):
     DRAINING = "draining"
@@ -60,7 +63,7 @@ class Switchover:
             return
         self.queue.new_round()
         timeout_s = wish.drain_timeout_s
-        until = self.context.now + timeout_s
+        until = self.context.now + timeout_s + DRAIN_MARGIN_S
         self.plan = Plan(asker, holder, active.token, to, Step.DRAINING, self.queue.round, until, timeout_s)
         self.context.note("switchover", engine=holder.engine_id, to=to.engine_id)
         self.context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=timeout_s))

@@ -235,7 +235,7 @@ def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: Ho
         a = house.shim(REFERENCE, "a", "--listen", address)
         until(lambda: a.state()["deaths"] >= 2, "it is tried again")
         url = f"http://{address}" if port else address
-        assert f"failed in waking: CannotServe: {url} can't be listened at: " in a.said()
+        assert f"failed in waking: CannotServe: the engine can't listen on {address}: " in a.said()
         assert "Traceback" not in a.said()
         (house.directory / "later").mkdir()
     a.until("Active", ready=True)

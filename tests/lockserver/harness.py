@@ -22,6 +22,7 @@ from lockserver.messages import ACTIVE
 
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0
+START_S = 0.05
 BOOT = "boot-1"
 
 
@@ -217,7 +218,8 @@ class Harness:
     def start(
         self, *, unreadable: str = "", boot_id: str = BOOT, token_floor: int | None = None, **config: Any
     ) -> "Harness":
-        """A server starts on what is on the disk."""
+        """A server starts on what is on the disk, which takes a moment."""
+        self.now += START_S
         self.config.update(config)
         self.machine = Machine(
             e.Config(

@@ -217,11 +217,11 @@ def test_the_directory_of_devices_is_a_setting(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_none_reads_nothing(tmp_path: Path) -> None:
-    assert reader("none", tmp_path) is None
+    assert reader("none", tmp_path)[0] is None
 
 
 def test_host_reads_the_ledger_anew_each_time(device: Device) -> None:
-    read = reader("host", device.path.parent)
+    read, _ = reader("host", device.path.parent)
     assert read is not None and read() == {"host:card0": (CAPACITY, CAPACITY)}
     fd = device.allocate(0, PAGE)
     assert read() == {"host:card0": (CAPACITY - PAGE, CAPACITY)}
@@ -277,7 +277,7 @@ def with_nvml(monkeypatch: pytest.MonkeyPatch, module: ModuleType | None) -> Non
 def test_nvml_reads_every_gpu_by_its_uuid_anew_each_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = FakeNvml({"GPU-aa": (70, 80), "GPU-bb": (10, 80)})
     with_nvml(monkeypatch, fake)
-    read = reader("nvml", tmp_path)
+    read, _ = reader("nvml", tmp_path)
     assert read is not None and read() == {"GPU-aa": (70, 80), "GPU-bb": (10, 80)}
     fake.gpus["GPU-bb"] = (80, 80)
     assert read()["GPU-bb"] == (80, 80)
@@ -303,17 +303,17 @@ def test_auto_is_nvml_where_it_works_and_nobody_where_it_does_not(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}))
-    read = reader("auto", tmp_path)
+    read, _ = reader("auto", tmp_path)
     assert read is not None and read() == {"GPU-aa": (1, 2)}
     with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}, fails="nvmlInit"))
-    assert reader("auto", tmp_path) is None
+    assert reader("auto", tmp_path)[0] is None
     with_nvml(monkeypatch, None)
-    assert reader("auto", tmp_path) is None
+    assert reader("auto", tmp_path)[0] is None
 
 
 def test_auto_is_nobody_where_the_driver_has_no_gpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_nvml(monkeypatch, FakeNvml({}))
-    assert reader("auto", tmp_path) is None
+    assert reader("auto", tmp_path)[0] is None
 
 
 def test_a_gpu_that_fails_later_raises_to_the_server_which_makes_an_alarm_of_it(
@@ -321,7 +321,7 @@ def test_a_gpu_that_fails_later_raises_to_the_server_which_makes_an_alarm_of_it(
 ) -> None:
     fake = FakeNvml({"GPU-aa": (1, 2)})
     with_nvml(monkeypatch, fake)
-    read = reader("nvml", tmp_path)
+    read, _ = reader("nvml", tmp_path)
     fake.fails = "nvmlDeviceGetMemoryInfo"
     assert read is not None
     with pytest.raises(FakeNvmlError, match="Driver Not Loaded"):

@@ -8,6 +8,7 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.messages import ACTIVE
+from lockserver.switchover import DRAIN_MARGIN_S
 from tests.lockserver.harness import Disk, Engine, Harness
 
 
@@ -228,7 +229,7 @@ def test_it_is_off_when_the_one_who_asked_leaves(drained: bool) -> None:
 
 def test_it_is_off_when_draining_takes_too_long() -> None:
     change = Change(drain_timeout_s=5.0)
-    change.harness.advance(4.9)
+    change.harness.advance(4.9 + DRAIN_MARGIN_S)
     assert not change.a.heard(m.Resume)
     change.harness.advance(0.2)
     assert change.serves_on() and "too long" in change.last.detail
