@@ -486,7 +486,7 @@ class Engine:
         """To which server is this process connected?"""
         session = self.membership or self._client
         machine = session._machine
-        return {"server": machine.server_incarnation if machine.link.name == "IN" else ""}
+        return {"server": machine.server_incarnation if machine.link.name == "IN" else "", "warned": machine._warned}
 
     def do_adopt(self, pid: int) -> None:
         self._client.adopt(pid, 30.0)
