@@ -16,7 +16,7 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.rundir import HOLDER, LIFE, connect
-from tests.chaos.house import Caller, House, Observer, Waiter, needs_root, until
+from tests.chaos.house import Caller, House, Observer, Waiter, needs_root, patient_connect, until
 
 pytestmark = pytest.mark.chaos
 
@@ -65,7 +65,7 @@ def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int)
     server = house.server()
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_CONNECTIONS + 20):
-            stack.enter_context(connect(house.run_dir))
+            stack.enter_context(patient_connect(house.run_dir))
         a = house.engine("a")
         a.holds()
         b = house.engine("b")

@@ -171,7 +171,7 @@ class OldServer:
             assert message.protocol == m1.PROTOCOL, message
             self.registered.append(message)
             policy = m1.Policy(presume_dead=False, window_s=30, settle_s=0.5)
-            channel.send(m1.Welcome(self.server, 0, policy, holds={k: v for k, v in message.claims.items()}))
+            channel.send(m1.Welcome(self.server, 0, policy, holds={**message.claims}))
         elif isinstance(message, m1.Acquire):
             channel.send(m1.Granted("active", 7))
 

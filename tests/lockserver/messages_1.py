@@ -1,5 +1,5 @@
-"""Version 1 of the protocol as it was when nobody spoke another: a copy of `lockserver/messages.py` of 7b3c769, for tests
-of older programs.
+"""Version 1 of the protocol as it was when nobody spoke another: a copy of `lockserver/messages.py` of 7b3c769, for
+tests of older programs.
 
 Nothing in here is ever changed.
 """
