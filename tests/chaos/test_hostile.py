@@ -226,6 +226,34 @@ def refusal(run_dir: Path) -> str:
     return done.stderr
 
 
+@pytest.mark.root
+@needs_root
+def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can(house: House) -> None:
+    house.run_dir.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=40,mode=0700", "tmpfs", str(house.run_dir)], check=True)
+    try:
+        house.server()
+        fillers = []
+        with contextlib.suppress(OSError):
+            for number in range(100):
+                fillers.append(house.run_dir / f"filler{number}")
+                fillers[-1].touch()
+        words = [sys.executable, "-m", "lockserver.lockctl", "--run-dir", str(house.run_dir), "hold", "--engine-id", "a"]
+        with subprocess.Popen([*words, "--", "true"], stderr=subprocess.PIPE, text=True) as hold:
+            assert hold.stderr is not None
+            for line in hold.stderr:
+                if "can't make its file" in line and "No space left" in line:
+                    break
+            else:
+                raise AssertionError("it never said so")
+            for filler in fillers:
+                filler.unlink(missing_ok=True)
+            hold.stderr.read()
+            assert hold.wait(40) == 0
+    finally:
+        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)
+
+
 # -- a memory reader that hangs ----
 
 
