@@ -151,7 +151,7 @@ def test_a_released_lock_keeps_only_the_doubt_that_remains() -> None:
     lock = in_phase(FENCING)
     lock.endpoint = "there"
     assert lock.release(UNNAMED).name == "a.00000000"
-    assert (lock.holder, lock.endpoint, lock.doubt, lock.fencing_since) == (None, None, UNNAMED, 0.0)
+    assert lock.holder is None and lock.endpoint is None and lock.doubt is UNNAMED and lock.fencing_since == 0.0
 
 
 def test_nobody_is_proven_gone_where_nobody_is_known_to_hold() -> None:
