@@ -9,11 +9,15 @@ from lockserver.incarnation import MAIN, Incarnation, Life, Stage
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock
 from lockserver.messages import ACTIVE
+from lockserver.record import Member as Recorded
+from lockserver.record import Tenure
 from sidecar.context import Time
 
 K = TypeVar("K")
 DOUBT = Doubt(Found.HOLDER, 0.0, 10.0)
 UNNAMED = Doubt(Found.NOTHING, 0.0, 2.0)
+NAME = "a.00000000"
+TENURE = Tenure("a", "0" * 8, 7, "then", NAME, [Recorded(1, "pidfs:1", 1, 51, True), Recorded(2, "pidfs:2", 2, 52)])
 
 
 class Turns:
@@ -80,3 +84,19 @@ def held_by(who: Incarnation, token: int = 7) -> Lock:
     lock.recorded_by = 1
     lock.tell()
     return lock
+
+
+class Known(Turns):
+    def __init__(self, **config: int) -> None:
+        super().__init__(**config)
+        self.incarnations = Incarnations(self.context)
+
+    def a(self, *, members: int = 1) -> Incarnation:
+        """Registered, with its children: processes 1, 2, ..."""
+        who = registered(self.incarnations, "a", 1)
+        for number in range(2, members + 1):
+            self.incarnations.enter(who, peer(number), number, 0)
+        return who
+
+    def from_file(self, *, look_up: bool = True) -> Incarnation:
+        return self.incarnations.from_file(TENURE, look_up=look_up)
