@@ -78,7 +78,7 @@ def _parsed(name: str, words: list[str], environment: dict[str, str]) -> tuple[A
             return SimpleNamespace(), ""
         try:
             if name in ENGINES:
-                return importlib.import_module("engine_shim.engines").parsed(parser, words), ""
+                return importlib.import_module("engine_shim.command_settings").parsed(parser, words), ""
             return parser.parse_args(words), ""
         except SystemExit:
             first = said.getvalue().strip().splitlines()

@@ -45,7 +45,7 @@ def test_the_pair_comes_up_and_a_kill_inside_flips_nothing(here: Place) -> None:
         assert first["memory"] == "verified" and first["alarms"] == []
         active = first["holder"]["engine_id"]
         other = "b" if active == "a" else "a"
-        here.say("kill", f"engine-{active}", "--inside", "engine_shim.run")
+        here.say("kill", f"engine-{active}", "--inside", "engine_shim.main_process")
         after = whole(here, other)
         assert after["memory"] == "verified" and after["holder"]["token"] > first["holder"]["token"]
         status = here.status()
