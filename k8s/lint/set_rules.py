@@ -303,22 +303,22 @@ def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
 
 def _pod_monitor(these: Set, root: Node) -> None:
     spec, namespace = root["spec"], root.at("metadata", "namespace").text
-    names = spec.at("namespaceSelector", "matchNames").texts()
+    spaces = spec.at("namespaceSelector", "matchNames").texts()
     anywhere = spec.at("namespaceSelector", "any").flag
 
     def choose(pod: Pod) -> bool:
         if not objects.matches(spec["selector"], pod.labels):
             return False
-        return bool(anywhere) or pod.namespace in (names or [namespace]) or bool(names and not pod.namespace)
+        return bool(anywhere) or pod.namespace in (spaces or [namespace]) or bool(spaces and not pod.namespace)
 
     chosen = _chosen(these, choose)
     if not chosen:
         spec["selector"].error("no pod here is selected by it")
     for each in spec["podMetricsEndpoints"].items():
         port = each["port"] or each["portNumber"]
-        for pod in chosen:
-            if port and not _declares(pod, port):
-                port.error(f"no container of {pod.document.name} declares the port {port.value}")
+        if port and chosen and not any(_declares(pod, port) for pod in chosen):
+            names = sorted({pod.document.name for pod in chosen})
+            port.error(f"no container of {' or '.join(names)} declares the port {port.value}")
 
 
 def _stateful_set(these: Set, root: Node) -> None:
