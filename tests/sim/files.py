@@ -68,7 +68,18 @@ class HeldRange(NamedTuple):
 
 
 class Inode:
-    __slots__ = ("closed", "data", "entries", "flock_owner", "kind", "listener", "number", "ranges", "removed", "target")
+    __slots__ = (
+        "closed",
+        "data",
+        "entries",
+        "flock_owner",
+        "kind",
+        "listener",
+        "number",
+        "ranges",
+        "removed",
+        "target",
+    )
 
     def __init__(self, number: int, kind: Kind) -> None:
         self.number = number

@@ -202,7 +202,8 @@ class FileSystem:
             second.entries[second_name],
             first.entries[first_name],
         )
-        self.disk.layout += 1
+        if {first.entries[first_name].kind, second.entries[second_name].kind} != {Kind.FILE}:
+            self.disk.layout += 1
 
     # Directories, symlinks and mounts
 

@@ -21,7 +21,7 @@ from tests.sim.filesystem import FileSystem
 from tests.sim.openfiles import AddressSpace, Device, Listener
 from tests.sim.process import Event, Killed, Namespace, Process, Watch
 
-__all__ = ["Kernel", "Killed", "Process", "ReleaseOrder"]
+__all__ = ["BusyLoop", "Kernel", "Killed", "Process", "ReleaseOrder"]
 
 ADDRESS_SPACE = -1  # stands among the descriptors in the order of a death
 
@@ -29,6 +29,10 @@ ADDRESS_SPACE = -1  # stands among the descriptors in the order of a death
 class ReleaseOrder(enum.Enum):
     HIGHEST_FIRST = "highest first"  # one thread, as measured: the address space comes last
     ANY = "any"  # several threads: descriptors and address space in any order
+
+
+class BusyLoop(AssertionError):
+    """Somebody has himself called again and again."""
 
 
 class Kernel:
@@ -126,10 +130,12 @@ class Kernel:
                     raise
         return True
 
-    def run(self, until: float | None = None) -> None:
-        """Runs to a time, or until nothing is left to happen."""
+    def run(self, until: float | None = None, most_events: int = 1 << 62) -> None:
+        """Runs to a time, or until nothing is left to happen. Raises BusyLoop when there is no end to it."""
         while self._heap and (until is None or self._heap[0][0] <= until):
             self.step()
+            if self._sequence > most_events:
+                raise BusyLoop(f"more than {most_events} events until {self.now:.4f} s")
         if until is not None and until > self.now:
             self.now = until
 

@@ -293,7 +293,7 @@ class Process:
         return self._add(listener)
 
     def listen_abstract(self, name: str) -> int:
-        """A socket without a path: its name is in use until the last descriptor of it is closed, in whatever process."""
+        """A socket without a path: its name is in use until its last descriptor is closed, in whatever process."""
         self.must_live()
         if name in self.kernel.names:
             raise error(errno.EADDRINUSE, name)
@@ -374,6 +374,10 @@ class Process:
     def open_directory(self, path: str) -> int:
         self.must_live()
         return self._add(self.files.open_directory(path))
+
+    def mkdir(self, path: str, at: int | None = None) -> None:
+        self.must_live()
+        self.files.create(path, Kind.DIRECTORY, self._directory(at))
 
     def unlink(self, path: str) -> None:
         self.must_live()
