@@ -147,8 +147,11 @@ class SimServer:
         fd = self.conns.get(effect.conn)
         if fd is None:
             return
-        if type(effect.message) is m.Granted and effect.message.lock == m.ACTIVE:
+        message = effect.message
+        if isinstance(message, m.Granted) and message.lock == m.ACTIVE:
             self.world.granting(self, effect.conn)
+        elif isinstance(message, m.Welcome) and m.ACTIVE in message.holds:
+            self.world.granting(self, effect.conn, back=True)
         elif type(effect.message) is m.Exit:
             self.world.exiting(self)
         passed = [self.processes[p] for p in effect.processes if p in self.processes]
@@ -285,6 +288,15 @@ class SimServer:
     def _do_stop(self, effect: e.Stop) -> None:
         self.stopped = True
         self.process.exit()
+
+    def holder_on_disk(self) -> tuple[str, int] | None:
+        """In the truth: who stands in this server's file, and with which token."""
+        file = self.process.directory_inode(self.directory).entries.get("holder.json")
+        try:
+            active = record.decode(file.data).active if file is not None else None
+        except record.UnreadableRecord:
+            return None
+        return (active.life_file, active.token) if active is not None else None
 
     # -- connections -----------------------------------------------------------------------------------------------
 
@@ -612,7 +624,8 @@ class SimClient:
             own = process.pidfd_open(process.pid)
             passed = (own,)
         elif isinstance(message, m.HandBack):
-            passed = self.kept[message.tree]
+            passed = self.kept.get(message.tree, ())
+            passed = passed if len(passed) == len(message.numbers) else ()
         elif isinstance(message, m.Adopt):
             passed = (self.children[message.child],)
         with contextlib.suppress(BrokenPipeError):  # its end of file is under way

@@ -19,7 +19,8 @@ What must hold, by policy:
  8. The permit: one at a time, and nobody between a holder's death and its successor's Active.
  9. The server keeps no pidfd that the machine doesn't know, and no machine waits for a pidfd that the server doesn't
     have.
-10. The machine never finds one of its own rules broken.
+10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
+11. The machine never finds one of its own rules broken.
 """
 
 import random
@@ -108,6 +109,8 @@ class World:
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
         """Whom a server in a new directory can't know of, without a memory reader: see `Faults.lose_sight`."""
+        self.one_stays_stopped = False
+        """To a server that never heard of anybody, it may be the holder."""
         self.over = False
         self.faults: Counter[str] = Counter()
         self._faults = Faults(self)
@@ -150,14 +153,17 @@ class World:
     def fail(self, what: str) -> None:
         raise Violation(f"seed {self.seed}, at {self.kernel.now:.4f} s: {what}")
 
-    def granting(self, server: SimServer, conn: int) -> None:
-        """The server tells somebody that it holds."""
+    def granting(self, server: SimServer, conn: int, *, back: bool = False) -> None:
+        """The server tells somebody that it holds: for the first time, or because it is back."""
         caller, token = server.machine.callers.by_conn.get(conn), server.machine.active.token
         if caller is None or caller.incarnation is None:
             return
         tree = self.trees[caller.incarnation.name]
-        if tree.announced == token:
-            return  # it asked again, and is told the same
+        on_disk = server.holder_on_disk()
+        if (tree.name, token) != on_disk:
+            self.fail(f"{tree.name} is told that it holds with token {token}, and on disk is {on_disk}")
+        if back or tree.announced == token:
+            return
         tree.announced = token
         if tree.holds:
             return
@@ -376,6 +382,7 @@ class World:
                 kernel.cont(process)
         if stays is not None:
             self.say(f"{stays} stays stopped")
+            self.one_stays_stopped = True
             kernel.stop(stays)
         if self.server is not None and self.server.speaks_another_version:
             kernel.kill(self.server.process)
@@ -401,7 +408,8 @@ class World:
             self.fail("no server runs at the end")
             return
         machine = server.machine
-        undecided = self.undecided and not (self.sees_all and not (self.spoiled or self.directory_lost))
+        can_prove = self.sees_all and not (self.spoiled or self.directory_lost or self.one_stays_stopped)
+        undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {CALM_S} s after the faults: {machine.status}")
         known, kept = set(machine.incarnations._by_process), set(server.processes)
