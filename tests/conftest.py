@@ -1,6 +1,8 @@
 """What all tests share: Hypothesis without deadlines (two cores, many processes: time says nothing here) and without
-luck (the same examples in every run; `make hunt` looks for new ones), and signals that do what they do at a terminal, also when the tests run in the background (there Ctrl-C is ignored, and
-would be by every program that a test starts and means to interrupt)."""
+luck (the same examples in every run; `make hunt` looks for new ones), and signals that do what they do at a terminal,
+also when the tests run in the background (there Ctrl-C is ignored, and would be by every program that a test starts and
+means to interrupt).
+"""
 
 import os
 import signal

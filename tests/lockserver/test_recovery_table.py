@@ -1200,7 +1200,7 @@ def test_a_holder_in_another_pid_namespace_isnt_taken_for_another_process_on_old
     assert not a.refused and welcome is not None and welcome.holds == {ACTIVE: a.token}
 
 
-# -- a connection that breaks while its waiter is asked -----------------------------------------------------------------
+# -- a connection that breaks while its waiter is asked ------------------------------------------------------------
 
 
 def test_a_waiter_is_asked_again_over_its_new_connection() -> None:
