@@ -19,7 +19,7 @@ from tests.sim.scripts import Race, Script
 from tests.sim.sim_world import SimWorld
 
 SCRIPTS = cases_processes.SCRIPTS + cases_sockets.SCRIPTS + cases_files.SCRIPTS
-RANDOM_SCRIPTS = int(os.environ.get("SIM_SCRIPTS", "200"))
+RANDOM_SCRIPTS = int(os.environ.get("SIM_SCRIPTS", "60"))
 RACE_SEEDS = 60
 RACE_ATTEMPTS = 10  # who looks at a death on a busy machine may blink: then it was not seen, and proves nothing
 REAL = features()
