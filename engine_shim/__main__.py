@@ -106,7 +106,8 @@ def _main(argv: list[str] | None) -> int:
     options.run_dir = options.run_dir.absolute()
     try:
         shim = Shim(
-            Options(config, options.run_dir, options.probe, command(options)), Log("shim", json=options.log_format == "json")
+            Options(config, options.run_dir, options.probe, command(options)),
+            Log("shim", json=options.log_format == "json"),
         )
     except AlreadyLocked as error:
         print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)
