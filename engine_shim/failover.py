@@ -9,7 +9,7 @@ from typing import Any
 
 from engine_shim import command_settings, known_engines, pair_commands, pair_status
 from engine_shim.events import Restart
-from engine_shim.pair_status import PairError
+from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
 from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
@@ -50,10 +50,12 @@ GPUS = Path("/dev/nvidiactl")
 
 
 def default_run_dir() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime) / "gpu-failover"
-    return Path(f"/tmp/gpu-failover-{os.getuid()}")
+    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    uid = os.getuid()
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{uid}")
 
 
 def _devices(text: str) -> tuple[str, ...]:

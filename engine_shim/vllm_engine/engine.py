@@ -95,8 +95,8 @@ class VllmEngine:
         asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,
         which needs no asking.
         """
-        client, told = self._client, self._for_workers
-        if client is None or client.errored or engine_directory.marked(told.directory, told.engine_id):
+        client = self._client
+        if client is None or client.errored or engine_directory.marked():
             return False
         recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
         if (recent and not fresh) or not self._asking.acquire(blocking=False):
@@ -115,9 +115,13 @@ class VllmEngine:
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
+        again = self._socket_name
+        if again is not None:  # its socket is gone
+            again.close()
         bound, self._socket_name = listen.bind()
         self._run(endpoint.listen(bound))
-        self._later(self._say_times())
+        if again is None:
+            self._later(self._say_times())
 
     def health(self) -> Health:
         client = _started(self._client)

@@ -20,7 +20,6 @@ from engine_shim.vllm_engine.kv_pool import KvPool
 from engine_shim.vllm_engine.kv_tensors import Allocating
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
-from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -71,8 +70,7 @@ class PairWorker:
 
     @step
     def init_device(self) -> None:
-        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
-        engine_directory.remember(settings.directory, settings.engine_id, self.distributed_init_method)
+        engine_directory.remember(self.distributed_init_method)
         super().init_device()  # type: ignore[misc]
 
     @step

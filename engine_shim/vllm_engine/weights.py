@@ -113,4 +113,4 @@ class Weights:
 
     def _mark(self) -> None:
         if self._reader is not None:
-            engine_directory.mark(self._settings.directory, self._settings.engine_id, self._rank, well=self.well)
+            engine_directory.mark(self._rank, well=self.well)
