@@ -70,6 +70,13 @@ class Listen:
             raise CannotServe(f"the engine can't listen on {self.url}: {error.strerror or error}") from None
 
 
+NEW_MODEL = (
+    "Both engines of a pair have the same arguments. A new model comes in when nobody has the old weights any more: "
+    "end both engines and GMS (failover down; in Kubernetes delete the pod), and start them with the new arguments"
+)
+"""What an engine says that finds other weights than its own."""
+
+
 class CannotRun(Exception):
     """A person has to put something right before this engine can be started; another start would change nothing."""
 

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from engine_shim import command_settings, known_engines, membership, paths, takes
 from engine_shim import messages as m
@@ -274,12 +274,15 @@ def parser() -> Parser:
     p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
     p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
     p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
 
 
 def run(argv: list[str] | None = None) -> NoReturn:
     options = parser().parse_args(argv)
+    if options.check:
+        _check(options)
     shim: membership.ShimConnection | None = None
     main: Main | None = None
     try:
@@ -305,6 +308,19 @@ def run(argv: list[str] | None = None) -> NoReturn:
             traceback.print_exc()
         _tell(why)
         os._exit(1)
+    os._exit(0)
+
+
+def _check(options: Any) -> NoReturn:
+    """Makes the engine, which touches no device, and nothing else. Its parser says what is wrong."""
+    try:
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        known_engines.make(options.engine, setting)
+    except CannotRun as error:
+        _tell(str(error))
+        os._exit(EX_USAGE)
+    except SystemExit:
+        os._exit(EX_USAGE)
     os._exit(0)
 
 

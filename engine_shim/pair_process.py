@@ -52,8 +52,8 @@ def reach(pid: int, file: Path) -> int | None:
 
 
 def _has_open(pid: int, file: Path) -> bool:
-    """Also when somebody has removed the file."""
-    removed = f"{file.resolve()} (deleted)"
+    """Also when somebody has removed the file. (It may have been made under a longer name, and linked.)"""
+    here = f"{file.parent.resolve()}/"
     wanted = None
     with contextlib.suppress(OSError):
         wanted = os.stat(file)
@@ -62,7 +62,8 @@ def _has_open(pid: int, file: Path) -> bool:
             with contextlib.suppress(OSError):
                 if wanted is not None and os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
                     return True
-                if os.readlink(f"/proc/{pid}/fd/{fd}") == removed:
+                named = os.readlink(f"/proc/{pid}/fd/{fd}")
+                if named.startswith(here) and file.name in named and named.endswith(" (deleted)"):
                     return True
     return False
 

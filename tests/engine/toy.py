@@ -1,9 +1,9 @@
 """An engine that does nothing, as a real process tree: a main process, workers that are registered as an engine's are,
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
-Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `hang_init`, `unwell`, `stall`,
-`hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs. What this
-file may not do: know the shim's insides.
+Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
+`stall`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs.
+What this file may not do: know the shim's insides.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
-from engine_shim import membership
+from engine_shim import membership, scratch
 from engine_shim.engine import CannotRun, Health, Listen, Setting
 from sidecar.sockets import ServerSocket
 
@@ -35,6 +35,7 @@ class Toy:
         parser.add_argument("--faults", type=Path, default=Path("/nonexistent"))
         parser.add_argument("--refuse", action="store_true")
         parser.add_argument("--shared-memory", action="store_true")
+        parser.add_argument("--scratch", action="store_true")
         parser.add_argument("--model-len", type=int, default=1)
         self.options = parser.parse_args(setting.arguments)
         if self.options.refuse:
@@ -51,6 +52,8 @@ class Toy:
         return (directory / name).exists()
 
     def start(self) -> None:
+        if self.fault("no_memory"):
+            raise MemoryError("no memory at the moment")
         if self.fault("fail_init"):
             raise RuntimeError("a fault in init")
         while self.fault("hang_init"):
@@ -64,6 +67,12 @@ class Toy:
                 raise RuntimeError("a worker did not come up")
         if self.fault("orphan"):
             subprocess.run([sys.executable, "-c", ORPHANS, "orphan"], check=True)
+        if self.options.scratch:
+            here = scratch.given()
+            (here / "socket").touch()
+            elsewhere = Path(self.setting.run_dir).parent / "vllm_dist_1"
+            elsewhere.touch()
+            scratch.remember(str(elsewhere))
         if self.options.shared_memory:
             self.shared = SharedMemory(create=True, size=4096)
 
