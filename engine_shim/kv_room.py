@@ -15,8 +15,8 @@ def check(device: str, capacity: int, weights: int, cache: int, flag: str) -> No
     if weights + cache > capacity:
         raise NeverFits(
             f"{device} has {_said(capacity)}, and the weights take {_said(weights)} of it: a KV cache of "
-            f"{_said(cache)} ({flag}) can never fit beside them. Make the cache smaller, or the device larger (--capacity of gms or "
-            "failover up)"
+            f"{_said(cache)} ({flag}) can never fit beside them. Make the cache smaller, or the device larger "
+            "(--capacity of gms or failover up)"
         )
 
 

@@ -32,16 +32,13 @@ from engine_shim.engine import (
     WaitsForOthers,
     WorkerFailed,
 )
-from gms.errors import GmsError
-from gms.memory import OutOfMemory
+from engine_shim.passing import passes
 from lockserver import client
 from lockserver.client import LockClient
 from sidecar.path_watch import make_private_directory
 from sidecar.settings import EX_USAGE, Parser, name, seconds
 
 HINT_AFTER_S = 3.0
-PASSING = (client.LockError, GmsError, OutOfMemory, MemoryError, WorkerFailed)
-"""What waiting mends: weights, memory, a permit; and the end of another process, which says itself why it ended."""
 
 
 @dataclass
@@ -303,7 +300,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
         state = main.state if main is not None else "init"
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
-            shim.failing(why, passing=isinstance(error, PASSING))
+            shim.failing(why, passing=passes(error))
         if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
             traceback.print_exc()
         _tell(why)

@@ -42,7 +42,7 @@ def prepare(setting: "Setting") -> None:
     """Sets the environment of this process and of those that it starts, before vLLM is loaded."""
     from engine_shim.vllm_engine import engine_directory, plugin_metadata
 
-    here = engine_directory.begin()
+    here = engine_directory.begin(setting.run_dir, setting.engine_id)
     gc.disable()  # until it has started; the end of `main_process.py` says why
     plugin_metadata.publish(here)
     # Forked workers don't run the plugin again, and don't end with their parent.

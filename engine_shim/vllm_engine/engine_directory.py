@@ -20,10 +20,14 @@ _NAME = 37
 """A slash and a UUID."""
 
 
-def begin() -> Path:
+def begin(run_dir: Path, engine_id: str) -> Path:
     """To be called in the main process, before vLLM is loaded. If somebody has chosen another directory for sockets,
     that choice stays; so does vLLM's own, where the path of a socket would be too long here.
     """
+    if scratch.VARIABLE not in os.environ:  # there is no shim that would have made it
+        here = scratch.directory(run_dir, engine_id)
+        scratch.make(here)
+        os.environ[scratch.VARIABLE] = str(here)
     here = scratch.given()
     if len(os.fsencode(here)) + _NAME <= _SOCKET_MOST:
         os.environ.setdefault(SOCKET_VARIABLE, str(here))

@@ -34,17 +34,16 @@ class UnknownCache(CannotRun):
 
 
 def step(method: Callable[P, T]) -> Callable[P, T]:
-    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what a person has to
-    put right is reported to the shim from here.
+    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what failed is
+    reported to the shim from here.
     """
 
     @functools.wraps(method)
     def taken(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
-        except CannotRun as error:
-            if plugin.has_joined():
-                plugin.joined().shim.failing(str(error), hopeless=True)
+        except Exception as error:
+            plugin.say_failure(error)
             raise
 
     return taken
