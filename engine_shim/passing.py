@@ -3,8 +3,7 @@ has ended (which says itself why). Another start may go well after them; any oth
 """
 
 from engine_shim.engine import WorkerFailed
-from gms.errors import GmsError
-from gms.memory import OutOfMemory
+from gms.client import GmsError, OutOfMemory
 from lockserver.client import LockError
 
 _PASSING = (LockError, GmsError, OutOfMemory, MemoryError, WorkerFailed)
