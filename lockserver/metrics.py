@@ -1,8 +1,8 @@
 """The lock as Prometheus metrics: how it is, and how often and how long it changed hands.
 
 The server's loop hands over every state that it publishes; what is counted is counted from how one state follows
-another. The page that a scrape gets is made in a thread (`sidecar/metrics.py`). What this file may not do: keep the loop
-waiting, or know more than the public status. The client library is an extra, loaded when metrics are asked for.
+another. The page that a scrape gets is made in a thread (`sidecar/metrics.py`). What this file may not do: keep the
+loop waiting, or know more than the public status. The client library is an extra, loaded when metrics are asked for.
 """
 
 import time
