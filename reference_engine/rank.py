@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_shim import kv_room
 from gms.memory import Memory
 from gms.memory.host import HostMemory
 from reference_engine.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
@@ -55,6 +56,7 @@ class Rank:
             )
             device_pages = DevicePages(memory, size)
             pages, self.needs = device_pages, device_pages.size
+            kv_room.check(device, memory.capacity(), self._store.size, device_pages.size, "--kv-bytes")
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
