@@ -15,7 +15,6 @@ from lockserver.incarnations import Incarnations
 from lockserver.lock import Lock, Phase
 from lockserver.queue import Queue
 
-
 DRAIN_MARGIN_S = 2.0
 """The holder keeps the bound of its drain itself, and says so at its end; this is for one that doesn't."""
 
