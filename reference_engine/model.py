@@ -211,7 +211,7 @@ class Model:
         for layer, (attention_norm, mlp_norm) in enumerate(self._norms):
             _add(x, self._halves.attend(layer, _normed(x, attention_norm), spans), self._attended)
             _add(x, self._halves.feed(layer, _normed(x, mlp_norm)), self._fed)
-        lasts = np.cumsum([span.count for span in spans]) - 1
+        lasts = np.cumsum([span.size for span in spans]) - 1
         logits = _normed(x[lasts], self._norm) @ self._embedding.T
         logits *= self._scale
         logits += self._prior[[tokens[last] for last in lasts]]

@@ -21,7 +21,7 @@ BLOCK = 16
 
 class Span(NamedTuple):
     start: int
-    count: int
+    size: int
     blocks: tuple[int, ...]
     """Of the whole request: they may be more than are used yet."""
 
@@ -38,7 +38,7 @@ class Group(NamedTuple):
 class Places:
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = spans
-        self.positions: Indices = np.concatenate([np.arange(span.start, span.start + span.count) for span in spans])
+        self.positions: Indices = np.concatenate([np.arange(span.start, span.start + span.size) for span in spans])
         self.blocks: Indices = np.concatenate([_blocks(span) for span in spans])
         self.offsets: Indices = self.positions % BLOCK
         self.groups = _groups(spans)
@@ -46,16 +46,16 @@ class Places:
 
 def _blocks(span: Span) -> Indices:
     """For each of its positions the block where it lies."""
-    return np.asarray(span.blocks, np.intp)[np.arange(span.start, span.start + span.count) // BLOCK]
+    return np.asarray(span.blocks, np.intp)[np.arange(span.start, span.start + span.size) // BLOCK]
 
 
 def _groups(spans: Sequence[Span]) -> list[Group]:
     alike: dict[tuple[int, int], list[tuple[int, Span]]] = {}
     row = 0
     for span in spans:
-        size = -1 - row if span.count > 1 else (_used(span) - 1).bit_length()
-        alike.setdefault((span.count, size), []).append((row, span))
-        row += span.count
+        length = -1 - row if span.size > 1 else (_used(span) - 1).bit_length()
+        alike.setdefault((span.size, length), []).append((row, span))
+        row += span.size
     return [_group(some) for some in alike.values()]
 
 
@@ -65,11 +65,11 @@ def _group(some: list[tuple[int, Span]]) -> Group:
     table = np.zeros((len(some), most), np.intp)
     for place, (_, span) in enumerate(some):
         table[place, : _used(span)] = span.blocks[: _used(span)]
-    rows = np.concatenate([np.arange(row, row + count) for row, _ in some])
-    queries = np.asarray([span.start for _, span in some])[:, None] + np.arange(count)
+    rows = np.concatenate([np.arange(row, row + size) for row, _ in some])
+    queries = np.asarray([span.start for _, span in some])[:, None] + np.arange(size)
     seen = np.arange(most * BLOCK) <= queries[:, :, None]
     return Group(rows, table, np.where(seen, np.float32(0), np.float32(-np.inf))[:, None])
 
 
 def _used(span: Span) -> int:
-    return -(-(span.start + span.count) // BLOCK)
+    return -(-(span.start + span.size) // BLOCK)

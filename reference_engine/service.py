@@ -9,7 +9,7 @@ What this file may not do: speak HTTP (`sidecar/http_server.py`), or know what i
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Protocol
 
@@ -28,7 +28,7 @@ _LATEST_S = 0.0005
 
 
 class Forward(Protocol):
-    def forward(self, asked: list[tuple[list[int], Span]]) -> Floats: ...
+    def forward(self, asked: list[tuple[list[int], Span]]) -> Iterable[Floats]: ...
 
 
 class Work(Job):
@@ -147,7 +147,7 @@ class Service:
             tokens, work.todo = work.todo[: work.piece], work.todo[work.piece :]
             asked.append((tokens, Span(work.done, len(tokens), work.blocks)))
         try:
-            logits = self._model.forward(asked) if asked else []
+            logits = self._model.forward(asked) if asked else ()
             told = [self._advance(work, len(its[0]), row) for work, its, row in zip(works, asked, logits, strict=True)]
         except Exception as error:  # whatever it is: it may have left the model half-way
             self._break(f"{type(error).__name__}: {error}")
