@@ -60,7 +60,7 @@ def _groups(spans: Sequence[Span]) -> list[Group]:
 
 
 def _group(some: list[tuple[int, Span]]) -> Group:
-    count = some[0][1].count
+    size = some[0][1].size
     most = max(_used(span) for _, span in some)
     table = np.zeros((len(some), most), np.intp)
     for place, (_, span) in enumerate(some):
