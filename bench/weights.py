@@ -25,8 +25,8 @@ from bench.figures import Comparison, Reading, Result
 from bench.stage import DEADLINE_S, ROOT, Broken, directory
 from gms import layout as lay
 from gms import messages as m
-from gms.child import Settings
 from gms.client import GmsClient, Layout, Reader, Tensor, Writer, pack
+from gms.device_process import Settings
 from gms.memory import libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
@@ -51,7 +51,7 @@ class Stage:
 
     def start(self) -> "subprocess.Popen[bytes]":
         settings = Settings(run_dir=str(self.run_dir), parent_pid=os.getpid(), host_devices=str(self.devices))
-        command = [sys.executable, "-m", "gms.child", DEVICE, msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", "gms.device_process", DEVICE, msgspec.json.encode(settings).decode()]
         return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ready(self) -> float:
@@ -155,7 +155,7 @@ def _views(reader: Reader) -> Iterator[Result]:
 @contextlib.contextmanager
 def _bare_peer(reader: Reader) -> Iterator[Callable[[], int]]:
     """A process that answers a byte with a document and descriptors, and what it takes to map those."""
-    descriptors = list(reader._held.descriptors) if reader._held is not None else []
+    descriptors = list(reader._slabs.descriptors) if reader._slabs is not None else []
     sizes, document = reader.sizes, reader.document
     ours, theirs = socket.socketpair()
     child = os.fork()
@@ -228,7 +228,7 @@ def measure_wake(place: Path, size: int, tensors: int, rounds: int) -> Iterator[
 
 def _asleep(reader: Reader) -> None:
     """The server has heard of it: a wake doesn't wait for the sleep before."""
-    machine = reader._client._machine
+    machine = reader._shell._machine
     until = time.monotonic() + DEADLINE_S
     while machine._session and time.monotonic() < until:
         time.sleep(0.0002)

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
-from engine_shim import status, tree
+from engine_shim import shim_status
 from gms import messages as gm
 from gms.observer import Observer as GmsOnlooker
 from lockserver import messages as lm
 from lockserver.client import RUN_DIR_VARIABLE
 from lockserver.observer import Observer as LockOnlooker
-from sidecar import host_usage, process_setup
+from sidecar import host_usage, process_setup, process_tree
 from sidecar.observer import ObserverError
 
 DEVICE = "host:0"
@@ -100,8 +100,8 @@ class Pair:
 
     def engine(self, engine_id: str) -> dict[str, Any]:
         try:
-            return status.ask(self.run_dir, engine_id)
-        except status.NoAnswer:
+            return shim_status.ask(self.run_dir, engine_id)
+        except shim_status.NoAnswer:
             return {"engine_id": engine_id, "state": "no answer", "ready": False}
 
     def fencing(self) -> list[str]:
@@ -130,7 +130,7 @@ class Pair:
 
     def pidfd_of(self, module: str) -> tuple[int, int]:
         """Which process of `failover up` runs this module: its pid and a pidfd."""
-        for pid in tree.descendants(self._up.pid):
+        for pid in process_tree.descendants(self._up.pid):
             with contextlib.suppress(OSError):
                 if f"\0-m\0{module}\0" in Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace"):
                     return pid, os.pidfd_open(pid)
@@ -138,7 +138,7 @@ class Pair:
 
     def pidfd_of_main(self, pid: int) -> int:
         """Of a process of this pair. Raises NotSo if that process is none."""
-        if pid not in tree.descendants(self._up.pid):
+        if pid not in process_tree.descendants(self._up.pid):
             raise NotSo(f"process {pid}, which serves as the lock server says, is none of this pair's")
         return os.pidfd_open(pid)
 
@@ -154,7 +154,7 @@ class Pair:
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         pidfds: list[int] = []
-        for pid in tree.descendants(self._up.pid):
+        for pid in process_tree.descendants(self._up.pid):
             with contextlib.suppress(ProcessLookupError):
                 pidfds.append(os.pidfd_open(pid))
         for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGKILL):

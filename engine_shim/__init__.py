@@ -1,1 +1,1 @@
-"""One engine's life: init, sleep, acquire, wake, serve. `lifecycle.py` has the states, `run.py` the way through."""
+"""The life of one engine. Its states are in `lifecycle.py`, its steps from init to serve in `main_process.py`."""

@@ -1,10 +1,9 @@
-"""`engine-shim`: the command. Settings and a sentence for what a person can put right; the work is in `shim.py`."""
+"""`engine-shim`: the command. Settings, and a sentence for what a person can put right; the work is in `shim.py`."""
 
 import sys
 
-from engine_shim import engines
+from engine_shim import command_settings, known_engines
 from engine_shim.events import Config, Restart
-from engine_shim.probe_port import CannotListen
 from engine_shim.shim import CannotStart, Options, Shim, command
 from sidecar import process_setup
 from sidecar.durable import AlreadyLocked
@@ -13,13 +12,14 @@ from sidecar.settings import Parser, host_port, name
 
 EXAMPLES = """\
 examples:
-  engine-shim --engine reference --engine-id a --role primary --run-dir /run/failover --probe :9000
-  engine-shim --engine reference --engine-id b --role shadow --run-dir /run/failover --probe :9001
-  engine-shim --engine-id a --run-dir /run/failover --probe :9000 -- --preset small      behind -- is the engine's own
+  engine-shim --engine vllm --engine-id a --role primary --run-dir /run/failover --probe :9000 -- MODEL
+  engine-shim --engine vllm --engine-id b --role shadow --run-dir /run/failover --probe :9001 -- MODEL
+  engine-shim --engine reference --engine-id a --run-dir /run/failover --probe :9000 -- --preset small
 
+The arguments behind -- are the engine's own: for vllm, what you give to vllm serve.
 A lock server and GMS have to run in the same directory; failover up starts all of it on one machine.
 
-It runs until SIGTERM or SIGINT, which drain an engine that serves; told twice, it ends at once.
+It runs until SIGTERM or SIGINT, which drain an engine that serves. Told twice, it ends at once.
 Probes: /live /startup /ready /state /metrics.
 """
 
@@ -30,37 +30,43 @@ INTERRUPTED = 130
 def parser() -> Parser:
     p = Parser(
         prog="engine-shim",
-        description="One engine's life: starts it, answers the probes, ends the whole of it when a part dies, and "
-        "starts it again.",
+        description="Runs one engine: starts it, answers its probes, ends all of it when a part of it dies, and starts "
+        "it again.",
         epilog=EXAMPLES,
         usage="engine-shim --engine ENGINE --engine-id ID --run-dir DIR --probe HOST:PORT [...] -- ENGINE ARGUMENTS",
     )
     p.setting(
         "--engine",
-        default="reference",
-        parse=engines.kind,
+        required=True,
+        parse=known_engines.kind,
         metavar="ENGINE",
-        help="reference, vllm, or MODULE:FACTORY for one of your own",
+        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
     )
-    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="who this is")
+    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="the name of this engine")
     p.setting(
         "--role",
         default="primary",
-        choices=engines.ROLES,
+        choices=known_engines.ROLES,
         env="ENGINE_ROLE",
         help="primary: loads the weights if nobody has; shadow: only ever reads them",
     )
     p.setting(
         "--run-dir",
         required=True,
-        parse=engines.directory,
+        parse=command_settings.directory,
         metavar="DIR",
         help="the lock server's and GMS's directory; the engine serves in DIR/engine unless --listen says otherwise",
     )
-    p.setting("--probe", required=True, parse=host_port, metavar="HOST:PORT", help="where the probes are; port 0: any")
+    p.setting(
+        "--probe",
+        required=True,
+        parse=host_port,
+        metavar="HOST:PORT",
+        help="where the probes are answered; without a host on every address, and with port 0 on any free port",
+    )
     p.setting(
         "--listen",
-        parse=engines.listen,
+        parse=command_settings.listen,
         metavar="unix:PATH|HOST:PORT",
         shown_default="unix:DIR/engine/ID.TOKEN.sock",
         help="where the engine serves once it is awake",
@@ -69,9 +75,9 @@ def parser() -> Parser:
         "--restart",
         default=Restart.IN_PLACE.value,
         choices=[mode.value for mode in Restart],
-        help="what follows the engine's death: its next start here, or the end of this process",
+        help="what follows the engine's death: its next start in this process, or the end of this process",
     )
-    engines.times(p)
+    command_settings.times(p)
     p.switch("--log-json", help="log lines as JSON")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
@@ -80,12 +86,12 @@ def parser() -> Parser:
 def main(argv: list[str] | None = None) -> int:
     try:
         return _main(argv)
-    except KeyboardInterrupt:  # before it minds signals: nothing was started yet
+    except KeyboardInterrupt:  # it came before signals are handled: nothing was started yet
         return INTERRUPTED
 
 
 def _main(argv: list[str] | None) -> int:
-    options = engines.parsed(parser(), argv)
+    options = command_settings.parsed(parser(), argv)
     process_setup.raise_descriptor_limit()
     config = Config(
         engine_id=options.engine_id,
@@ -96,7 +102,7 @@ def _main(argv: list[str] | None) -> int:
         stall_s=options.stall_s,
         drain_s=options.drain_s,
     )
-    # The engine has its own working directory's view of a relative path, and so has everybody else.
+    # An engine may change its working directory; the path means the same to everybody.
     options.run_dir = options.run_dir.absolute()
     try:
         shim = Shim(
@@ -105,7 +111,7 @@ def _main(argv: list[str] | None) -> int:
     except AlreadyLocked as error:
         print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)
         return 1
-    except (CannotStart, CannotListen) as error:
+    except CannotStart as error:
         print(f"engine-shim: {error}", file=sys.stderr)
         return 1
     return shim.serve()

@@ -1,39 +1,85 @@
-"""What an engine must be able to do to be one of a pair. Two do: `reference` and `vllm`.
+"""What an engine must be able to do to be one of a pair. `reference` and `vllm` are the two that exist.
 
-The calls come in this order, from one thread (`run.py`), and whatever fails on the way ends the process:
+`main_process.py` makes the calls in this order, from one thread. Whatever fails on the way ends the process:
 
     [await_others ->] start -> sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
 
-A `drain` for a switchover comes from a thread of its own, and `resume` while it still waits: the engine takes requests
-again at once then, whatever the drain does afterwards. `well`, `needs` and `health` come from others at any time.
+A `drain` for a switchover comes from a thread of its own. `resume` may come while that drain still waits; the engine
+then takes requests again at once, whatever the drain does afterwards. `well`, `needs` and `health` are called from
+other threads at any time.
 
-What can only fail again (arguments that are wrong, weights of another model) is an `engines.CantRun`: up to the end of
-`start` it ends the shim, too, with exit code 64. Anything else is tried again.
+A failure that another start would only repeat (wrong arguments, the weights of another model) is raised as `CannotRun`.
+Until `start` has returned it also ends the shim, with exit code 64. Any other failure is followed by another start.
 """
 
+import socket
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from sidecar import tcp
+from sidecar.sockets import ServerSocket
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What an engine is told when it is made. Making one touches no device."""
+
+    run_dir: Path
+    engine_id: str
+    role: str
+    """`primary`: it loads the weights if nobody has. `shadow`: it only ever reads them."""
+    arguments: tuple[str, ...]
+    """The arguments that stood behind `--`."""
+    phase: Callable[[str, float], None] = lambda name, seconds: None
+    """Reports how long a part of a step took: `setting.phase("remap", 0.003)`, `setting.phase("kv", 0.02)`."""
 
 
 @dataclass(frozen=True)
 class Listen:
-    """Where the endpoint is to be: a Unix socket or host and port."""
+    """Where the endpoint is to be: a Unix socket, or a host and a port. An empty host means every address."""
 
     path: str = ""
     host: str = ""
     port: int = 0
 
     @property
+    def text(self) -> str:
+        """As `--listen` takes it."""
+        return f"unix:{self.path}" if self.path else tcp.named(self.host, self.port)
+
+    @property
     def url(self) -> str:
-        return f"unix:{self.path}" if self.path else f"http://{self.host}:{self.port}"
+        """Where clients on this machine, or in this pod, find it."""
+        return f"unix:{self.path}" if self.path else tcp.url(self.host, self.port)
+
+    def bind(self) -> tuple[socket.socket, ServerSocket | None]:
+        """A listening socket that doesn't block; for a path also its owner, which takes the name away when it is
+        closed. Raises CannotServe.
+        """
+        try:
+            if not self.path:
+                return tcp.listen(self.host, self.port), None
+            path = Path(self.path)
+            owner = ServerSocket(path.parent, path.name)
+            return owner.open(), owner
+        except tcp.CannotListen as error:
+            raise CannotServe(f"the engine {error}; give another --listen") from None
+        except OSError as error:
+            raise CannotServe(f"the engine can't listen on {self.url}: {error.strerror or error}") from None
+
+
+class CannotRun(Exception):
+    """A person has to put something right before this engine can be started; another start would change nothing."""
 
 
 class CannotServe(Exception):
-    """Nobody can listen there: a person's mistake, or a port that somebody else has. Tried again like any failure."""
+    """Nobody can listen at this address: it is a mistake, or somebody else has the port. Followed by another start."""
 
 
 class WorkerFailed(Exception):
-    """Another of the engine's processes is gone, or said that it can't. Why, its own log tells."""
+    """Another of the engine's processes has ended, or said that it can't go on. Its own log says why."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +87,18 @@ class Health:
     queued: int
     """Requests that wait or are being worked on."""
     steps: int
-    """Grows with every step that the engine finishes; with work queued and no step for `--stall-s` it is stalled."""
+    """Grows with every step that the engine finishes. With work queued and no step for `--stall-s` it is stalled."""
     detail: str = ""
-    """Why it isn't well, when it says so itself."""
+    """Why the engine isn't well, when it says so itself."""
 
 
 class Engine(Protocol):
     def start(self) -> None:
-        """Init: weights by the engine's role, processes, sizes, everything but the endpoint's address. Blocks."""
+        """Init: weights according to the role, processes, sizes, everything but the endpoint's address. Blocks."""
         ...
 
     def sleep(self) -> None:
-        """Gives the device back: weights unmapped, no KV cache."""
+        """Gives the device back: the weights are unmapped, and there is no KV cache."""
         ...
 
     def needs(self) -> dict[str, int]:
@@ -60,13 +106,17 @@ class Engine(Protocol):
         ...
 
     def well(self, fresh: bool = True) -> bool:
-        """Asleep: could it wake now? Its processes live, its weights are there. Quick. Not `fresh`, about every second
-        while it waits: what was found a while ago will do, where to ask costs something.
+        """Whether a sleeping engine could wake now: its processes live and its weights are there. Answers quickly.
+
+        It is asked about once a second while the engine waits, then with `fresh` false: an answer that was found a
+        while ago will do where asking costs something.
         """
         ...
 
     def wake(self) -> None:
-        """Weights at the same addresses, KV cache allocated. Raises when it can't; the process ends then."""
+        """Maps the weights at the same addresses and allocates the KV cache. Raises when it can't; the process ends
+        then.
+        """
         ...
 
     def serve(self, listen: Listen) -> None:
@@ -76,25 +126,28 @@ class Engine(Protocol):
     def health(self) -> Health: ...
 
     def drain(self, timeout_s: float) -> None:
-        """Takes no new request and finishes those that it has; returns when it has, or when the time is over. The
-        endpoint is withdrawn by the caller before."""
+        """Takes no new request and finishes those that it has. Returns when it has, or when the time is over. The
+        caller has withdrawn the endpoint before.
+        """
         ...
 
     def resume(self) -> None:
-        """A switchover was called off: it takes requests again. May be called again."""
+        """A switchover was called off: the engine takes requests again. May be called again."""
         ...
 
     def stop(self) -> None:
-        """Closes the endpoint and ends its other processes. The caller ends this one."""
+        """Closes the endpoint and ends the engine's other processes. The caller ends this one."""
         ...
 
 
 @runtime_checkable
-class Patient(Protocol):
-    """An engine that needs something from others before it can start: a shadow its weights. Who waits for the other
-    engine while it has the `init` permit, which the other needs for loading, would wait for ever.
+class WaitsForOthers(Protocol):
+    """An engine that needs something from others before it can start, as a shadow needs its weights.
+
+    An engine that waited for the other one while it holds the `init` permit, which the other needs for loading, would
+    wait for ever. So it waits before it asks for the permit.
     """
 
     def await_others(self) -> None:
-        """Blocks until `start` won't. Touches no device."""
+        """Blocks until `start` has what it needs. Touches no device."""
         ...

@@ -1,4 +1,4 @@
-"""What the shim's machine is told and what it has done: the events and effects of `lifecycle.py`. Data only."""
+"""The events that the shim's machine (`lifecycle.py`) is given, and the effects that it asks for. Data only."""
 
 from enum import Enum
 
@@ -35,7 +35,7 @@ class Config(msgspec.Struct, frozen=True):
 
     @property
     def beat_s(self) -> float:
-        """How often the engine's main process says how it is."""
+        """How often the engine's main process reports how it is."""
         return min(1.0, self.stall_s / 4)
 
 
@@ -43,7 +43,7 @@ class Config(msgspec.Struct, frozen=True):
 
 
 class Started(msgspec.Struct, frozen=True):
-    """The shim itself."""
+    """The shim itself has started."""
 
 
 class Registered(msgspec.Struct, frozen=True):
@@ -56,7 +56,9 @@ class Registered(msgspec.Struct, frozen=True):
 
 
 class Named(msgspec.Struct, frozen=True):
-    tree: str
+    """The main process says under which name the lock server knows this start."""
+
+    incarnation: str
 
 
 class Reported(msgspec.Struct, frozen=True):
@@ -95,14 +97,14 @@ class NotStarted(msgspec.Struct, frozen=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What is left: processes of the tree (how many at least), and holders of any life lock of this engine."""
+    """What is left: at least so many processes of the tree, and whether anybody holds a life lock of this engine."""
 
     left: int
     held: bool
 
 
 class Terminate(msgspec.Struct, frozen=True):
-    """SIGTERM or Ctrl-C."""
+    """The shim was told to end, by SIGTERM or Ctrl-C."""
 
     signal: str = "SIGTERM"
 
@@ -111,10 +113,10 @@ class LockSeen(msgspec.Struct, frozen=True):
     """The lock's public state has changed."""
 
     holder: str
-    """The tree that holds it; empty: nobody."""
+    """The incarnation that holds it; empty: nobody."""
     fencing: bool = False
     serves: bool = False
-    """It has said where."""
+    """The holder has announced its endpoint."""
     redundant: bool = False
     """Somebody serves, and somebody else is ready to."""
 
@@ -140,7 +142,7 @@ Event = (
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Start the engine's main process. Answered by `NotStarted` when that can't be done."""
+    """Start the engine's main process. `NotStarted` is the answer when that can't be done."""
 
     number: int
 
@@ -150,15 +152,15 @@ class KillTree(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """Collect the dead, and see what is left. Answered by `Looked`."""
+    """Collect the dead and see what is left. `Looked` is the answer."""
 
 
 class CleanUp(msgspec.Struct, frozen=True):
-    """Remove what the tree has left behind."""
+    """Remove the files that the tree has left behind."""
 
 
 class Forward(msgspec.Struct, frozen=True):
-    """SIGTERM to the main process."""
+    """Send SIGTERM to the main process."""
 
 
 class Admit(msgspec.Struct, frozen=True):

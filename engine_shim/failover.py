@@ -1,5 +1,5 @@
 """`failover`: the command that runs a whole pair on one machine or in one container. Settings, and a sentence for what
-a person can put right; the work is in `up.py` and `pair.py`.
+a person can put right; the work is in `up.py`, `pair_status.py` and `pair_commands.py`.
 """
 
 import os
@@ -7,42 +7,46 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine_shim import engines, pair
+from engine_shim import command_settings, known_engines, pair_commands, pair_status
 from engine_shim.events import Restart
-from engine_shim.pair import PairError
+from engine_shim.pair_status import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
 from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
 
 EXAMPLES = """\
 examples:
-  failover up                                       two reference engines in host memory
-  failover up --capacity 2GiB -- --preset medium    a larger model; behind -- is the engine's own
-  failover status                                   who serves, who is ready, where
-  failover kill active                              SIGKILL, and what follows
+  failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
+  failover up                                                 two small reference engines in host memory, to try it
+  failover up --capacity 2GiB -- --preset medium              the same with a larger model
+  failover status                                             who serves, who is ready, where
+  failover kill active                                        SIGKILL, and what follows
   failover down
 
-Everything is one process tree: if the machine or the container ends, both engines do. Two pods don't have that limit.
+Everything is one process tree: if the machine or the container ends, both engines end with it. Two pods don't have
+that limit.
 """
 
 
 STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
-  failover status --json | jq .lock   for programs: run_dir, up (process), lock (as lockctl status --json), engines
+  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), engines
 """
 KILL_EXAMPLES = """\
 examples:
-  failover kill active                and what follows, with times
-  failover kill active --anyway       though nobody is ready to take over
+  failover kill active                shows what follows, with times
+  failover kill active --anyway       does so though nobody is ready to take over
+
+It works only where it can see the engine's main process: for a pair in a container, run it inside.
 """
 DOWN_EXAMPLES = """\
 examples:
-  failover down                       whoever serves drains first; exit code 0 when everything has ended
+  failover down                       the engine that serves drains first; exit code 0 when everything has ended
 """
 INTERRUPTED = 130
 GPUS = Path("/dev/nvidiactl")
-"""There where NVIDIA's driver is, and not where a container was given no GPU."""
+"""Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 
 
 def default_run_dir() -> Path:
@@ -53,7 +57,7 @@ def default_run_dir() -> Path:
 
 
 def _devices(text: str) -> tuple[str, ...]:
-    """`none`: for engines of one's own that need no GMS."""
+    """`none` is for engines of one's own that need no GMS."""
     if text == "none":
         return ()
     found = tuple(text.split(","))
@@ -79,7 +83,7 @@ def parser() -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
         it.setting(
             "--run-dir",
-            parse=engines.directory,
+            parse=command_settings.directory,
             default=default_run_dir(),
             metavar="DIR",
             help="where everything of this pair is",
@@ -91,27 +95,27 @@ def parser() -> Parser:
     up.setting(
         "--engine",
         default="reference",
-        parse=engines.kind,
+        parse=known_engines.kind,
         metavar="ENGINE",
-        help="reference, vllm, or MODULE:FACTORY for one of your own",
+        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
     )
     up.setting(
         "--devices",
         parse=_devices,
         metavar="DEVICE,...",
-        shown_default="host:0; for vllm where there are NVIDIA GPUs cuda",
+        shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
         help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
-    engines.times(up)
+    command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
-    status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody; 3: "
-                     "nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+    status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody "
+                     "serves; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
     down = command("down", "End the pair that failover up runs, and wait for it.", epilog=DOWN_EXAMPLES)
-    down.setting("--timeout-s", default=pair.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
+    down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
     kill.add_argument("--anyway", action="store_true", help="though nobody is ready to take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
@@ -134,7 +138,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     it = parser()
-    options = engines.parsed(it, argv)
+    options = command_settings.parsed(it, argv)
     run_dir = options.run_dir.absolute()
     if options.command == "up":
         if options.devices is None:
@@ -145,11 +149,11 @@ def _main(argv: list[str] | None) -> int:
         if options.command == "up":
             return _up(options, run_dir)
         if options.command == "status":
-            return pair.show(run_dir, options.json)
+            return pair_status.show(run_dir, options.json)
         if options.command == "down":
-            pair.down(run_dir, options.timeout_s)
+            pair_commands.down(run_dir, options.timeout_s)
         else:
-            pair.kill_active(run_dir, options.anyway)
+            pair_commands.kill_active(run_dir, options.anyway)
     except (CannotStart, PairError) as error:
         print(f"failover: {error}", file=sys.stderr)
         return 1
@@ -161,9 +165,9 @@ def default_devices(engine: str) -> tuple[str, ...]:
 
 
 def _devices_wrong(options: Any) -> str:
-    """Why an engine can't have these devices; empty if it can."""
+    """Why the engine can't have these devices; empty if it can."""
     on_host = [device.startswith("host:") for device in options.devices]
-    if options.engine in engines.KNOWN and not options.devices:
+    if options.engine in known_engines.KNOWN and not options.devices:
         return (
             f"--devices none: the engine {options.engine} has its weights in GMS, on a device: --devices host:0, say; "
             "none is for engines of one's own that need no GMS"

@@ -1,35 +1,36 @@
-"""The rules of the shim: one engine's life, from start to start.
+"""The rules of the shim: the life of one engine, from start to start.
 
-Pure: an event and the time go in, effects come out (`events.py`); `shim.py` has the processes and sockets. What the
-probes answer follows from this and the time (`probes.py`).
+Pure: an event and the time go in, effects come out (`events.py`); `shim.py` has the processes and the sockets. What the
+probes answer follows from this machine and the time (`probes.py`).
 
-    Init       the engine loads, builds, captures. Before the very first start: nothing runs yet.
-    Standby    asleep, and waiting for the lock. Could take over.
-    Waking     has the lock; weights mapped again, KV cache allocated, endpoint bound.
-    Active     serves.
-    Draining   serves what it has, and takes nothing new: a switchover, or it was told to end.
-    Dead       its tree is being killed, or proven gone, or waits for its next start.
+    Init       the engine loads, builds and captures. Before the very first start nothing runs yet.
+    Standby    it is asleep and waits for the lock. It could take over.
+    Waking     it has the lock: weights are mapped again, the KV cache is allocated, the endpoint is bound.
+    Active     it serves.
+    Draining   it finishes what it has and takes nothing new, for a switchover or because it was told to end.
+    Dead       its processes are being killed or proven gone, or it waits for its next start.
 
-The main process says each step when it has *taken* it; so Active means that the endpoint is bound and announced.
+The main process reports each step when it has *taken* it. So Active means that the endpoint is bound and announced.
 
 The rules:
 
- 1. One tree at a time. The next is started only when nothing is left of the last: none of its processes, and nobody
-    who holds a life lock of this engine (so neither a tree that an earlier shim of the same name has left).
- 2. A tree lives and dies as a whole: when any registered process of it ends, the rest is killed at once.
- 3. Who registers late, for a start that is over, is turned away, and ends.
- 4. Steps come in the order of the table, from the main process. Any other is a broken engine, and its end.
- 5. Nothing takes for ever. Init and Waking have their bounds. From Standby on the main process beats; silence for
-    `stall_s`, or work queued and no step for that long, is the end of the tree. So is an engine that says itself that
-    it isn't well, for `UNWELL_S`: a sleeper whose weights are gone, say.
- 6. In place: it is started again, at once after the first failure, then after longer and longer pauses. Having served,
-    or having been ready for a while, makes a next failure the first again. One that held the lock first leaves the
-    processors to its successor, for a moment. With `exit`: the shim ends instead.
- 7. Told to end: an engine that serves drains, within `drain_s`; any other has nothing to lose, and is killed. Told
-    again, it is killed. Nobody waits then for anything but our own processes: the next start has rule 1.
- 8. An engine of which a process says in Init that starting it again changes nothing (wrong arguments, weights of
-    another model), or that ends in Init with exit code 64, isn't started again: that takes a person. The shim ends with
-    this code.
+ 1. There is one process tree at a time. The next is started only when nothing is left of the last: none of its
+    processes, and nobody who holds a life lock of this engine. So a tree that an earlier shim of the same name has
+    left doesn't count as gone too early either.
+ 2. A tree lives and dies as a whole: when any registered process ends, the rest is killed at once.
+ 3. A process that registers late, for a start that is over, is turned away and ends.
+ 4. Steps come from the main process, in the order of the table. Any other step means a broken engine, and its end.
+ 5. Nothing may take for ever. Init and Waking have their bounds. From Standby on the main process beats; silence for
+    `stall_s` ends the tree, and so does queued work without a step for that long. An engine that says itself that it
+    isn't well (a sleeper whose weights are gone, say) is ended after `UNWELL_S`.
+ 6. In place, an ended engine is started again: at once after the first failure, then after longer and longer pauses.
+    Having served, or having been ready for a while, makes the next failure the first again. An engine that held the
+    lock first leaves the processors to its successor for a moment. With `exit` the shim ends instead.
+ 7. Told to end, an engine that serves drains within `drain_s`; any other has nothing to lose and is killed. Told again,
+    it is killed. The end waits for our own processes and for nothing else; the next start has rule 1.
+ 8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
+    arguments, the weights of another model), or when it ends in Init with exit code 64. That takes a person, and the
+    shim ends with this code.
 """
 
 import math
@@ -38,23 +39,24 @@ from enum import Enum
 from typing import Any
 
 from engine_shim import events as e
+from engine_shim.counters import Counters
 from engine_shim.events import Restart, State
-from engine_shim.figures import Figures
 
 UNWELL_S = 5.0
 DRAIN_MARGIN_S = 2.0
-"""The main process keeps the bound of its drain itself; this is for one that doesn't."""
+"""The main process keeps the bound of its drain itself. This margin is for one that doesn't."""
 STEADY_S = 30.0
 BACK_OFF_FIRST_S = 0.5
 BACK_OFF_MOST_S = 60.0
 LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
 HANDOFF_S = 0.25
-"""Unless the successor serves before: a start that takes a processor meanwhile shows in everybody's handoff."""
+"""How long a dead holder's next start waits, unless the successor serves before: a start that takes a processor in that
+time makes the handoff slower for everybody."""
 FIRST_ANSWERS_S = 0.1
-"""So long the successor that has just said where it serves is left alone, too: whoever waited asks it now."""
+"""How long a successor that has just announced its endpoint is left alone, too: everybody who waited asks it now."""
 STUCK_S = 10.0
-"""So long nothing of a killed tree should be left."""
+"""After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
 EX_USAGE = 64
 
@@ -70,26 +72,26 @@ BEATING = (State.STANDBY, State.ACTIVE, State.DRAINING)
 SERVING = (State.ACTIVE, State.DRAINING)
 
 
-class Tree(Enum):
-    """What there is of processes."""
+class TreePhase(Enum):
+    """Which processes of the engine there are."""
 
     NONE = "none"
     ALIVE = "alive"
     ENDING = "ending"
-    """Killed, or never seen: nobody may be left before the next."""
+    """They are killed, or were never seen. Nobody may be left before the next start."""
 
 
 class Lifecycle:
     def __init__(self, config: e.Config) -> None:
         self.config = config
-        self.figures = Figures()
+        self.counters = Counters()
         self.state = State.INIT
         self.since = self.since_wall = 0.0
-        self.tree = Tree.NONE
+        self.tree = TreePhase.NONE
         self.number = 0
-        """Of the start; 0 before the first."""
-        self.name = ""
-        """Of this start, with the lock server."""
+        """Counts the starts; 0 before the first."""
+        self.incarnation = ""
+        """The name of this start with the lock server."""
         self.token = 0
         self.url = ""
         self.processes: set[int] = set()
@@ -106,7 +108,7 @@ class Lifecycle:
         self.exiting = False
         self._exit_code: int | None = None
         self._ended_in = State.INIT
-        """In which state the last tree ended."""
+        """The state in which the last tree ended."""
         self._failing, self._hopeless = "", False
         self._beat_at = self._progress_at = 0.0
         self._steps = -1
@@ -117,16 +119,16 @@ class Lifecycle:
         self._ending_since = 0.0
         self._said_stuck = False
         self._lost_at: float | None = None
-        """When there last was an engine here that served or could; None while there is one."""
+        """When this engine last served or could have; None while it does or can."""
         self._behind = False
-        """Somebody else held the lock while this one waited."""
+        """Somebody else held the lock while this engine waited."""
         self._fencing_at: float | None = None
         self._lock: e.LockSeen | None = None
-        """As last seen: what is said of it while this engine initialises counts once it waits."""
+        """As last seen. What is seen while this engine initialises counts once it waits."""
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0
 
-    # -- the one door ----------------------------------------------------------------------------------------------
+    # -- the one entry ---------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
         self._out = []
@@ -140,20 +142,20 @@ class Lifecycle:
     def deadline(self) -> float:
         if self.exiting:
             return math.inf
-        if self.tree is Tree.ENDING:
+        if self.tree is TreePhase.ENDING:
             return self._look_at
-        if self.tree is Tree.NONE:
+        if self.tree is TreePhase.NONE:
             return self.restart_at
         return self.end_by
 
     @property
     def end_by(self) -> float:
-        """When the living tree has to be ended, unless something comes before (rules 5 and 7)."""
+        """When the living tree has to be ended unless something happens before (rules 5 and 7)."""
         return min(self.bound, self._unwell_since + UNWELL_S, self._terminate_by)
 
     @property
     def bound(self) -> float:
-        """Of the state: the main process has to move on, or beat, or get on with its work before."""
+        """The bound of this state: the main process has to move on, beat, or get on with its work before."""
         if self.state is State.INIT:
             return self.since + self.config.init_timeout_s if self.number else math.inf
         if self.state is State.WAKING:
@@ -168,13 +170,13 @@ class Lifecycle:
 
     def _mind_time(self) -> None:
         now = self._now
-        if self.tree is Tree.ALIVE and now >= self.end_by:
+        if self.tree is TreePhase.ALIVE and now >= self.end_by:
             self._end(self._why_now())
-        if self.tree is Tree.ENDING and now >= self._look_at:
+        if self.tree is TreePhase.ENDING and now >= self._look_at:
             self._look_at = now + self._look_wait_s
             self._look_wait_s = min(self._look_wait_s * 2, LOOK_MOST_S)
             self._out += [e.KillTree(), e.Look()]
-        elif self.tree is Tree.NONE and now >= self.restart_at:
+        elif self.tree is TreePhase.NONE and now >= self.restart_at:
             self._start()
 
     def _why_now(self) -> str:
@@ -195,19 +197,19 @@ class Lifecycle:
 
     def _on_started(self, event: e.Started) -> None:
         self.since, self.since_wall = self._now, self._wall
-        self.figures.entered_at[State.INIT] = self._wall
+        self.counters.entered_at[State.INIT] = self._wall
         self._await_end()
 
     def _await_end(self) -> None:
-        self.tree = Tree.ENDING
+        self.tree = TreePhase.ENDING
         self._look_at, self._look_wait_s = self._now, LOOK_FIRST_S
         self._ending_since, self._said_stuck = self._now, False
 
     def _start(self) -> None:
         self.number += 1
-        self.figures.starts += 1
-        self.tree, self.restart_at = Tree.ALIVE, math.inf
-        self.name, self.token, self.url = "", 0, ""
+        self.counters.starts += 1
+        self.tree, self.restart_at = TreePhase.ALIVE, math.inf
+        self.incarnation, self.token, self.url = "", 0, ""
         self.processes, self.main = set(), None
         self.well, self.unwell_why, self.queued = True, "", 0
         self._unwell_since = math.inf
@@ -222,11 +224,11 @@ class Lifecycle:
         self._note("start", number=self.number)
 
     def _end(self, why: str) -> None:
-        """The rest of the tree goes, too (rule 2)."""
+        """Ends the rest of the tree, too (rule 2)."""
         why = self._failing or why
         steady = self.state in SERVING or (self.state is State.STANDBY and self._now >= self.since + STEADY_S)
         self.failures = 1 if steady else self.failures + 1
-        self.figures.deaths += 1
+        self.counters.deaths += 1
         self.why, self.url = why, ""
         if self._lost_at is None and self.state is not State.INIT:
             self._lost_at = self._now
@@ -240,12 +242,12 @@ class Lifecycle:
         self._await_end()
 
     def _on_looked(self, event: e.Looked) -> None:
-        if self.tree is not Tree.ENDING:
+        if self.tree is not TreePhase.ENDING:
             return
         if event.left or (event.held and not self._ends_for_good):
             self._say_if_stuck(event)
             return
-        self.tree, self._look_at = Tree.NONE, math.inf
+        self.tree, self._look_at = TreePhase.NONE, math.inf
         if self.processes:
             self._out.append(e.Forget(sorted(self.processes)))
             self.processes, self.main = set(), None
@@ -283,34 +285,34 @@ class Lifecycle:
         self._note("not_gone", alarm=True, why=f"the last tree isn't gone: {left}{hint}")
 
     def _on_died(self, event: e.Died) -> None:
-        if self.tree is Tree.ALIVE and event.process in self.processes:
+        if self.tree is TreePhase.ALIVE and event.process in self.processes:
             main = event.process == self.main
             self._end("its main process died" if main else "one of its processes died")
 
     def _on_ended(self, event: e.Ended) -> None:
         how = f"with exit code {event.code}" if event.code >= 0 else f"by signal {-event.code}"
         why = f"its main process ended {how}"
-        if self.tree is Tree.ALIVE:
+        if self.tree is TreePhase.ALIVE:
             self._end(why)
         elif self.terminating:
             return
-        if event.code == EX_USAGE and self._ended_in is State.INIT and self.tree is Tree.ENDING:
-            # Also when a worker, which dies with its parent's thread, was seen to end before its parent.
+        if event.code == EX_USAGE and self._ended_in is State.INIT and self.tree is TreePhase.ENDING:
+            # Also when a worker, which dies with its parent's thread, was seen to end before its parent did.
             self._exit_code, self.why = EX_USAGE, self._failing or why
 
     def _on_not_started(self, event: e.NotStarted) -> None:
-        if self.tree is Tree.ALIVE:
+        if self.tree is TreePhase.ALIVE:
             self._end(event.why)
 
     def _on_failing(self, event: e.Failing) -> None:
-        """Whoever says it first knows the cause; for the others it is that he has gone."""
+        """The process that says it first knows the cause. For the others the cause is that it has gone."""
         self._failing = self._failing or event.why
         self._hopeless = self._hopeless or event.hopeless
 
     # -- what the tree says ----------------------------------------------------------------------------------------
 
     def _on_registered(self, event: e.Registered) -> None:
-        if self.tree is not Tree.ALIVE or event.start != self.number:
+        if self.tree is not TreePhase.ALIVE or event.start != self.number:
             self._out.append(e.TurnAway(event.conn, f"start {event.start} of {self.config.engine_id} is over"))
             self._out.append(e.Forget([event.process]))
             return
@@ -324,10 +326,10 @@ class Lifecycle:
         self._out.append(e.Admit(event.conn))
 
     def _on_named(self, event: e.Named) -> None:
-        self.name = event.tree
+        self.incarnation = event.incarnation
 
     def _on_reported(self, event: e.Reported) -> None:
-        if self.tree is not Tree.ALIVE:
+        if self.tree is not TreePhase.ALIVE:
             return
         if (self.state, event.to) not in STEPS:
             self._end(f"its main process says {event.to.value} in {self.state.value}")
@@ -337,10 +339,10 @@ class Lifecycle:
         elif event.to is State.WAKING:
             self.token = event.token
             if self._fencing_at is not None:
-                self.figures.phase("fence_wait", self._now - self._fencing_at)
+                self.counters.phase("fence_wait", self._now - self._fencing_at)
         elif event.to is State.ACTIVE and self.state is State.WAKING:
             self.failures = 0
-            self.figures.failovers += self._behind
+            self.counters.failovers += self._behind
         self.url = event.url if event.to is State.ACTIVE else ""
         self._beat_at = self._progress_at = self._now
         self._steps = -1
@@ -349,12 +351,12 @@ class Lifecycle:
             if self._lock is not None:
                 self._mind_lock(self._lock)
             if self._lost_at is not None:
-                self.figures.restored.add(self._now - self._lost_at)
+                self.counters.restored.add(self._now - self._lost_at)
         if event.to in (State.STANDBY, State.ACTIVE):
             self._lost_at = None
 
     def _on_beat(self, event: e.Beat) -> None:
-        if self.tree is not Tree.ALIVE or self.state not in BEATING:
+        if self.tree is not TreePhase.ALIVE or self.state not in BEATING:
             return
         if not event.queued or event.steps != self._steps:
             self._progress_at = self._now
@@ -365,10 +367,10 @@ class Lifecycle:
         self._unwell_since = math.inf if event.well else min(self._unwell_since, self._now)
 
     def _on_phase(self, event: e.Phase) -> None:
-        self.figures.phase(event.name, event.seconds)
+        self.counters.phase(event.name, event.seconds)
 
     def _move(self, to: State) -> None:
-        self.figures.moved(self.state, to, self._wall)
+        self.counters.moved(self.state, to, self._wall)
         self._note("state", state=to.value, before=self.state.value, token=self.token)
         self.state, self.since, self.since_wall = to, self._now, self._wall
 
@@ -377,9 +379,9 @@ class Lifecycle:
     def _on_terminate(self, event: e.Terminate) -> None:
         again, self.terminating = self.terminating, True
         self.why = f"told to end ({event.signal})"
-        if self.tree is Tree.NONE:
+        if self.tree is TreePhase.NONE:
             self._exit()
-        elif self.tree is Tree.ENDING:
+        elif self.tree is TreePhase.ENDING:
             if again:
                 self._exit()
             self._look_at = self._now
@@ -391,15 +393,15 @@ class Lifecycle:
 
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         self.redundant = event.redundant
-        if self.tree is Tree.NONE and event.serves and event.holder != self.name and not self.back_off_s:
+        if self.tree is TreePhase.NONE and event.serves and event.holder != self.incarnation and not self.back_off_s:
             self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
         self._lock = event
         if self.state is State.STANDBY:
             self._mind_lock(event)
 
     def _mind_lock(self, seen: e.LockSeen) -> None:
-        """While it waits: behind whom, and since when for his end."""
-        if seen.holder and seen.holder != self.name:
+        """While it waits: behind whom, and since when it waits for that one's end."""
+        if seen.holder and seen.holder != self.incarnation:
             self._behind = True
         if not seen.fencing:
             self._fencing_at = None
@@ -407,7 +409,7 @@ class Lifecycle:
             self._fencing_at = self._now
 
     def _on_tick(self, event: e.Tick) -> None:
-        """Time has passed; `_mind_time` looks what follows."""
+        """Time has passed; `_mind_time` finds what follows."""
 
     def _note(self, event: str, *, alarm: bool = False, **detail: str | int | float | bool) -> None:
         self._out.append(e.Note(event, {"engine": self.config.engine_id, **detail}, alarm))

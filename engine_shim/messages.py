@@ -1,8 +1,8 @@
-"""What the processes of an engine's tree and their shim say to each other, over `DIR/engine/<engine_id>.shim.sock`.
+"""What the processes of an engine and their shim say to each other, over `DIR/engine/<engine_id>.shim.sock`.
 
-A process says `Hello` first and touches no device before the `Welcome`. The main process then says each step as it has
-taken it, and beats. Somebody who only looks says `AskState`. Frames and descriptors: `sidecar/frames.py`; what follows
-from a message: `lifecycle.py`.
+A process says `Hello` first and touches no device before the `Welcome`. The main process then reports each step when
+it has taken it, and beats. Somebody who only looks says `AskState`. Frames and descriptors are in `sidecar/frames.py`;
+what follows from a message is in `lifecycle.py`.
 """
 
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Hello(Message, frozen=True):
-    """A process of the tree. Brings a pidfd of itself, for kernels that don't name their peers."""
+    """From a process of the tree. It brings a pidfd of itself, for kernels that don't name their peers."""
 
     protocol: int
     start: Count
@@ -29,14 +29,14 @@ class Hello(Message, frozen=True):
     main: bool = False
 
 
-class Tree(Message, frozen=True):
-    """The main process: the name under which the lock server knows this start."""
+class Named(Message, frozen=True):
+    """From the main process: the name under which the lock server knows this start."""
 
-    name: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    incarnation: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
 
 
 class Step(Message, frozen=True):
-    """The main process: it has got this far."""
+    """From the main process: it has got this far."""
 
     to: Annotated[str, msgspec.Meta(pattern="^(standby|waking|active|draining)$")]
     token: Count = 0
@@ -44,7 +44,7 @@ class Step(Message, frozen=True):
 
 
 class Beat(Message, frozen=True):
-    """The main process, a few times a second at most: how the engine is."""
+    """From the main process, a few times a second at most: how the engine is."""
 
     well: bool
     why: Text = ""
@@ -53,22 +53,22 @@ class Beat(Message, frozen=True):
 
 
 class Phase(Message, frozen=True):
-    """How long a part of the way took."""
+    """How long a part of a step took."""
 
     name: Annotated[str, msgspec.Meta(pattern="^[a-z_]{1,32}$")]
     seconds: Seconds
 
 
 class Failing(Message, frozen=True):
-    """Any process of the tree, in its last moment: why it ends."""
+    """From any process of the tree, in its last moment: why it ends."""
 
     why: Text
     hopeless: bool = False
-    """Another start would end in the same way: that takes a person."""
+    """Another start would end in the same way; it takes a person."""
 
 
 class AskState(Message, frozen=True):
-    """Anybody: what `/state` says."""
+    """From anybody: what does `/state` say?"""
 
 
 class Welcome(Message, frozen=True):
@@ -86,7 +86,7 @@ class Problem(Message, frozen=True):
     why: str
 
 
-ToShim = Hello | Tree | Step | Beat | Phase | Failing | AskState
+ToShim = Hello | Named | Step | Beat | Phase | Failing | AskState
 FromShim = Welcome | StateIs | Problem
 
 to_shim: msgspec.msgpack.Decoder[ToShim] = msgspec.msgpack.Decoder(ToShim)

@@ -1,7 +1,7 @@
-"""The shim's figures as Prometheus metrics. Made of `figures.py` and the machine when somebody asks, and not before: so
-the client library, which is an extra, costs a start nothing.
+"""The shim's counters as Prometheus metrics. They are made from `counters.py` and the machine when somebody asks, and
+not before: the client library, which is an extra, then doesn't make the start slower.
 
-What this file may not do: keep any figure of its own.
+What this file may not do: count anything itself.
 """
 
 import contextlib
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from engine_shim import probes
+from engine_shim.counters import BUCKETS_S, Durations
 from engine_shim.events import State
-from engine_shim.figures import BUCKETS_S, Durations
-from engine_shim.lifecycle import Lifecycle, Tree
+from engine_shim.lifecycle import Lifecycle, TreePhase
 from sidecar import metrics
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ def registry_of(machine: Lifecycle, clock: Clock = time.monotonic) -> "Collector
 
 
 def prepare() -> None:
-    """In a thread, once: to load the library takes a tenth of a second, far longer on a busy machine, and the first
-    scrape would hold up the probes for it.
+    """Loads the library; to be called once, in a thread. It takes a tenth of a second, far longer on a busy machine,
+    and the first scrape would hold up the probes for that long.
     """
     with contextlib.suppress(metrics.MetricsUnavailable):
         metrics.new_registry()
@@ -45,7 +45,7 @@ class _Collector:
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        machine, figures, now = self._machine, self._machine.figures, self._clock()
+        machine, counters, now = self._machine, self._machine.counters, self._clock()
 
         def gauge(name: str, what: str, value: float) -> "Metric":
             return GaugeMetricFamily(f"failover_engine_{name}", what, value=value)
@@ -63,11 +63,11 @@ class _Collector:
         )
         for state in State:
             states.add_metric([state.value], state is machine.state)
-            entered.add_metric([state.value], figures.entered_at.get(state, 0.0))
+            entered.add_metric([state.value], counters.entered_at.get(state, 0.0))
         yield states
         yield entered
         moves = CounterMetricFamily("failover_engine_transitions", "Changes of state", labels=["before", "after"])
-        for (before, after), count in figures.transitions.items():
+        for (before, after), count in counters.transitions.items():
             moves.add_metric([before.value, after.value], count)
         yield moves
         ready = probes.ready(machine, now).ok
@@ -79,18 +79,18 @@ class _Collector:
         yield gauge("redundant", "1 if some engine serves and another could take over", machine.redundant)
         yield gauge("token", "Fencing token of its last grant in this start; 0: none", machine.token)
         yield gauge("queued", "Requests that wait or are being worked on", machine.queued)
-        yield gauge("processes", "Registered processes", len(machine.processes) * (machine.tree is Tree.ALIVE))
-        yield counter("starts", "Starts of the engine by this shim", figures.starts)
-        yield counter("deaths", "Ends of a started engine", figures.deaths)
-        yield counter("failovers", "Times that it took over from another holder", figures.failovers)
+        yield gauge("processes", "Registered processes", len(machine.processes) * (machine.tree is TreePhase.ALIVE))
+        yield counter("starts", "Starts of the engine by this shim", counters.starts)
+        yield counter("deaths", "Ends of a started engine", counters.deaths)
+        yield counter("failovers", "Times that it took over from another holder", counters.failovers)
         phases = _histogram("phase_duration_seconds", "How long each part of the way took", ["phase"])
-        for name, spent in figures.phases.items():
+        for name, spent in counters.phases.items():
             _add(phases, [name], spent)
         yield phases
         restored = _histogram(
             "redundancy_restore_seconds", "From an engine's end to its next start's being ready to take over", []
         )
-        _add(restored, [], figures.restored)
+        _add(restored, [], counters.restored)
         yield restored
 
 

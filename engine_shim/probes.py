@@ -13,15 +13,14 @@ The two modes differ only in Init, and in what comes after an engine's death:
     Dead       in place: 200, exit: 503     in place: 200                503
                                             exit: as before its death
 
-In place the shim sees to a dead engine itself; a container that was killed for it would only take longer.
+In place the shim starts a dead engine again itself. Killing the container for it would only take longer.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from engine_shim.events import Restart, State
-from engine_shim.lifecycle import Lifecycle, Tree
-
-PATHS = ("/live", "/startup", "/ready", "/state", "/metrics")
+from engine_shim.lifecycle import Lifecycle, TreePhase
 
 
 class Answer(NamedTuple):
@@ -53,7 +52,7 @@ def startup(machine: Lifecycle, now: float) -> Answer:
 
 
 def ready(machine: Lifecycle, now: float) -> Answer:
-    """Serves, or could take over now."""
+    """Whether it serves or could take over now."""
     state = machine.state
     if state not in (State.STANDBY, State.ACTIVE):
         return Answer(False, state.value)
@@ -65,8 +64,8 @@ def ready(machine: Lifecycle, now: float) -> Answer:
 
 
 def state(machine: Lifecycle, now: float) -> dict[str, Any]:
-    """Everything, for people and programs. The fields are always there."""
-    figures = machine.figures
+    """Everything, for people and programs. Every field is always there."""
+    counters = machine.counters
     is_live, is_ready = live(machine, now), ready(machine, now)
     return {
         "engine_id": machine.config.engine_id,
@@ -80,17 +79,18 @@ def state(machine: Lifecycle, now: float) -> dict[str, Any]:
         "last_end": machine.why,
         "url": machine.url,
         "token": machine.token,
-        "tree": machine.name,
-        "processes": len(machine.processes) if machine.tree is Tree.ALIVE else 0,
+        "incarnation": machine.incarnation,
+        "processes": len(machine.processes) if machine.tree is TreePhase.ALIVE else 0,
         "queued": machine.queued,
         "restart": machine.config.restart.value,
-        "starts": figures.starts,
-        "deaths": figures.deaths,
-        "failovers": figures.failovers,
+        "starts": counters.starts,
+        "deaths": counters.deaths,
+        "failovers": counters.failovers,
         "redundant": machine.redundant,
-        "next_start_in_s": round(max(machine.restart_at - now, 0.0), 3) if machine.tree is Tree.NONE else None,
-        "phases_s": {name: spent.last_s for name, spent in figures.phases.items() if spent.last_s is not None},
+        "next_start_in_s": round(max(machine.restart_at - now, 0.0), 3) if machine.tree is TreePhase.NONE else None,
+        "phases_s": {name: spent.last_s for name, spent in counters.phases.items() if spent.last_s is not None},
     }
 
 
-PROBES = {"/live": live, "/startup": startup, "/ready": ready}
+Probe = Callable[[Lifecycle, float], Answer]
+PROBES: dict[str, Probe] = {"/live": live, "/startup": startup, "/ready": ready}

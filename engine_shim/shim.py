@@ -1,13 +1,14 @@
 """The shim: a small process above an engine. It decides nothing; `lifecycle.py` does.
 
-Here are the processes (`tree.py`), the sockets where a tree registers, the probes' port, the signals, and threads that
-watch the lock's public state and what appears in /dev/shm. Everything else runs in one loop, which nothing of the
-engine's can hold up: it never waits for the engine, and reads what that says when it comes.
+This file has the engine's processes, the socket where they register, the probes' port, the signals, and the threads
+that watch the lock's public state and what appears in /dev/shm. Everything else runs in one loop, which nothing that
+the engine does can hold up: it never waits for the engine, and reads what the engine says when it comes.
 
 What this file may not do: load anything heavy (no torch, no numpy), or start a process that isn't the engine's.
 """
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -17,20 +18,20 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from engine_shim import events as e
+from engine_shim import membership, paths, probe_pages, probes
 from engine_shim import messages as m
-from engine_shim import places, presence, probes, tree
-from engine_shim.leftovers import Leftovers
 from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
-from engine_shim.probe_port import ProbePort
+from engine_shim.shm_cleanup import ShmCleanup
 from lockserver.observer import ObserverError, watch_forever
-from sidecar import peers, process_setup
+from sidecar import peers, process_setup, process_tree, signals
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock
 from sidecar.frames import close_all
+from sidecar.http_port import CannotListen, HttpPort
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
@@ -51,7 +52,15 @@ class Options:
     run_dir: Path
     probe: tuple[str, int]
     command: tuple[str, ...]
-    """The engine's main process."""
+    """Starts the engine's main process."""
+
+
+class _Member(NamedTuple):
+    """A process that has registered, on one connection."""
+
+    process: int
+    main: bool
+    sock: socket.socket
 
 
 class Shim(Shell):
@@ -63,40 +72,43 @@ class Shim(Shell):
         self.code = 1
         engine_id = options.config.engine_id
         self.machine = Lifecycle(options.config)
-        self.probes = ProbePort(options.probe, self.loop, self.machine, time.monotonic)
+        try:
+            self.port = HttpPort(options.probe, self.loop, probe_pages.pages(self.machine, time.monotonic))
+        except CannotListen as error:
+            raise CannotStart(f"the probes {error}; give another --probe") from None
         self.processes = Processes(self.loop)
         self.connections = Connections(
             self.loop, log, _SPOKEN, frozenset(), heard=self._on_message, closed=self._on_closed
         )
-        directory = options.run_dir / places.ENGINES
+        directory = options.run_dir / paths.ENGINES
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = DirectoryLock(directory, places.shim_lock(engine_id)).acquire()
-            self._doorway = ServerSocket(directory, places.shim_socket(engine_id))
-            self.connections.listen(self._doorway.open())
+            self._lock = DirectoryLock(directory, paths.shim_lock(engine_id)).acquire()
+            self._server_socket = ServerSocket(directory, paths.shim_socket(engine_id))
+            self.connections.listen(self._server_socket.open())
         except OSError as error:
             raise CannotStart(
                 f"{directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
             ) from None
-        self._members: dict[int, tuple[int, bool]] = {}
-        """Connection -> the process that it is, and whether it is the main one."""
+        self._members: dict[int, _Member] = {}
+        """By connection."""
         self._main = 0
         """Pid of the main process; 0 when there is none."""
         self._group = 0
         self._seen: deque[e.LockSeen] = deque()
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
-        self._leftovers = Leftovers(lambda: tree.descendants(os.getpid()), directory / places.leftovers(engine_id))
-        if not self._leftovers.watch():
+        self._shm = ShmCleanup(lambda: process_tree.descendants(os.getpid()), directory / paths.shm_files(engine_id))
+        if not self._shm.watch():
             log.warning("no_inotify", why="files that a killed engine leaves in /dev/shm won't be removed")
 
     def serve(self) -> int:
-        """Until it is told to end, or must. Returns the exit code."""
+        """Runs until it is told to end, or must. Returns the exit code."""
         process_setup.adopt_orphans()
-        self._mind_signals()
+        signals.deliver(self.loop, (*_END, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
         threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()
-        host, port = self.probes.address
+        host, port = self.port.address
         self.log.info("probes", engine=self.options.config.engine_id, host=host, port=port)
         self.feed(e.Started())
         why = self.run()
@@ -104,46 +116,42 @@ class Shim(Shell):
         return self.code
 
     def close(self) -> None:
-        self.probes.close()
+        self.port.close()
         self.connections.close()
-        self._doorway.close()
+        self._server_socket.close()
         self._lock.close()
 
-    # -- signals ---------------------------------------------------------------------------------------------------
+    # -- signals and children --------------------------------------------------------------------------------------
 
-    def _mind_signals(self) -> None:
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (*_END, *_PASSED_ON, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-
-        def came(_: int) -> None:
-            numbers = os.read(reading, 512)
-            for number in dict.fromkeys(numbers):
-                self._on_signal(signal.Signals(number), numbers.count(number))
-
-        self.loop.add(reading, came)
-
-    def _on_signal(self, number: signal.Signals, times: int) -> None:
+    def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:
             self._collect()
         elif number in _PASSED_ON:
             self._tell_main(number)
         else:
-            for _ in range(times):
-                self.feed(e.Terminate(number.name))
+            self.feed(e.Terminate(number.name))
 
     def _tell_main(self, number: int) -> None:
-        if self._main:  # not collected yet, so the pid is its own
+        if self._main:  # it isn't collected yet, so the pid is its own
             os.kill(self._main, number)
 
     def _collect(self) -> bool:
-        """Takes the dead away; True while children are left."""
-        ended, left = tree.collect()
+        """Collects the dead. True while children are left."""
+        ended, left = process_tree.collect()
         if self._main in ended:
             code, self._main = ended[self._main], 0
+            self._hear_out()
             self.feed(e.Ended(code))
         return left
+
+    def _hear_out(self) -> None:
+        """What the engine's processes said before one of them ended is heard before that end. A busy machine may show
+        both to this loop at once, and in any order.
+        """
+        for member in list(self._members.values()):
+            hear = self.loop.handlers.get(member.sock.fileno())
+            if hear is not None:
+                hear(select.EPOLLIN)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -153,35 +161,35 @@ class Shim(Shell):
             **os.environ,
             "ENGINE_ID": options.config.engine_id,
             "ENGINE_ROLE": options.config.role,
-            **presence.environment(self._doorway.path, effect.number, os.getpid()),
+            **membership.environment(self._server_socket.path, effect.number, os.getpid()),
         }
-        if self._doorway.replaced():
+        if self._server_socket.replaced():
             self.code = 1
-            self.stop(f"{self._doorway.path} was removed or replaced: no process of an engine could register")
+            self.stop(f"{self._server_socket.path} was removed or replaced: no process of an engine could register")
             return
         try:
-            self._main = self._group = tree.start(options.command, environment)
+            self._main = self._group = process_tree.start(options.command, environment)
         except OSError as error:
             self.answer(e.NotStarted(f"{options.command[0]} can't be started: {error.strerror}"))
 
     def _kill_tree(self, effect: e.KillTree) -> None:
         for known in self.machine.processes:
             self.processes.kill(known)
-        tree.kill((), self._group if self._main or self.machine.processes else 0)
+        process_tree.kill((), self._group if self._main or self.machine.processes else 0)
         if self._collect():
-            tree.kill(tree.descendants(os.getpid()), 0)
+            process_tree.kill(process_tree.descendants(os.getpid()), 0)
 
     def _look(self, effect: e.Look) -> None:
         left = int(self._collect())
         known = self.processes.pidfds(list(self.machine.processes))
         left = max(left, sum(not peers.is_dead(fd) for fd in known))
         options = self.options
-        self.answer(e.Looked(left, not left and tree.life_held(options.run_dir, options.config.engine_id)))
+        self.answer(e.Looked(left, not left and paths.life_held(options.run_dir, options.config.engine_id)))
 
     def _clean_up(self, effect: e.CleanUp) -> None:
         self._group = 0
-        tree.remove_endpoints(self.options.run_dir, self.options.config.engine_id)
-        removed = self._leftovers.remove()
+        paths.remove_endpoints(self.options.run_dir, self.options.config.engine_id)
+        removed = self._shm.remove()
         if removed:
             self.note(e.Note("cleaned_up", {"engine": self.options.config.engine_id, "files": ",".join(removed)}))
 
@@ -198,7 +206,7 @@ class Shim(Shell):
     def _forget(self, effect: e.Forget) -> None:
         for known in effect.processes:
             self.processes.forget(known)
-        for conn in [conn for conn, (known, _) in self._members.items() if known in effect.processes]:
+        for conn in [conn for conn, member in self._members.items() if member.process in effect.processes]:
             del self._members[conn]
             self.connections.drop(conn)
 
@@ -219,19 +227,20 @@ class Shim(Shell):
         e.Note: Shell.note,
     }
 
-    # -- what the tree says ----------------------------------------------------------------------------------------
+    # -- what the engine's processes say ---------------------------------------------------------------------------
 
     def _on_message(self, conn: int, sock: socket.socket, message: m.ToShim, descriptors: tuple[int, ...]) -> None:
         if isinstance(message, m.Hello):
             self._on_hello(conn, sock, message, descriptors)
             return
         close_all(descriptors)
+        member = self._members.get(conn)
         if isinstance(message, m.AskState):
             self.connections.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
-        elif self._members.get(conn, (0, False))[1] or (isinstance(message, m.Failing) and conn in self._members):
+        elif member is not None and (member.main or isinstance(message, m.Failing)):
             self.feed(_event(message))
         else:
-            self.connections.complain(conn, f"{type(message).__name__} is for the main process of an engine")
+            self.connections.complain(conn, f"only the main process of an engine may say {type(message).__name__}")
 
     def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
         if hello.protocol != m.PROTOCOL or conn in self._members:
@@ -245,23 +254,24 @@ class Shim(Shell):
             return
         if named.process is None:
             self.connections.complain(
-                conn, "this kernel has no pidfds, without which no end can be seen (Linux >= 5.3)"
+                conn, "this kernel has no pidfds, without which the end of a process can't be seen (Linux >= 5.3)"
             )
             return
         number = named.process
-        self._members[conn] = (number, hello.main)
+        self._members[conn] = _Member(number, hello.main, sock)
         self.processes.on_death(number, lambda: self._on_death(number))
         self.feed(e.Registered(conn, number, hello.start, hello.main))
 
     def _on_death(self, number: int) -> None:
+        self._hear_out()
         self._collect()  # the main process's exit code, which says more
         self.feed(e.Died(number))
 
     def _on_closed(self, conn: int) -> None:
-        """Says nothing: only a pidfd tells of an end."""
+        """The end of a connection says nothing: only a pidfd tells of the end of a process."""
         self._members.pop(conn, None)
 
-    # -- the lock, as everybody sees it ----------------------------------------------------------------------------
+    # -- the lock's public state -----------------------------------------------------------------------------------
 
     def _watch_lock(self) -> None:
         try:
@@ -288,8 +298,8 @@ class Shim(Shell):
 
 
 def _event(message: m.ToShim) -> e.Event:
-    if isinstance(message, m.Tree):
-        return e.Named(message.name)
+    if isinstance(message, m.Named):
+        return e.Named(message.incarnation)
     if isinstance(message, m.Step):
         return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
     if isinstance(message, m.Beat):
@@ -301,10 +311,10 @@ def _event(message: m.ToShim) -> e.Event:
 
 
 def command(options: Any) -> tuple[str, ...]:
-    """The main process's command line, from the shim's own settings."""
-    words = [sys.executable, "-m", "engine_shim.run", "--engine", options.engine, "--engine-id", options.engine_id]
-    words += ["--role", options.role, "--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
+    """The command line of the main process, from the shim's own settings."""
+    words = [sys.executable, "-m", "engine_shim.main_process", "--engine", options.engine]
+    words += ["--engine-id", options.engine_id, "--role", options.role]
+    words += ["--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
     if options.listen is not None:
-        at = options.listen
-        words += ["--listen", at.url if at.path else f"{at.host}:{at.port}"]
+        words += ["--listen", options.listen.text]
     return (*words, "--", *options.arguments)

@@ -1,14 +1,14 @@
 """`failover up`: lock server, GMS and both engines as one process tree, with one Ctrl-C.
 
-    lock    who may be awake                 restarted in place, as its container would be
-    gms     who owns the weights             the same
-    a, b    the shims of the two engines     the same; each restarts its own engine
+    lock    decides who may be awake         started again in place, as its container would be
+    gms     owns the weights                 the same
+    a, b    the shims of the two engines     the same; each starts its own engine again
 
-The engines are started when the other two are ready. Told to end: the shims first (whoever serves drains), then the
-rest; told again, all at once. Children die with this process, however that ends: it is one failure domain, and where
-that won't do there is the pod.
+The engines are started when the other two are ready. When this process is told to end, the shims end first (the engine
+that serves drains), then the rest; told again, everything ends at once. The children die with this process however it
+ends: it is one failure domain, and where that isn't good enough there is the pod.
 
-What this file may not do: know anything of the lock, of GMS or of an engine that isn't in their command lines.
+What this file may not do: know anything about the lock, GMS or an engine that isn't in their command lines.
 """
 
 import os
@@ -21,15 +21,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine_shim import engines
-from engine_shim.nursery import Child, Nursery
+from engine_shim import known_engines
 from lockserver.observer import ObserverError, watch_forever
+from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
+from sidecar.supervisor import NEVER, Child, Supervisor
 
 UP_LOCK = "up.lock"
 LOCK, GMS = "lock", "gms"
 REST_END_S = 5.0
-"""How long lock server and GMS may take to end; they have nothing to finish."""
+"""How long the lock server and GMS may take to end; they have nothing to finish."""
 POLL_S = 0.02
 EX_USAGE = 64
 
@@ -46,7 +47,7 @@ class Options:
     capacity: str
     engine_ids: tuple[str, ...]
     shim: tuple[str, ...]
-    """More of the shims' own settings."""
+    """Further settings of the shims."""
     arguments: tuple[str, ...]
 
 
@@ -54,14 +55,14 @@ def children(options: Options) -> list[Child]:
     place = ("--run-dir", str(options.run_dir))
     on_host = any(device.startswith("host:") for device in options.devices)
     memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
-    if not options.devices:  # no memory can prove a holder's end after everything was killed at once
+    if not options.devices:  # after everything was killed at once, no memory can prove a holder's end
         memory = ("--memory", "none", "--grant-unproven")
     found = [Child(LOCK, ("lockserver", *place, *memory))]
     if options.devices:
         size = ("--capacity", options.capacity) if on_host else ()
         found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
-    variable = engines.DEVICES.get(options.engine)
-    named = options.devices and "cuda" not in options.devices  # which is as many as the engine has ranks
+    variable = known_engines.DEVICES.get(options.engine)
+    named = options.devices and "cuda" not in options.devices  # cuda stands for as many GPUs as the engine has ranks
     told = {variable: ",".join(options.devices)} if variable and named else {}
     for number, engine_id in enumerate(options.engine_ids):
         role = "shadow" if number else "primary"
@@ -90,11 +91,11 @@ class Up:
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
-        self._nursery = Nursery(named, self.say)
+        self._supervisor = Supervisor(named, ended=self._on_ended, relay=self.say)
         self._base = [child for child in named if child.name in (LOCK, GMS)]
         self._shims = [child for child in named if child.name not in (LOCK, GMS)]
         for child in self._shims:
-            child.start_at = float("inf")
+            child.start_at = NEVER
         self._told: list[signal.Signals] = []
         self._code = 0
         self._news: deque[str] = deque()
@@ -106,9 +107,13 @@ class Up:
         except (OSError, ValueError):
             return  # nobody reads it any more; the engines serve on
 
+    def _on_ended(self, child: Child, how: str, pause_s: float) -> None:
+        when = f" in {pause_s:g} s" if pause_s else ""
+        self.say("up", f"{child.name} ended ({how}); it is started again{when}")
+
     def run(self) -> int:
-        self._mind_signals()
-        loop = self._nursery.loop
+        loop = self._supervisor.loop
+        signals.deliver(loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD), self._on_signal)
         loop.add(self._bell, self._on_news)
         threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
@@ -118,12 +123,12 @@ class Up:
         self._until(lambda: False)
         return self._end()
 
-    def _until(self, done: Callable[[], bool], poll_s: float = float("inf")) -> None:
-        while not self._told and self._nursery.hopeless is None and not done():
-            self._nursery.turn(time.monotonic() + poll_s)
+    def _until(self, done: Callable[[], bool], poll_s: float = NEVER) -> None:
+        while not self._told and self._supervisor.hopeless is None and not done():
+            self._supervisor.turn(time.monotonic() + poll_s)
 
     def _base_ready(self) -> bool:
-        """Their sockets are there. Left over from an earlier run they may be too early; the engines wait, too."""
+        """Whether their sockets exist. Sockets of an earlier run may be found too early; the engines wait, too."""
         run_dir = self.options.run_dir
         if not (run_dir / "lock.sock").exists():
             return False
@@ -136,47 +141,40 @@ class Up:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> int:
-        nursery = self._nursery
-        if nursery.hopeless is not None:
-            child = nursery.hopeless
+        supervisor = self._supervisor
+        supervisor.stop_restarting()
+        if supervisor.hopeless is not None:
+            child = supervisor.hopeless
             self.say("up", f"{child.name} can't be started: see what it says above")
             self._code = child.code or 1
         else:
-            self.say("up", f"{self._told[0].name}: an engine that serves drains now; once more ends everything at once")
+            self.say("up", f"{self._told[0].name}: the engine that serves drains; told again, everything ends at once")
         told = len(self._told)
-        nursery.tell(self._shims, signal.SIGTERM)
+        supervisor.tell(self._shims, signal.SIGTERM)
         while any(child.pid for child in self._shims) and len(self._told) <= told:
-            nursery.turn(float("inf"))
-        nursery.tell(self._shims, signal.SIGKILL)
-        nursery.tell(self._base, signal.SIGTERM)
+            supervisor.turn(NEVER)
+        supervisor.tell(self._shims, signal.SIGKILL)
+        supervisor.tell(self._base, signal.SIGTERM)
         until = time.monotonic() + REST_END_S
-        while nursery.living and time.monotonic() < until and len(self._told) <= told:
-            nursery.turn(until)
-        nursery.tell(nursery.living, signal.SIGKILL)
-        while nursery.living:
-            nursery.turn(float("inf"))
+        while supervisor.living and time.monotonic() < until and len(self._told) <= told:
+            supervisor.turn(until)
+        supervisor.tell(supervisor.living, signal.SIGKILL)
+        while supervisor.living:
+            supervisor.turn(NEVER)
         self.say("up", "everything has ended")
         self._lock.close()
         return self._code
 
-    def _mind_signals(self) -> None:
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-
-        def came(_: int) -> None:
-            for number in os.read(reading, 512):
-                if number != signal.SIGCHLD:
-                    self._told.append(signal.Signals(number))
-            self._nursery.collect()
-
-        self._nursery.loop.add(reading, came)
+    def _on_signal(self, number: signal.Signals) -> None:
+        if number == signal.SIGCHLD:
+            self._supervisor.collect()
+        else:
+            self._told.append(number)
 
     # -- who serves ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """In a thread of its own: says who serves whenever that changes."""
+        """Runs in a thread of its own and says who serves whenever that changes."""
         last = ""
         try:
             for status in watch_forever(self.options.run_dir):

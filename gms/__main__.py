@@ -81,6 +81,10 @@ def parser() -> Parser:
         env=host_usage.ENVIRONMENT,
         help="where host devices are; they outlive gms",
     )
+    p.switch(
+        "--share-devices",
+        help="another GMS may have these devices too, if it was started with this as well",
+    )
     p.setting(
         "--window-s",
         default=10,
@@ -129,9 +133,12 @@ def main(argv: list[str] | None = None) -> int:
     try:
         named = gpus() if options.devices == [ALL_GPUS] else options.devices
         supervisor = Supervisor(settings, named, log)
-        for device in named:
-            if device.startswith("host:"):
-                make_host_device(device, options.capacity, host_devices)
+        on_host = {device: device.startswith("host:") for device in named}
+        keys = {
+            device: make_host_device(device, options.capacity, host_devices) if host else device
+            for device, host in on_host.items()
+        }
+        supervisor.take_devices(keys, shared=options.share_devices)
         if options.metrics is not None:
             from gms.metrics import Metrics
 

@@ -12,11 +12,12 @@ What the shell does:
   `LetGo(generation)`.
 * `LetGo`: closes whatever it has of that layout, and feeds `Gone(generation)` when that is done. It never comes for a
   layout that this process reads.
-* `Got`: the wish is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs; both
-  are empty if it had kept them (`same`): then it maps again what it has.
+* `Got`: what was wanted is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs;
+  both are empty if it had kept them (`same`): then it maps again what it has.
 * `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
 * `Stale`: what this process has kept is no more the layout. A reader has to end, or to unmap and `Release`; a sleeper
   need do nothing.
+* `Unwelcome`: the server there won't have this process, or can't be understood. What it has it keeps.
 * `Sleep` and `Release` (the program's words) only after everything is unmapped: from then on this process is no reader.
 """
 
@@ -37,6 +38,7 @@ class Disconnected(msgspec.Struct, frozen=True):
     """The connection ended, or could not be made."""
 
     why: str = ""
+    """What came over it was no message."""
 
 
 class Heard(msgspec.Struct, frozen=True):
@@ -63,7 +65,7 @@ class Publish(msgspec.Struct, frozen=True):
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Everything is unmapped, and the descriptors are kept."""
+    """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -161,4 +163,9 @@ class ServerIs(msgspec.Struct, frozen=True):
     granularity: int
 
 
-Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs
+class Unwelcome(msgspec.Struct, frozen=True):
+    why: str
+    about: Literal["", "protocol", "place"] = ""
+
+
+Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs | Unwelcome

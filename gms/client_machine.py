@@ -1,4 +1,4 @@
-"""A process's side of GMS: its one connection, what it wants, and what it has kept.
+"""A process's side of GMS: its one connection, what it asks for, and what it has kept.
 
 Pure: an event and the time go in, effects come out; the shell is `client.py`. The server's side is `machine.py`.
 
@@ -11,13 +11,15 @@ or a `Create` that waits, and whatever is answered before `Withdrawn` means noth
  2. A writer whose connection ends has lost its work (`Lost`): its slabs are nobody's. Only if its commit was under way
     may it be that the file has it: then it comes back as any reader does, with its own number, which nobody else has.
  3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure.
- 4. Every wish ends in time, with a server or without one.
+ 4. Every request ends in time, with a server or without one.
+ 5. A server that can't talk to this process, or has no room for it, takes nothing away: a reader reads on, a sleeper
+    keeps what it has, and the next attempt is a second later.
 """
 
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -47,15 +49,16 @@ from gms.client_events import (
     Stale,
     Sums,
     Tick,
+    Unwelcome,
     Want,
 )
 from gms.layout import structure_hash
+from sidecar.reconnect import Reconnect
 
-RETRY_FIRST_S = 0.005
 RETRY_MOST_S = 0.01
 """The weights stand again once their readers are back: a new server should not wait for them. It is a cheap call."""
-STEADY_S = 1.0
-"""A connection that lasted so long is made again at once; a shorter one is waited for longer and longer."""
+TURNED_AWAY_S = 1.0
+"""A server that has said why it won't have us is left alone for so long."""
 GRACE_S = 0.5
 """The server says by itself when a wait has been in vain, and knows why; it may be so late."""
 BATCH = 253
@@ -115,8 +118,8 @@ class ClientMachine:
         self._returned = True
         """This server knows what we have kept."""
         self._recovering: tuple[int, str] | None = None
-        self._wish: Want | None = None
-        self._wish_until = math.inf
+        self._want: Want | None = None
+        self._want_until = math.inf
         self._condemned = 0
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
         self.draft = 0
@@ -127,10 +130,10 @@ class ClientMachine:
         """A layout whose commit is under way: it may be in the file already."""
         self._arriving: m.Opened | None = None
         self._arrived = 0
-        self._retry_at = 0.0
-        self._retry_wait_s = RETRY_FIRST_S
+        self._reconnect = Reconnect(RETRY_MOST_S)
         self._connecting = False
-        self._in_since = -math.inf
+        self._turned_away = False
+        """By the server to which this connection leads."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self._now, self._out = now, []
@@ -147,21 +150,20 @@ class ClientMachine:
 
     def _step(self) -> None:
         self.deadline = math.inf
-        if self._wish is not None:
-            asked = self._awaiting in (Awaiting.OPEN, Awaiting.SLABS)
-            until = self._wish_until + (GRACE_S if asked else 0.0)
+        if self._want is not None:
+            until = self._want_until + (GRACE_S if self.link is Link.IN else 0.0)
             if self._now >= until:
                 why = "the server is away" if self.link is not Link.IN else "the server does not answer"
-                self._out.append(No(f"waited {self._wish.timeout_s:g} s in vain: {why}", "time_out"))
-                self._drop_wish()
+                self._out.append(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
+                self._drop_want()
             else:
                 self.deadline = until
         if self.link is Link.AWAY and not self._connecting:
-            if self._now >= self._retry_at:
+            if self._now >= self._reconnect.at:
                 self._connecting = True
                 self._out.append(Connect())
             else:
-                self.deadline = min(self.deadline, self._retry_at)
+                self.deadline = min(self.deadline, self._reconnect.at)
         elif self.link is Link.IN:
             self._ask_next()
 
@@ -177,8 +179,8 @@ class ClientMachine:
             return
         elif not self._returned:
             self._hand_back()
-        elif self._wish is not None and not self._session:
-            self._open(self._wish)
+        elif self._want is not None and not self._session:
+            self._open(self._want)
         elif self._make is not None:
             self._awaiting = Awaiting.CREATE
             self._say(m.Create(size=self._make.size))
@@ -188,38 +190,44 @@ class ClientMachine:
             self._sealed = Kept(self.draft, structure_hash(document), sizes, document, [])
             self._say(m.Commit(layout=document))
 
-    def _open(self, wish: Want) -> None:
+    def _open(self, want: Want) -> None:
         self._awaiting, self._session = Awaiting.OPEN, True
-        left = None if wish.timeout_s is None else max(0.0, self._wish_until - self._now)
+        left = None if want.timeout_s is None else max(0.0, self._want_until - self._now)
         have = self.kept.generation if self.kept is not None else 0
         self._say(
             m.Open(
-                mode=wish.mode, timeout_s=left, replace=wish.replace, bytes=wish.bytes, have=have, expect=wish.expect
+                mode=want.mode, timeout_s=left, replace=want.replace, bytes=want.bytes, have=have, expect=want.expect
             )
         )
 
-    def _drop_wish(self) -> None:
-        self._wish = None
+    def _drop_want(self) -> None:
+        self._want = None
         self.doing = Doing.NOTHING
 
     # -- the connection --------------------------------------------------------------------------------------------
 
     def _on_connected(self, event: Connected) -> None:
-        self._connecting = False
+        self._connecting = self._turned_away = False
         self.link = Link.KNOCKING
-        self._say(m.Hello(protocol=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid))
+        hello = m.Hello(protocol=m.OLDEST, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid)
+        self._say(hello)
 
     def _on_disconnected(self, event: Disconnected) -> None:
-        if self.link is Link.IN and self._now >= self._in_since + STEADY_S:
-            self._retry_wait_s, self._retry_at = RETRY_FIRST_S, self._now
-        else:
-            self._retry_at = self._now + self._retry_wait_s
-            self._retry_wait_s = min(self._retry_wait_s * 2, RETRY_MOST_S)
+        self._reconnect.ended(self._now)
+        if event.why and not self._turned_away:
+            self._turn_away(event.why, "protocol")
+        if self._turned_away:
+            self._reconnect.later(self._now, TURNED_AWAY_S)
         self.link, self._connecting, self._session = Link.AWAY, False, False
         self._end_arriving()
         if self.doing is Doing.WRITING and self._sealed is None:
             self._lose(event.why or "the server is gone, and with it what was not committed")
         self._awaiting = Awaiting.NONE
+
+    def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
+        """This server won't have us, or speaks what can't be understood."""
+        self._turned_away = True
+        self._out.append(Unwelcome(why, about))
 
     def _lose(self, why: str) -> None:
         """A writer's work."""
@@ -244,7 +252,7 @@ class ClientMachine:
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
         elif isinstance(message, m.Problem):
-            self._problem(message.why)
+            self._problem(message)
         elif isinstance(message, m.Withdrawn):
             if self._awaiting is Awaiting.WITHDRAWN:
                 self._awaiting, self._session = Awaiting.NONE, False
@@ -265,7 +273,8 @@ class ClientMachine:
             self._refused(message)
 
     def _welcomed(self, message: m.Welcome) -> None:
-        self.link, self._in_since = Link.IN, self._now
+        self.link = Link.IN
+        self._reconnect.welcomed(self._now)
         there = (message.generation, message.hash)
         self._recovering = there if message.recovering else None
         self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
@@ -276,25 +285,29 @@ class ClientMachine:
         # What a new server waits for, and is about to get from here, has not gone meanwhile.
         self._out.append(Changed(*(there if ours or not message.recovering else (0, ""))))
 
-    def _problem(self, why: str) -> None:
-        """We said something that this server won't have. The connection ends; what it was about is over."""
-        if self._awaiting is Awaiting.RETURN:
-            self._not_taken_back(why)  # and never will be: the memory is of another device, say
-        if self._wish is not None:
-            self._drop_wish()
-        self._make = self._publish = self._sealed = None
-        self._out.append(No(why, "problem"))
+    def _problem(self, message: m.Problem) -> None:
+        """The connection ends after this."""
+        self._turn_away(message.why, message.about)
+        if self._awaiting is Awaiting.RETURN and not message.about:
+            self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
+        asked = self._want is not None or self._make is not None or self._publish is not None
+        if self._want is not None:
+            self._drop_want()
+        if self.link is Link.IN:  # we said something that this server won't have, and what it was about is over
+            self._make = self._publish = self._sealed = None
+        if asked:
+            self._out.append(No(message.why, "problem"))
 
     def _opened(self, message: m.Opened) -> None:
-        wish = self._wish
-        if self._awaiting is not Awaiting.OPEN or wish is None:
+        want = self._want
+        if self._awaiting is not Awaiting.OPEN or want is None:
             return
         if message.mode == "rw":
-            self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.WRITING
+            self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.WRITING
             self.draft = message.generation
             self._out.append(Got(message))
         elif self.kept is not None and message.generation == self.kept.generation:
-            self._awaiting, self._wish, self.doing = Awaiting.NONE, None, Doing.READING
+            self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.READING
             self._out.append(Got(message, same=True))
         else:
             self._awaiting, self._arriving, self._arrived = Awaiting.SLABS, message, 0
@@ -307,7 +320,7 @@ class ClientMachine:
         self._out.append(Keep(message.generation, message.first))
         if self._arrived < len(opened.sizes):
             return
-        self._arriving, self._awaiting, self._wish, self.doing = None, Awaiting.NONE, None, Doing.READING
+        self._arriving, self._awaiting, self._want, self.doing = None, Awaiting.NONE, None, Doing.READING
         old = self.kept
         self.kept = Kept(opened.generation, opened.hash, opened.sizes, opened.layout, opened.sums)
         if old is not None:
@@ -332,7 +345,7 @@ class ClientMachine:
             return
         if asked is Awaiting.OPEN:
             self._session = False
-            self._drop_wish()
+            self._drop_want()
         elif asked is Awaiting.CREATE:
             self._make = None
         elif asked is Awaiting.COMMIT:
@@ -404,23 +417,25 @@ class ClientMachine:
         if self._condemned:
             self._out.append(No(f"layout {self._condemned} is no more; it has to be unmapped and released", "stale"))
             return
-        self._wish, self.doing = event, Doing.WAITING
-        self._wish_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
+        self._want, self.doing = event, Doing.WAITING
+        self._want_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
 
     def _on_make(self, event: Make) -> None:
         if self.doing is Doing.WRITING and self._make is None and self._publish is None:
             self._make = event
-        else:
+        elif self._make != event:  # asked again, because whoever asked was interrupted: its answer is under way
             self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
 
     def _on_publish(self, event: Publish) -> None:
         if self.doing is Doing.WRITING and self._make is None and self._publish is None:
             self._publish = event
-        else:
+        elif self._publish != event:
             self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
 
     def _on_sleep(self, event: Sleep) -> None:
-        if self.doing is Doing.READING:
+        if self.doing is Doing.WAITING:
+            self._drop_want()
+        elif self.doing is Doing.READING:
             self.doing = Doing.NOTHING
         self._let_go_of_condemned()
 
@@ -431,7 +446,7 @@ class ClientMachine:
 
     def _on_release(self, event: Release) -> None:
         drafted = self.draft if self.doing is Doing.WRITING else 0
-        self._wish, self.doing = None, Doing.NOTHING
+        self._want, self.doing = None, Doing.NOTHING
         self._make = self._publish = self._sealed = None
         self._end_arriving()
         self._let_go_of_condemned()

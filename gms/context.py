@@ -1,7 +1,11 @@
 """One turn of GMS's machine (`sidecar/context.py`), shared by the parts of the machine."""
 
-from gms.events import Effect, Send
-from gms.messages import ServerMessage
+from collections.abc import Iterable
+
+from gms.events import Effect, Forget, Send
+from gms.events import Slab as SentSlab
+from gms.messages import Reason, Refused, ServerMessage
+from gms.weights import Slab
 from sidecar import context
 
 
@@ -13,6 +17,15 @@ class Context(context.Context[Effect]):
 
     def send(self, conn: int, message: ServerMessage, slabs: tuple[int, ...] = ()) -> None:
         self.out.append(Send(conn, message, slabs))
+
+    def refuse(self, conn: int, why: str, reason: Reason) -> None:
+        self.send(conn, Refused(why=why[:2000], reason=reason))
+
+    def forget(self, slabs: Iterable[Slab | SentSlab]) -> None:
+        """Nobody needs these descriptors any more."""
+        handles = tuple(slab.handle for slab in slabs)
+        if handles:
+            self.out.append(Forget(handles))
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
         super().note(event, **detail)

@@ -9,6 +9,14 @@ class Refused(GmsError):
     """The server said no, and why."""
 
 
+class NoPlace(Refused):
+    """The server has no room for one more process. It is tried again every second."""
+
+
+class NoCommonProtocol(Refused):
+    """The server is of another version, and no protocol is spoken by both. It is tried again every second."""
+
+
 class NotInTime(GmsError, TimeoutError):
     """It did not happen within the time that the caller gave it."""
 

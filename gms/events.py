@@ -2,8 +2,8 @@
 
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
 questions; their answers come back as events, in the order of the questions and before anything else is looked at:
-`Allocate` (`Allocated`, `NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `LookAtMemory` (`MemorySeen`),
-`LookAtPeer` (`PeerSeen`). Every question is answered.
+`Allocate` (`Allocated`, `NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `CheckMemory` (`MemoryChecked`),
+`CheckPeer` (`PeerChecked`). Every question is answered.
 
 Slabs are named by handles: small numbers that the shell gives to descriptors. A handle that the machine is given is
 the machine's to `Forget`.
@@ -107,13 +107,13 @@ class NotAllocated(msgspec.Struct, frozen=True):
     """Not for lack of memory: something else is wrong."""
 
 
-class MemorySeen(msgspec.Struct, frozen=True):
+class MemoryChecked(msgspec.Struct, frozen=True):
     free: int
     held: bool | None = None
     """Does anybody still have the memory that was asked about? None: that can't be told."""
 
 
-class PeerSeen(msgspec.Struct, frozen=True):
+class PeerChecked(msgspec.Struct, frozen=True):
     conn: int
     there: bool
 
@@ -125,8 +125,8 @@ Event = (
     | Died
     | Allocated
     | NotAllocated
-    | MemorySeen
-    | PeerSeen
+    | MemoryChecked
+    | PeerChecked
     | Persisted
     | PersistFailed
     | DirectoryReplaced
@@ -159,11 +159,11 @@ class Forget(msgspec.Struct, frozen=True):
     slabs: tuple[int, ...]
 
 
-class LookAtMemory(msgspec.Struct, frozen=True):
+class CheckMemory(msgspec.Struct, frozen=True):
     identities: tuple[str, ...] = ()
 
 
-class LookAtPeer(msgspec.Struct, frozen=True):
+class CheckPeer(msgspec.Struct, frozen=True):
     """Is it still there, at this moment? Not if its pidfd is readable, or its end of the connection is closed (though
     messages of it may be unread), whether or not that was noticed before.
     """
@@ -183,8 +183,8 @@ Effect = (
     | ForgetProcess
     | Allocate
     | Forget
-    | LookAtMemory
-    | LookAtPeer
+    | CheckMemory
+    | CheckPeer
     | Persist
     | Publish
     | Note

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
 from sidecar.formatting import Tone
-from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, Refused, ServerSilent
+from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, ServerSilent
 from sidecar.settings import BadValue, Parser, count, seconds, valued
-from sidecar.terminal import INTERRUPTED, NO_PERMISSION, OutputLost, say, terminal_paint
+from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, say, terminal_paint
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 """Exit codes; usage errors are 64."""
@@ -91,23 +92,36 @@ def ping(options: argparse.Namespace) -> int:
     for turn in range(options.count):
         if turn:
             time.sleep(options.interval)
-        for device in options.devices:
-            began = time.perf_counter()
-            try:
-                with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
-                    pong = observer.ask(m.Ping(), m.Pong)
-            except (NoServer, ServerSilent) as error:
-                _complain(error)
+        for device, answer in _ping_all(options).items():
+            if isinstance(answer, NoServer | ServerSilent):
+                _complain(answer)
                 lost += 1
-                continue
-            time_ms = (time.perf_counter() - began) * 1000
-            incarnation = pong.server_incarnation
-            if options.json:
-                answer = {"device": device, "time_ms": round(time_ms, 3), "server_incarnation": incarnation}
-                say(json.dumps(answer))
+            elif isinstance(answer, ObserverError):
+                raise answer
+            elif options.json:
+                incarnation, time_ms = answer
+                said = {"device": device, "time_ms": round(time_ms, 3), "server_incarnation": incarnation}
+                say(json.dumps(said))
             else:
+                incarnation, time_ms = answer
                 say(f"{device}: answer from {incarnation}, connection and all in {time_ms:.3f} ms")
     return NO_SERVER if lost else 0
+
+
+def _ping_all(options: argparse.Namespace) -> dict[str, tuple[str, float] | ObserverError]:
+    """All devices at the same time, so that silent ones take no longer than one: incarnation and milliseconds."""
+
+    def one(device: str) -> tuple[str, float] | ObserverError:
+        began = time.perf_counter()
+        try:
+            with Observer(options.run_dir, device, options.timeout_s) as observer:
+                pong = observer.ask(m.Ping(), m.Pong)
+        except ObserverError as error:
+            return error
+        return pong.server_incarnation, (time.perf_counter() - began) * 1000
+
+    with ThreadPoolExecutor(len(options.devices)) as pool:
+        return dict(zip(options.devices, pool.map(one, options.devices), strict=True))
 
 
 def history(options: argparse.Namespace) -> int:
@@ -207,6 +221,9 @@ def parser() -> Parser:
     command.add_argument(
         "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
     )
+    command.add_argument(
+        "--timeout-s", type=valued(seconds), default=2.0, metavar="S", help="how long an answer may take; default 2"
+    )
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
     command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     add("watch", watch, "A line for every change.", words.WATCH)
@@ -226,7 +243,10 @@ def _device(text: str) -> str:
 
 def fields(status: m.Status) -> dict[str, Any]:
     """A status as scripts get it: without what only the wire needs, and with everything that is zero or empty."""
-    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
+    shown = {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
+    pins = shown.pop("pins")  # an older server's word
+    shown["pending_drops"] = shown["pending_drops"] or pins
+    return shown
 
 
 def worst(codes: list[int]) -> int:
@@ -253,7 +273,7 @@ def main(argv: list[str] | None = None) -> int:
         return int(options.run(options))
     except ObserverError as error:
         _complain(error)
-        return NO_PERMISSION if isinstance(error, Refused) else NO_SERVER
+        return observer_exit_code(error)
     except OutputLost as error:
         return error.exit_code("gmsctl")
     except KeyboardInterrupt:

@@ -11,6 +11,7 @@ commands:
   history       what has happened
   watch         a line for every change
   put           publishes a checkpoint: safetensors files become the weights
+  clear         takes the weights away, once nobody reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
 
@@ -25,6 +26,8 @@ examples:
 exit codes of all commands (each has more: COMMAND --help):
   2    no server, or it doesn't answer
   64   wrong usage
+  75   the server has no room for one more
+  76   the server is of another version, and no protocol is shared
   77   the server refuses this user
   130  interrupted
 """
@@ -40,9 +43,11 @@ Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0.
 fields of --json, one object a line for each device:
   state               EMPTY, RW, COMMITTED, RO or RECOVERING
   device, generation, hash, bytes, slabs, tensors, free, capacity
-  clients             engine_id, pid, doing (writing, reading, asleep, waiting, watching), since, wants, holds
+  clients             engine_id, pid, doing (writing, reading, asleep, waiting, watching), since, wants, holds; the
+                      first hundred of them
+  clients_total       how many there are
   waiting_for         why whoever waits is waiting, for people
-  pins                who has memory of a layout that is no more, for people
+  pending_drops       who has memory of a layout that is no more and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
 Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.
@@ -65,7 +70,8 @@ examples:
 """
 
 PING = """\
-Each time a new connection and a round trip to each server, so it says what a client would find.
+Each time a new connection and a round trip to each server, so it says what a client would find. All servers are asked
+at the same time, and each has --timeout-s to answer: give a probe that runs this a second more.
 
 exit codes: 0 all answered, each time; 2 one did not
 

@@ -3,82 +3,131 @@
 Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets and the memory.
 
 How it goes. A process introduces itself and then asks to `Open`, for writing or for reading, and waits in the queue.
-A writer makes slabs and commits a layout of them. Readers get the layout and all slabs at once. The state is what the
-clients are doing (`picture.py` gives it its name): nothing else is stored that could contradict them.
+A writer makes slabs and commits a layout of them. Readers get the layout and all slabs at once.
+
+The machine is made of parts. Each owns one thing and may know the parts before it, and none knows the machine:
+
+    weights.py      the layout and its phases            recovery.py    a new server, and what is handed back to it
+    holders.py      who has memory of which layout       admission.py   who may come in, and why not
+    sessions.py     who is connected, and the queue      reading.py     what a reader gets
+    state_file.py   what is on disk, and waits for that  writing.py     a writer's slabs and its layout
+    callers.py      introductions and questions          drops.py       memory of layouts that are no more
+    invariants.py   what must hold after every event
+
+Parts return what follows for others. Here it is put together, in this file alone.
 
 The rules, and where they stand:
 
- 1. Never a writer and a reader together. `why_not` is the one place where it is decided who may come in.
+ 1. There is never a writer together with a reader. `admission.py` is the one place where it is decided who may come in;
+    `weights.py` takes no other step.
  2. The queue is looked at again after each event, in order. Whoever may come in comes in; a waiting writer keeps no
-    reader out. Before a writer is let in the kernel is asked whether it still lives (`LookAtPeer`): its end may lie
+    reader out. Before a writer is let in the kernel is asked whether it still lives (`CheckPeer`): its end may lie
     unread behind the very message that makes room for it, and what it would clear can't be brought back.
- 3. A writer comes in only after its number is on disk, together with "no layout" if it clears one. The numbers only
-    grow and are never given twice.
- 4. A writer that ends without a commit has written nothing: its slabs are gone (`writing.py`).
+ 3. A writer comes in only after its generation is on disk, together with "no layout" if it clears one. Generations
+    only grow and are never given twice.
+ 4. A writer that ends without a commit has written nothing: its slabs are gone.
  5. A commit is checked, then on disk, then acknowledged; its writer reads from that moment on. If the disk refuses, it
     is still a writer and may commit again; and the file is written once more with what is so.
- 6. `replace`: the old layout stays until the new one is committed. If both can't fit it is refused at once.
- 7. Whoever has descriptors of a layout that is no more is asked to drop them, and named until it has (`pins.py`).
+ 6. `replace`: the old layout stays until the new one is committed. Who says how much it needs, and can't have that,
+    is refused at once, before anything is cleared.
+ 7. Whoever has descriptors of a layout that is no more is asked to drop them, and named until it has (`drops.py`).
  8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`writing.py`).
  9. After a restart the file rules (`recovery.py`): the layout in it, and no other, can be handed back. Until the window
     is over no writer comes in, even once the layout is back: other readers of it may still be on their way.
 10. A layout is given up only for a writer that comes in, or because nobody has its memory any more.
+11. When something that must hold doesn't (`invariants.py`), nobody is let in any more, and nobody loses anything.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from gms import events as e
 from gms import messages as m
+from gms import status
+from gms.admission import Admission
+from gms.callers import Callers
 from gms.context import Context
-from gms.desk import Desk
-from gms.pins import Pins
-from gms.record import Record, Slab
-from gms.recovery import Recovery
-from gms.sessions import Client, Committed, Doing, Draft, HeldSlab, Wish
-from gms.status import state
+from gms.drops import Drops
+from gms.holders import Holders
+from gms.invariants import Invariants, harmless, in_words
+from gms.reading import Reading
+from gms.record import Record
+from gms.recovery import Recovery, Step, Verdict
+from gms.sessions import IDLE, Client, Doing, Sessions
+from gms.state_file import Acknowledge, Admit, GiveUp, StateFile
+from gms.weights import BrokenRule, Cleared, Layout, Weights
 from gms.writing import Writing
 from sidecar.context import rfc3339
 
-RETRY_PERSIST_S = 0.5
+# -- why the shell was asked to check the memory: it answers in that order ---------------------------------------------
+
+
+class ForRoom(NamedTuple):
+    """Is there room for what is to be written?"""
+
+    conn: int
+    request: int
+
+
+class ForStatus(NamedTuple):
+    conn: int
+
+
+class ForAwaited(NamedTuple):
+    """Has anybody the memory of the layout that is awaited?"""
+
+
+Question = ForRoom | ForStatus | ForAwaited
 
 
 class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
-        self.context = Context(config.history_size)
-        self.clients: dict[int, Client] = {}
-        self.committed: Committed | None = None
-        self.draft: Draft | None = None
-        self.given = 0
-        self.desk = Desk(self)
-        self.pins = Pins(self)
-        self.writing = Writing(self)
-        self.recovery = Recovery(self)
+        self.context = context = Context(config.history_size)
+        self.weights = weights = Weights()
+        self.holders = Holders()
+        self.sessions = sessions = Sessions(context, weights, self.holders)
+        self.state_file = StateFile(context)
+        self.drops = Drops(context, self.holders, sessions)
+        self.recovery = Recovery(context, weights, config)
+        self.admission = Admission(weights, sessions, self.recovery)
+        self.reading = Reading(context, weights, self.holders, sessions, config)
+        self.writing = Writing(context, weights, sessions, config)
+        self.callers = Callers(context, weights, sessions, config)
+        self._parts = status.Parts(
+            config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops
+        )
+        self._invariants = Invariants(weights, sessions)
         self._started = False
-        self._seq = 0
-        self._write: tuple[int, Callable[[], None], Callable[[str], None]] | None = None
-        self._looking_at: Client | None = None
-        self._looks: deque[Callable[[e.MemorySeen], None]] = deque()
-        self._rewrite_at = math.inf
-        self._wishes = 0
-        self._state = state(self)
-        self.since = ""
-        """When the state became what it is."""
+        self._checking_peer: tuple[int, int] | None = None
+        """Connection and request of a writer that is about to be let in."""
+        self._questions: deque[Question] = deque()
+        self._phase = weights.phase
+        self._since = ""
+        """When the phase became what it is."""
 
     # -- the one door ----------------------------------------------------------------------------------------------
 
     def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
         context = self.context
         context.begin(time)
-        self.recovery.notice()
-        _HANDLERS[type(event)](self, event)
-        if self._started:
-            self._conclude()
-        if not self.since or state(self) != self._state:
-            self._state, self.since = state(self), rfc3339(context.wall)
+        rule = ""
+        try:
+            self.recovery.notice()
+            _HANDLERS[type(event)](self, event)
+            if self._started:
+                self._conclude()
+        except BrokenRule as broken:
+            rule = str(broken)
+        rule = rule or self._invariants.broken(context.out, self.state_file.says, len(self._questions))
+        if rule:
+            self._stop_granting(rule, event)
+        if self.admission.closed:
+            context.out = harmless(context.out, self.weights)
+        if self.weights.phase is not self._phase or not self._since:
+            self._phase, self._since = self.weights.phase, rfc3339(context.wall)
             context.changed = True
         if context.changed:
             context.changed = False
@@ -90,330 +139,357 @@ class Machine:
         """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
         return self.context.deadline
 
-    def watchers(self) -> list[int]:
-        return [conn for conn, watches in self.desk.observers.items() if watches]
-
-    def _conclude(self) -> None:
-        """Draw every conclusion that is due. While a question is open the answer comes first."""
-        if not self.busy and self.context.reached(self._rewrite_at):
-            self.write(self.truth(), _nothing, _ignore)
-        if not self.busy:
-            self.recovery.step()
-        if not self.busy:
-            self.writing.step()
-            self._let_in()
-        if not self.busy:
-            self._time_out()
-        self.pins.step()
-
-    # -- the queue -------------------------------------------------------------------------------------------------
-
     @property
-    def queue(self) -> list[Client]:
-        waiting = [client for client in self.clients.values() if client.wish is not None]
-        return sorted(waiting, key=lambda client: client.wish.number if client.wish is not None else 0)
+    def watchers(self) -> dict[int, int]:
+        """Connections of those who want to hear of each change, and the protocol of each."""
+        return self.sessions.watchers
 
-    @property
-    def readers(self) -> list[Client]:
-        return [client for client in self.clients.values() if client.doing is Doing.READING]
-
-    def reads(self, wish: m.Open) -> bool:
-        there_is_one = self.committed is not None or self.recovery.hopes
-        return wish.mode == "ro" or (wish.mode == "rw_or_ro" and there_is_one)
-
-    def why_not(self, wish: m.Open) -> str:
-        """Why this can't be granted now; empty if it can."""
-        if self.draft is not None:
-            return f"{self.draft.writer} is writing"
-        if self.reads(wish):
-            if self.committed is not None:
-                return ""
-            return self.recovery.why_no_reader() or "nothing is committed"
-        if readers := self.readers:
-            return f"{_names(readers)} {'reads' if len(readers) == 1 else 'read'}"
-        return self.recovery.why_no_writer()
-
-    def _let_in(self) -> None:
-        for client in self.queue:
-            if self.busy:
-                return
-            wish = client.wish
-            if wish is None or self.why_not(wish.open):
-                continue
-            if self.reads(wish.open) and self.committed is not None:
-                self._let_read(client, wish.open, self.committed)
-            elif not self.reads(wish.open):
-                self._looking_at = client
-                self.context.out.append(e.LookAtPeer(client.conn))
-
-    def _time_out(self) -> None:
-        for client in self.queue:
-            wish = client.wish
-            if wish is not None and self.context.reached(wish.until):
-                why = self.why_not(wish.open) or "its turn did not come"
-                self._refuse_wish(client, f"waited {wish.open.timeout_s:g} s in vain: {why}", "time_out")
-
-    def _refuse_wish(self, client: Client, why: str, reason: m.Reason) -> None:
-        client.wish = None
-        self.rest(client)
-        self.context.note("refused", engine=client.engine_id, reason=reason, why=why)
-        self.refuse(client.conn, why, reason)
-
-    # -- readers ---------------------------------------------------------------------------------------------------
-
-    def _let_read(self, client: Client, wish: m.Open, layout: Committed) -> None:
-        if wish.expect and wish.expect != layout.hash:
-            why = f"the layout that was expected ({wish.expect[:12]}) is no more; there is {layout.hash[:12]} now"
-            self._refuse_wish(client, why, "stale")
-            return
-        kept = wish.have == layout.generation
-        client.wish = None
-        self.begins_to_read(client, layout)
-        opened = m.Opened(mode="ro", generation=layout.generation, hash=layout.hash)
-        if kept:
-            self.context.send(client.conn, opened)
-            return
-        sizes = [slab.size for slab in layout.slabs]
-        full = m.Opened(
-            mode="ro",
-            generation=layout.generation,
-            hash=layout.hash,
-            sizes=sizes,
-            layout=layout.document,
-            sums=layout.sums,
-        )
-        self.context.send(client.conn, full)
-        batch = self.config.batch
-        for first in range(0, len(layout.slabs), batch):
-            handles = tuple(slab.handle for slab in layout.slabs[first : first + batch])
-            self.context.send(client.conn, m.Slabs(generation=layout.generation, first=first), handles)
-
-    def begins_to_read(self, client: Client, layout: Committed) -> None:
-        client.doing, client.since = Doing.READING, self.context.wall
-        client.holds.add(layout.generation)
-        self.context.note("reading", engine=client.engine_id, generation=layout.generation)
-
-    def rest(self, client: Client) -> None:
-        """It neither reads nor writes nor waits."""
-        client.doing = Doing.ASLEEP if client.holds - client.asked.keys() else Doing.WATCHING
-        client.since = self.context.wall
-        self.context.changed = True
-
-    # -- writers ---------------------------------------------------------------------------------------------------
-
-    def _on_peer_seen(self, event: e.PeerSeen) -> None:
-        client = self._looking_at
-        if client is None or client.conn != event.conn:
-            return
-        self._looking_at = None
-        if self.clients.get(client.conn) is not client or client.wish is None:
-            return
-        if not event.there:
-            self.context.note("died_waiting", engine=client.engine_id)
-            self.desk.end(client.conn)
-            return
-        wish, generation = client.wish, self.given + 1
-        keeps = wish.open.replace and self.committed is not None
-        self.given = generation
-        record = self.truth() if keeps else Record(given=generation)
-
-        def written() -> None:
-            if self.clients.get(client.conn) is client and client.wish is wish:
-                self._let_write(client, generation, clears=not keeps)
-            else:
-                self.file_is_wrong()
-
-        def failed(why: str) -> None:
-            if self.clients.get(client.conn) is client and client.wish is wish:
-                self._refuse_wish(client, f"the state file can't be written ({why}): nobody may write", "disk")
-
-        self.write(record, written, failed)
-
-    def _let_write(self, client: Client, generation: int, *, clears: bool) -> None:
-        if clears:
-            self.recovery.give_up("a writer was let in")
-            self.drop_layout()
-        client.wish, client.doing, client.since = None, Doing.WRITING, self.context.wall
-        self.draft = Draft(client, generation)
-        self.context.note("writing", engine=client.engine_id, generation=generation)
-        self.context.send(client.conn, m.Opened(mode="rw", generation=generation))
-
-    def drop_layout(self) -> None:
-        """The file says already that it is no more."""
-        layout, self.committed = self.committed, None
-        if layout is not None:
-            self.forget(layout.slabs)
-            self.context.note("cleared", generation=layout.generation)
-            self.tell(m.Changed(generation=0, hash=""))
-            self.pins.ask(layout.generation)
-
-    def tell(self, message: m.ServerMessage, but: Client | None = None) -> None:
-        for client in self.clients.values():
-            if client is not but:
-                self.context.send(client.conn, message)
-
-    # -- the disk --------------------------------------------------------------------------------------------------
-
-    @property
-    def busy(self) -> bool:
-        """A question is open whose answer decides what follows."""
-        return self._write is not None or self._looking_at is not None
+    def status(self, free: int = 0, protocol: int = m.PROTOCOL) -> m.Status:
+        """`free`: what the device has free, which only the shell can know."""
+        return status.status_of(self._parts, self._since, free, protocol)
 
     def truth(self) -> Record:
         """What the file has to say now."""
-        layout = self.committed
-        if layout is None:
-            return self.recovery.record(self.given)
-        slabs = tuple(Slab(slab.size, slab.identity) for slab in layout.slabs)
-        return Record(self.given, layout.generation, layout.hash, slabs, self.config.boot_id)
+        return self.weights.record(self.config.boot_id)
 
-    def write(self, record: Record, written: Callable[[], None], failed: Callable[[str], None]) -> None:
-        self._seq += 1
-        self._write = (self._seq, written, failed)
-        self._rewrite_at = math.inf
-        self.context.out.append(e.Persist(self._seq, record))
+    def _conclude(self) -> None:
+        """Draw every conclusion that is due. While a question is open the answer comes first."""
+        if not self.admission.closed:
+            if not self._busy and self.state_file.is_due:
+                self.state_file.write(self.truth())
+            if not self._busy:
+                self._recover(self.recovery.step())
+            if not self._busy:
+                self.writing.step()
+                self._let_in()
+        if not self._busy:
+            self._time_out()
+        self.drops.step()
+        self.callers.step()
 
-    def file_is_wrong(self) -> None:
-        self._rewrite_at = self.context.now
+    @property
+    def _busy(self) -> bool:
+        """A question is open whose answer decides what follows."""
+        return self.state_file.busy or self._checking_peer is not None
 
-    def _on_persisted(self, event: e.Persisted) -> None:
-        if self._write is not None and self._write[0] == event.seq:
-            _, written, _ = self._write
-            self._write = None
-            self.context.calm("disk")
-            written()
+    def _stop_granting(self, rule: str, event: e.Event) -> None:
+        """Rule 11. The alarm says what is needed to report it."""
+        what, state = in_words(event), status.summary(self._parts)
+        self.context.note("rule_broken", rule=rule, after=what, state=state)
+        if not self.admission.closed:
+            self.admission.closed = f"this server has found a mistake in its own program ({rule}) and lets nobody in"
+            text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
+            advice = "nobody is let in any more, and whoever reads reads on; report this line, then restart gms"
+            self.context.alarm("rule", f"{text}: {advice}")
 
-    def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        if self._write is not None and self._write[0] == event.seq:
-            _, _, failed = self._write
-            self._write = None
-            self._rewrite_at = self.context.now + RETRY_PERSIST_S
-            self.context.alarm("disk", f"the state file can't be written ({event.why}): nobody may write or commit")
-            failed(event.why)
+    # -- the queue -------------------------------------------------------------------------------------------------
 
-    # -- memory ----------------------------------------------------------------------------------------------------
-
-    def look_at_memory(self, identities: tuple[str, ...], then: Callable[[e.MemorySeen], None]) -> None:
-        self._looks.append(then)
-        self.context.out.append(e.LookAtMemory(identities))
-
-    def _on_memory_seen(self, event: e.MemorySeen) -> None:
-        if self._looks:
-            self._looks.popleft()(event)
-
-    def forget(self, slabs: Sequence[HeldSlab | e.Slab]) -> None:
-        if slabs:
-            self.context.out.append(e.Forget(tuple(slab.handle for slab in slabs)))
-
-    # -- callers ---------------------------------------------------------------------------------------------------
-
-    def _on_received(self, event: e.Received) -> None:
-        message, client = event.message, self.clients.get(event.conn)
-        if not isinstance(message, m.HandBack) or client is None:
-            self.forget(event.slabs)
-        if client is not None and type(message) in _REQUESTS:
-            _REQUESTS[type(message)](self, event, client)
-        else:
-            self.desk.received(event)
-
-    def throw_out(self, conn: int, why: str) -> None:
-        """A mistake: it costs the sender this connection."""
-        self.context.send(conn, m.Problem(why=why))
-        self.desk.end(conn)
-
-    def refuse(self, conn: int, why: str, reason: m.Reason) -> None:
-        self.context.send(conn, m.Refused(why=why[:2000], reason=reason))
-
-    def _on_closed(self, event: e.Closed) -> None:
-        self.desk.left(event.conn)
-
-    def _on_died(self, event: e.Died) -> None:
-        for client in list(self.clients.values()):
-            if client.process == event.process:
-                self.desk.end(client.conn)
-
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    def _on_open(self, event: e.Received, client: Client) -> None:
-        message = event.message
-        assert isinstance(message, m.Open)
-        if client.doing in (Doing.WAITING, Doing.READING, Doing.WRITING) or client.returning is not None:
-            self.throw_out(event.conn, f"Open: this process is {client.doing.value} already; Withdraw first")
-            return
-        if self.committed is not None and message.have == self.committed.generation:
-            client.holds.add(message.have)
-        wait_s = math.inf if message.timeout_s is None else message.timeout_s
-        self._wishes += 1
-        client.wish = Wish(message, self._wishes, self.context.now + wait_s)
-        client.doing, client.since = Doing.WAITING, self.context.wall
-        self.context.changed = True
-        if message.replace and not self.reads(message):
-            self._ask_for_room(client, client.wish)
-
-    def _ask_for_room(self, client: Client, wish: Wish) -> None:
-        """A replacement for which there is no room beside the old layout is refused at once."""
-        layout, needed = self.committed, wish.open.bytes
-        if layout is None:
-            return
-
-        def seen(memory: e.MemorySeen) -> None:
-            if self.clients.get(client.conn) is not client or client.wish is not wish or memory.free >= needed:
+    def _let_in(self) -> None:
+        for client, request in self.sessions.queue:
+            if self._busy:
                 return
-            why = (
-                f"the new layout needs {needed} bytes beside the {layout.size} of the old one, and {memory.free} of "
-                f"{self.config.capacity} are free; without `replace` the old one would be cleared first"
-            )
-            too_large = needed + layout.size > self.config.capacity
-            self._refuse_wish(client, why, "too_large" if too_large else "no_memory")
+            verdict = self.admission.verdict(request.open)
+            if not verdict.may:
+                continue
+            if verdict.mode == "ro":
+                self.reading.let_in(client, request.open)
+            else:
+                self._checking_peer = (client.conn, request.number)
+                self.context.out.append(e.CheckPeer(client.conn))
 
-        self.look_at_memory((), seen)
+    def _time_out(self) -> None:
+        for client, request in self.sessions.queue:
+            if self.context.reached(request.until):
+                why = self.admission.verdict(request.open).why_not or "its turn did not come"
+                self.sessions.refuse(client, f"waited {request.open.timeout_s:g} s in vain: {why}", "time_out")
 
-    def _on_withdraw(self, event: e.Received, client: Client) -> None:
-        message = event.message
-        assert isinstance(message, m.Withdraw)
-        if client.returning is not None:
-            self.throw_out(event.conn, "Withdraw: it is in the middle of handing back")
+    # -- writers ---------------------------------------------------------------------------------------------------
+
+    def _on_peer_checked(self, event: e.PeerChecked) -> None:
+        if self._checking_peer is None or self._checking_peer[0] != event.conn:
             return
-        if self.draft is not None and self.draft.writer is client:
-            self.writing.abort()
-        client.wish = None
-        client.holds &= {message.keeps} | client.asked.keys()
-        self.rest(client)
-        self.context.note("withdrew", engine=client.engine_id, keeps=message.keeps)
-        self.context.send(event.conn, m.Withdrawn())
+        asking, self._checking_peer = self.sessions.asking(*self._checking_peer), None
+        if asking is None or self.admission.closed:
+            return
+        client, request = asking
+        if not event.there:
+            self.context.note("died_waiting", engine=client.engine_id)
+            self._end(client.conn)
+            return
+        replaces = request.open.replace and self.weights.committed is not None
+        generation = self.weights.next_generation()
+        record = self.truth() if replaces else Record(given=generation)
+        self.state_file.write(record, Admit(client.conn, request.number, generation, replaces))
 
-    def _on_create(self, event: e.Received, client: Client) -> None:
-        self.writing.create(event, client)
+    def _admit(self, owed: Admit) -> None:
+        """A writer. That it may come in is on disk."""
+        asking = self.sessions.asking(owed.conn, owed.request)
+        if asking is None:
+            self.state_file.is_wrong()
+            return
+        client, _ = asking
+        cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
+        if cleared is not None:
+            self._cleared(cleared, "a writer was let in")
+        client.request = None
+        self.sessions.turns_to_something_else(client)
+        self.context.note("writing", engine=client.engine_id, generation=owed.generation)
+        self.context.send(client.conn, m.Opened(mode="rw", generation=owed.generation))
 
-    def _on_commit(self, event: e.Received, client: Client) -> None:
-        self.writing.commit(event, client)
+    def _cleared(self, cleared: Cleared, why: str) -> None:
+        """A layout is no more, and no other took its place."""
+        if cleared.was_awaited:
+            self.recovery.is_over()
+            self.context.note("given_up", generation=cleared.generation, why=why)
+        else:
+            self.context.forget(cleared.slabs)
+            self.context.note("cleared", generation=cleared.generation)
+        self.sessions.tell(m.Changed(generation=0, hash=""))
+        self.drops.ask(cleared.generation)
+
+    def _on_create(self, client: Client, message: m.Create) -> None:
+        mistake, draft = self.writing.mistake(client), self.weights.draft
+        if mistake or draft is None:
+            self._throw_out(client.conn, m.Problem(why=f"Create: {mistake}"))
+        elif self.admission.closed:
+            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        else:
+            self.writing.create(draft, message.size)
 
     def _on_allocated(self, event: e.Allocated) -> None:
         self.writing.allocated(event)
 
     def _on_not_allocated(self, event: e.NotAllocated) -> None:
-        self.writing.not_allocated(event)
+        self.writing.not_allocated(event, self.drops.pending)
 
-    def _on_hand_back(self, event: e.Received, client: Client) -> None:
-        self.recovery.hand_back(event, client)
+    def _on_commit(self, client: Client, message: m.Commit) -> None:
+        mistake, draft = self.writing.mistake(client), self.weights.draft
+        if mistake or draft is None:
+            self._throw_out(client.conn, m.Problem(why=f"Commit: {mistake}"))
+        elif self.admission.closed:
+            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        elif (layout := self.writing.layout(draft, message.layout)) is not None:
+            self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))
 
-    def _on_checksums(self, event: e.Received, client: Client) -> None:
-        message, layout = event.message, self.committed
-        assert isinstance(message, m.Checksums)
-        current = layout is not None and layout.generation == message.generation
-        if layout is not None and current and len(message.sums) == len(layout.slabs):
-            layout.sums = message.sums
+    def _acknowledge(self, layout: Layout) -> None:
+        """A commit. It is on disk."""
+        draft, writer = self.weights.draft, self.sessions.writer
+        if draft is None or writer is None or draft.generation != layout.generation:
+            self.state_file.is_wrong()
+            return
+        old = self.weights.commit(layout)
+        self.context.calm("record")
+        self.context.note(
+            "committed", engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size
+        )
+        self.reading.has_begun(writer, layout)
+        self.context.send(writer.conn, m.Committed(generation=layout.generation, hash=layout.hash))
+        self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=writer)
+        if old is not None:
+            self.context.forget(old.slabs)
+            self.context.note("replaced", generation=old.generation, by=layout.generation)
+            self.drops.ask(old.generation)
+
+    # -- answers of the disk, and of the device --------------------------------------------------------------------
+
+    def _on_persisted(self, event: e.Persisted) -> None:
+        for owed in self.state_file.persisted(event):
+            if isinstance(owed, Admit):
+                self._admit(owed)
+            elif isinstance(owed, Acknowledge):
+                self._acknowledge(owed.layout)
+            else:
+                self._give_up(owed)
+
+    def _on_persist_failed(self, event: e.PersistFailed) -> None:
+        why = f"the state file can't be written ({event.why})"
+        for owed in self.state_file.failed(event):
+            if isinstance(owed, Admit):
+                asking = self.sessions.asking(owed.conn, owed.request)
+                if asking is not None:
+                    self.sessions.refuse(asking[0], f"{why}: nobody may write", "disk")
+            elif isinstance(owed, Acknowledge):
+                draft = self.weights.draft
+                if draft is not None and draft.generation == owed.layout.generation:
+                    sentence = f"{why}: nothing is committed, and it can be tried again"
+                    self.context.refuse(draft.writer, sentence, "disk")
+            else:
+                self.recovery.could_not_give_up()
+
+    def _check_memory(self, why: Question, identities: tuple[str, ...] = ()) -> None:
+        self._questions.append(why)
+        self.context.out.append(e.CheckMemory(identities))
+
+    def _on_memory_checked(self, event: e.MemoryChecked) -> None:
+        why = self._questions.popleft() if self._questions else None
+        if isinstance(why, ForRoom):
+            asking = self.sessions.asking(why.conn, why.request)
+            if asking is not None:
+                self.writing.is_there_room(*asking, event.free)
+        elif isinstance(why, ForStatus):
+            protocol = self.sessions.protocol(why.conn)
+            if protocol:
+                self.context.send(why.conn, self.status(event.free, protocol))
+        elif isinstance(why, ForAwaited):
+            self.recovery.checked(event.held)
+
+    # -- callers ---------------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: e.Received) -> None:
+        message, conn, kind = event.message, event.conn, type(event.message)
+        client = self.sessions.clients.get(conn)
+        if client is not None and isinstance(message, m.HandBack):
+            self._on_hand_back(client, message, event.slabs)
+            return
+        self.context.forget(event.slabs)
+        problem: m.Problem | None = None
+        if client is not None and kind in _REQUESTS:
+            _REQUESTS[kind](self, client, message)
+        elif isinstance(message, m.Hello | m.Observe):
+            problem = self._introduce(event, message)
+        elif isinstance(message, m.AskStatus) and self.sessions.knows(conn):
+            self._check_memory(ForStatus(conn))
+        else:
+            problem = self.callers.ask(conn, message)
+        if problem is not None:
+            self._throw_out(conn, problem)
+
+    def _introduce(self, event: e.Received, hello: m.Hello | m.Observe) -> m.Problem | None:
+        if problem := self.callers.introduce(event, hello):
+            return problem
+        for conn in self.sessions.too_many():
+            self._throw_out(conn, m.Problem(why="there are too many, and this one does nothing", about="place"))
+        return None
+
+    def _throw_out(self, conn: int, problem: m.Problem) -> None:
+        """A mistake: it costs the sender this connection."""
+        self.context.send(conn, problem)
+        self._end(conn)
+
+    def _on_closed(self, event: e.Closed) -> None:
+        self._left(event.conn)
+
+    def _on_died(self, event: e.Died) -> None:
+        for client in self.sessions.of(event.process):
+            self._end(client.conn)
+
+    def _end(self, conn: int) -> None:
+        self.context.out.append(e.Close(conn))
+        self._left(conn)
+
+    def _left(self, conn: int) -> None:
+        client = self.sessions.clients.get(conn)
+        if client is not None:
+            doing = self.sessions.doing(client)
+            if client.process is not None:
+                self.context.out.append(e.ForgetProcess(client.process))
+            self.recovery.left(conn)
+            if doing is not Doing.WATCHING:
+                self.context.note("left", engine=client.engine_id, was=doing.value)
+            if doing is Doing.WRITING:
+                self.writing.abort(client)
+            self.weights.stop_reading(conn)
+            self.holders.gone(conn)
+        self.sessions.gone(conn)
+        if client is not None:
+            self._recover(self.recovery.somebody_left())
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _on_open(self, client: Client, message: m.Open) -> None:
+        doing = self.sessions.doing(client)
+        if doing not in IDLE or self.recovery.comes_from(client.conn):
+            why = f"Open: this process is {doing.value} already; Withdraw first"
+            self._throw_out(client.conn, m.Problem(why=why))
+            return
+        committed = self.weights.committed
+        if committed is not None and message.have == committed.generation:
+            self.holders.get(client.conn, message.have)
+        wait_s = math.inf if message.timeout_s is None else message.timeout_s
+        request = self.sessions.ask(client, message, self.context.now + wait_s)
+        if message.bytes and not self.admission.wants_to_read(message):
+            self._check_memory(ForRoom(client.conn, request.number))
+
+    def _on_withdraw(self, client: Client, message: m.Withdraw) -> None:
+        if self.recovery.comes_from(client.conn):
+            self._throw_out(client.conn, m.Problem(why="Withdraw: it is in the middle of handing back"))
+            return
+        if self.weights.writer == client.conn:
+            self.writing.abort(client)
+        client.request = None
+        self.weights.stop_reading(client.conn)
+        self.holders.keep_only(client.conn, message.keeps)
+        self.sessions.turns_to_something_else(client)
+        self.context.note("withdrew", engine=client.engine_id, keeps=message.keeps)
+        self.context.send(client.conn, m.Withdrawn())
+
+    def _on_checksums(self, client: Client, message: m.Checksums) -> None:
+        if self.weights.sum_up(message.generation, tuple(message.sums)):
             self.context.changed = True
 
-    def _on_dropped(self, event: e.Received, client: Client) -> None:
-        assert isinstance(event.message, m.Dropped)
-        self.pins.dropped(client, event.message.generation)
+    def _on_dropped(self, client: Client, message: m.Dropped) -> None:
+        self.drops.dropped(client, message.generation)
 
-    # -- the rest --------------------------------------------------------------------------------------------------
+    # -- a new server (rules 9 and 10) -----------------------------------------------------------------------------
 
     def _on_started(self, event: e.Started) -> None:
         self._started = True
-        self.recovery.begin(event)
+        self.state_file.says = event.record
+        self.recovery.starts(event)
+
+    def _recover(self, step: Step) -> None:
+        awaited = self.weights.awaited
+        if awaited is not None and step is Step.CHECK_MEMORY:
+            self._check_memory(ForAwaited(), tuple(slab.identity for slab in awaited.slabs))
+        elif awaited is not None and step is Step.GIVE_UP:
+            self.state_file.write(Record(self.weights.given), GiveUp(awaited.generation))
+
+    def _give_up(self, owed: GiveUp) -> None:
+        """That there is no layout is on disk."""
+        awaited = self.weights.awaited
+        if awaited is None or awaited.generation != owed.generation:
+            self.state_file.is_wrong()
+            return
+        self._cleared(self.weights.give_up(), "nobody has its memory any more")
+        self.recovery.nobody_has_it()
+
+    def _on_hand_back(self, client: Client, message: m.HandBack, slabs: tuple[e.Slab, ...]) -> None:
+        idle = self.sessions.doing(client) in IDLE
+        back = self.recovery.hand_back(client.conn, message, slabs, idle=idle)
+        if (layout := back.stands_again) is not None:
+            self.context.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
+            # Who came meanwhile, and has nothing to bring back, was told that there is none.
+            self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)
+        if back.verdict is Verdict.MISTAKE:
+            self._throw_out(client.conn, m.Problem(why=f"HandBack: {back.why}"))
+        elif back.verdict is Verdict.COME_AGAIN:
+            self._end(client.conn)
+        elif back.verdict is Verdict.STALE:
+            self._is_stale(client, message.generation, back.why)
+        elif back.verdict is Verdict.HAS_IT:
+            self._has_it(client, message)
+
+    def _has_it(self, client: Client, message: m.HandBack) -> None:
+        """What is committed."""
+        if message.reading and self.weights.draft is not None:
+            why = f"it was away for too long: {self.sessions.writer} is writing"
+            self._is_stale(client, message.generation, why)
+            return
+        if message.reading:
+            self.reading.begins(client)
+        else:
+            self.holders.get(client.conn, message.generation)
+            self.sessions.turns_to_something_else(client)
+        self.context.send(client.conn, m.HandedBack(generation=message.generation, reading=message.reading))
+
+    def _is_stale(self, client: Client, generation: int, why: str) -> None:
+        self.context.note("stale", engine=client.engine_id, generation=generation, why=why)
+        self.context.refuse(client.conn, why, "stale")
+        if not self.drops.ask_one(client, generation):
+            why = "this process says that it has more layouts than one process can have"
+            self._throw_out(client.conn, m.Problem(why=why))
+
+    # -- the rest --------------------------------------------------------------------------------------------------
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it can only make room."""
@@ -424,19 +500,6 @@ class Machine:
         """Time has passed; the conclusions follow."""
 
 
-def _names(clients: list[Client]) -> str:
-    names = ", ".join(str(client) for client in clients[:5])
-    return f"{names} and {len(clients) - 5} more" if len(clients) > 5 else names
-
-
-def _nothing() -> None:
-    """The file says again what is so; nobody waited for it."""
-
-
-def _ignore(why: str) -> None:
-    """It will be written again."""
-
-
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Started: Machine._on_started,
     e.Received: Machine._on_received,
@@ -444,20 +507,19 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Died: Machine._on_died,
     e.Allocated: Machine._on_allocated,
     e.NotAllocated: Machine._on_not_allocated,
-    e.MemorySeen: Machine._on_memory_seen,
-    e.PeerSeen: Machine._on_peer_seen,
+    e.MemoryChecked: Machine._on_memory_checked,
+    e.PeerChecked: Machine._on_peer_checked,
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.Tick: Machine._on_tick,
 }
 
-_REQUESTS: dict[type, Callable[[Machine, e.Received, Client], None]] = {
+_REQUESTS: dict[type, Callable[[Machine, Client, Any], None]] = {
     m.Open: Machine._on_open,
     m.Withdraw: Machine._on_withdraw,
     m.Create: Machine._on_create,
     m.Commit: Machine._on_commit,
     m.Checksums: Machine._on_checksums,
     m.Dropped: Machine._on_dropped,
-    m.HandBack: Machine._on_hand_back,
 }

@@ -17,11 +17,13 @@ from msgspec import Meta
 from gms.layout import MAX_LAYOUT_BYTES, MAX_SLABS, Count
 from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
+from sidecar.names import NAME
 
-PROTOCOL = 1
+OLDEST, PROTOCOL = 1, 2
+"""The oldest and the newest that is spoken here (`versions.py`)."""
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
-EngineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
 Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 """Of a layout document; empty: none."""
 Generation = Annotated[int, Meta(ge=0, lt=1 << 62)]
@@ -29,6 +31,8 @@ Generation = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 Document = Annotated[bytes, Meta(max_length=MAX_LAYOUT_BYTES)]
 """An encoded layout (`layout.py`). The server hands it on as it came."""
+Sums = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MAX_SLABS)]
+"""One for each slab. They go with the layout in one message, which has to fit into a frame."""
 Mode = Literal["rw", "ro", "rw_or_ro"]
 Reason = Literal["time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now"]
 
@@ -40,21 +44,25 @@ class Hello(Message, frozen=True):
     """A process that wants weights. Descriptor: its own pidfd, where the kernel has such a thing."""
 
     protocol: int
+    """The oldest that it speaks."""
     engine_id: EngineId
     pid: int
+    newest: int = 0
+    """The newest that it speaks; 0: it speaks only the one."""
 
 
 class Observe(Message, frozen=True):
     """Somebody who only looks."""
 
     protocol: int
+    newest: int = 0
 
 
 class Open(Message, frozen=True):
     """Wants to write, to read, or whichever is possible. Waits its turn; `Opened` or `Refused` is the answer.
 
     `rw` over a committed layout clears it, once nobody reads. With `replace` the old layout stays until the new one is
-    committed; `bytes` is what the new one needs.
+    committed. `bytes` is what the new one needs, if that is known: what there is no room for is refused at once.
     """
 
     mode: Mode
@@ -95,7 +103,7 @@ class Checksums(Message, frozen=True):
     """Of each slab's content, computed behind the hot path."""
 
     generation: Generation
-    sums: Annotated[list[str], Meta(max_length=MAX_SLABS)]
+    sums: Sums
 
 
 class Dropped(Message, frozen=True):
@@ -116,7 +124,7 @@ class HandBack(Message, frozen=True):
     """Of all slabs."""
     first: Count = 0
     layout: Document = b""
-    sums: Annotated[list[str], Meta(max_length=MAX_SLABS)] = []
+    sums: Sums = []
     reading: bool = False
     """It was reading, and reads on."""
 
@@ -153,6 +161,8 @@ class Welcome(Message, frozen=True):
     hash: Hash
     recovering: bool
     """It waits for that layout: whoever has it is to hand it back."""
+    protocol: int = 1
+    """What is spoken from now on: the newest that both sides speak."""
 
 
 class Changed(Message, frozen=True):
@@ -224,6 +234,8 @@ class Problem(Message, frozen=True):
     """The connection ends after this."""
 
     why: Sentence
+    about: Literal["", "protocol", "place"] = ""
+    """`protocol`: there is none that both sides speak. `place`: there is no room for one more."""
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +256,8 @@ class Status(Message, frozen=True):
     state: Literal["EMPTY", "RW", "COMMITTED", "RO", "RECOVERING"]
     device: str
     clients: list[Client] = []
+    """The first hundred; `clients_total` says how many there are."""
+    clients_total: Count = 0
     generation: Generation = 0
     hash: Hash = ""
     bytes: Count = 0
@@ -253,9 +267,11 @@ class Status(Message, frozen=True):
     free: Count = 0
     capacity: Count = 0
     waiting_for: list[Sentence] = []
-    """Why whoever waits is waiting."""
+    """Why whoever waits is waiting. Long lists of sentences are cut, and say so in their last one."""
+    pending_drops: list[Sentence] = []
+    """Who still has memory of a layout that is no more, and was asked to drop it."""
     pins: list[Sentence] = []
-    """Who still holds memory of a layout that is no more, and was asked to drop it."""
+    """The same, in protocol 1."""
     alarms: list[Sentence] = []
     events: dict[str, int] = {}
     """How often each thing has happened since this server started: `committed`, `handed_back`, ..."""

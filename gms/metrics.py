@@ -65,6 +65,10 @@ class _Collector:
         for device, status in seen.items():
             up.add_metric([device], float(status is not None))
         yield up
+        incarnations = gauge("incarnation", "1; the label names this start of the device's server", "incarnation")
+        for device, status in known.items():
+            incarnations.add_metric([device, status.server_incarnation], 1.0)
+        yield incarnations
 
         states = gauge("state", "1 for the state that the device's weights are in, 0 for the others", "state")
         clients = gauge("clients", "Processes, by what they do", "doing")
@@ -83,7 +87,7 @@ class _Collector:
             ("tensors", "Tensors of the layout", lambda s: s.tensors),
             ("free_bytes", "Bytes of the device that nobody has", lambda s: s.free),
             ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
-            ("pins", "Processes that were asked to drop memory of a layout that is no more", lambda s: len(s.pins)),
+            ("pending_drops", "Drops of a layout that is no more, asked for and not done yet", _pending_drops),
             ("alarms", "Alarms that last", lambda s: len(s.alarms)),
         ):
             family = gauge(name, what)
@@ -109,3 +113,7 @@ class _Collector:
 
 def _generation(status: m.Status) -> int:
     return status.generation
+
+
+def _pending_drops(status: m.Status) -> int:
+    return len(status.pending_drops)

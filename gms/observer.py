@@ -3,7 +3,8 @@
     with Observer("/run/failover", "host:0") as observer:
         status = observer.ask(m.AskStatus(), m.Status)
 
-An observer holds nothing and pins nothing. How it is done: `sidecar/observer.py`. Whoever wants weights: `client.py`.
+An observer has nothing and keeps nobody waiting. How it is done: `sidecar/observer.py`. Whoever wants weights:
+`client.py`.
 """
 
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 from gms import messages as m
 from gms import rundir
 from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, Refused, Whom
+from sidecar.observer import TIMEOUT_S, Busy, Incompatible, ObserverError, Refused, Whom
 
 
 class Observer(looking.Observer):
@@ -27,12 +28,16 @@ class Observer(looking.Observer):
             socket=rundir.socket_path(run_dir, device),
             start=f"gms --run-dir {run_dir} --devices ...",
             decoder=m.from_server,
-            hello=m.Observe(protocol=m.PROTOCOL),
-            last_words={m.Refused: Refused, m.Problem: Refused},
+            hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
+            last_words={m.Refused: Refused, m.Problem: _kind},
             without_it="whoever reads goes on without it",
             max_frame_bytes=m.MAX_FRAME_BYTES,
         )
         super().__init__(whom, timeout_s)
+
+
+def _kind(problem: m.Problem) -> type[ObserverError]:
+    return {"protocol": Incompatible, "place": Busy}.get(problem.about, Refused)
 
 
 def watch_forever(run_dir: Path | str, device: str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:

@@ -1,255 +1,282 @@
 """A new server and the layout of the one before (rules 9 and 10 of `machine.py`).
 
 Pure, a part of the machine. The weights outlive the server, because its readers keep their descriptors. The file tells
-which layout that is; its readers bring it back. Nothing else may take its place meanwhile.
+which layout that is; its readers hand it back, in as many messages as it takes. Here is what a new server knows of
+that: how long it keeps writers out, what has come of the layout so far, and when to ask whether anybody still has its
+memory.
+
+What this file may not do: know who is connected. It returns what follows for them; `machine.py` does it.
 """
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
+from gms.context import Context
 from gms.record import Record
-from gms.sessions import Client, Committed, Doing, HeldSlab, Returning
+from gms.weights import Layout, Phase, Slab, Weights
 
-if TYPE_CHECKING:
-    from gms.machine import Machine
-
-LOOK_EVERY_S = 0.25
+CHECK_EVERY_S = 0.25
 RETRY_S = 0.5
+MOST_HAND_BACKS = 8
+"""How many processes may be in the middle of handing back, each with descriptors of its own."""
+
+
+class Step(Enum):
+    """What is to be done now."""
+
+    NOTHING = "nothing"
+    CHECK_MEMORY = "ask whether anybody has that memory"
+    GIVE_UP = "write into the file that there is no layout: nobody has its memory"
+
+
+class Verdict(Enum):
+    """On what a process hands back."""
+
+    MORE = "the rest is still to come"
+    HAS_IT = "it has the layout that is committed"
+    STALE = "that layout is no more"
+    COME_AGAIN = "too many hand back at once"
+    MISTAKE = "it may not be said like this"
+
+
+class HandedBack(NamedTuple):
+    verdict: Verdict
+    why: str = ""
+    stands_again: Layout | None = None
+    """By this very message."""
+
+
+@dataclass
+class _Coming:
+    """What one process has handed back so far; it isn't the layout before it is whole."""
+
+    document: bytes
+    count: int = 0
+    """How many slabs have come."""
+    slabs: list[Slab] = field(default_factory=list)
+    """Those of them that were kept."""
+    why_not: str = ""
+    """It won't do; said once all of it has come."""
 
 
 class Recovery:
-    def __init__(self, machine: "Machine") -> None:
-        self.machine = machine
-        self.context = machine.context
-        self.awaited: Record | None = None
-        """The layout that is to be handed back."""
+    def __init__(self, context: Context, weights: Weights, config: e.Config) -> None:
+        self._context = context
+        self._weights = weights
+        self._config = config
         self._window_until = -math.inf
         """Until then other readers than those who are here may be on their way back."""
         self._awake_at = math.inf
         """When this server last did anything."""
-        self._look_at = math.inf
-        self._looking = False
+        self._check_at = math.inf
+        self._checking = False
         self._nobody_has_it_at = math.inf
         """When that is to be written into the file."""
+        self._coming: dict[int, _Coming] = {}
+        """By connection."""
 
-    @property
-    def awaits(self) -> bool:
-        return self.awaited is not None
-
-    @property
-    def hopes(self) -> bool:
-        """That layout may well come back: who can read or write waits to read it."""
-        return self.awaited is not None and not self.context.reached(self._window_until)
-
-    def begin(self, event: e.Started) -> None:
-        record, config, machine = event.record, self.machine.config, self.machine
-        if record is None:
-            machine.given = event.generation_floor
+    def starts(self, event: e.Started) -> None:
+        context, weights, record = self._context, self._weights, event.record
+        if record is None or not record.hash:
+            weights.starts(max(event.generation_floor, record.given if record is not None else 0), None)
             if event.unreadable:
-                self._window_until = self.context.now + config.window_s
-                self.context.alarm(
+                self._window_until = context.now + self._config.window_s
+                context.alarm(
                     "record",
                     f"the state file can't be read ({event.unreadable}): whatever was committed is lost to this "
                     "server, and whoever reads it must end",
                 )
-            self.context.note("started", found=event.unreadable or "no file")
+            context.note("started", found=event.unreadable or ("no file" if record is None else "no layout"))
             return
-        machine.given = max(record.given, record.generation)
-        if not record.hash:
-            self.context.note("started", found="no layout")
-            return
-        self.context.note("started", found="a layout", generation=record.generation, hash=record.hash)
-        self.awaited = record
-        if record.boot_id != config.boot_id:
-            self._nobody_has_it_at = self.context.now  # no memory outlives a boot
-            return
-        self._window_until = self.context.now + config.window_s
-        self._look_at = self.context.now
+        weights.starts(max(event.generation_floor, record.given, record.generation), record)
+        context.note("started", found="a layout", generation=record.generation, hash=record.hash)
+        if record.boot_id != self._config.boot_id:
+            self._nobody_has_it_at = context.now  # no memory outlives a boot
+        else:
+            self._window_until = context.now + self._config.window_s
+            self._check_at = context.now
 
-    def record(self, given: int) -> Record:
-        """What the file has to say while nothing is committed."""
-        awaited = self.awaited
-        if awaited is None:
-            return Record(given)
-        return Record(given, awaited.generation, awaited.hash, awaited.slabs, awaited.boot_id)
+    # -- the window ------------------------------------------------------------------------------------------------
 
+    @property
+    def _window_is_over(self) -> bool:
+        return self._context.reached(self._window_until)
+
+    @property
+    def hopes(self) -> bool:
+        """The awaited layout may well come back: who can read or write waits to read it."""
+        return self._weights.phase is Phase.RECOVERING and not self._window_is_over
+
+    @property
     def why_no_reader(self) -> str:
-        if self.awaited is None:
-            return ""
-        return f"layout {self.awaited.generation} is to be handed back by whoever has kept it"
+        awaited = self._weights.awaited
+        return f"layout {awaited.generation} is to be handed back by whoever has kept it" if awaited is not None else ""
 
+    @property
     def why_no_writer(self) -> str:
-        if self.context.reached(self._window_until):
+        if self._window_is_over:
             return ""
-        if self.awaited is not None:
-            return f"this server is new, and layout {self.awaited.generation} may still be handed back"
+        if self._weights.awaited is not None:
+            return f"this server is new, and layout {self._weights.awaited.generation} may still be handed back"
         return "this server is new, and others who read may still be on their way back"
 
     def notice(self) -> None:
         """The window is time in which somebody could come back: not that in which this server itself was stopped."""
-        asleep_s = self.context.now - self._awake_at - LOOK_EVERY_S
-        if asleep_s > LOOK_EVERY_S and self._awake_at < self._window_until:
+        now = self._context.now
+        asleep_s = now - self._awake_at - CHECK_EVERY_S
+        if asleep_s > CHECK_EVERY_S and self._awake_at < self._window_until:
             self._window_until += asleep_s
-        self._awake_at = self.context.now
+        self._awake_at = now
 
-    def step(self) -> None:
-        awaited = self.awaited
-        if not self.context.reached(self._window_until):
-            self.context.reached(self._awake_at + LOOK_EVERY_S)
+    # -- does anybody have it? -------------------------------------------------------------------------------------
+
+    def step(self) -> Step:
+        context, awaited = self._context, self._weights.awaited
+        if not self._window_is_over:
+            context.reached(self._awake_at + CHECK_EVERY_S)
         if awaited is None:
-            return
-        if self.context.reached(self._nobody_has_it_at):
+            return Step.NOTHING
+        if context.reached(self._nobody_has_it_at):
             self._nobody_has_it_at = math.inf
-            self.machine.write(Record(self.machine.given), lambda: self._gone(awaited), self._gone_unwritten)
-        elif self.context.reached(self._window_until):
-            self.context.alarm(
-                "window",
-                f"layout {awaited.generation} was not handed back within {self.machine.config.window_s:g} s; "
-                "the next writer will begin anew",
-            )
-        elif not self._looking and self.context.reached(self._look_at):
-            self._look()
+            return Step.GIVE_UP
+        if self._window_is_over:
+            why = f"layout {awaited.generation} was not handed back within {self._config.window_s:g} s"
+            context.alarm("window", f"{why}; the next writer will begin anew")
+        elif not self._checking and context.reached(self._check_at):
+            return self._check()
+        return Step.NOTHING
 
-    def somebody_left(self) -> None:
+    def somebody_left(self) -> Step:
         """It may have been the last one who had that memory."""
-        if self.awaited is not None and not self._looking:
-            self._look()
+        if self._weights.awaited is not None and not self._checking:
+            return self._check()
+        return Step.NOTHING
 
-    def _look(self) -> None:
-        awaited = self.awaited
-        if awaited is None:
-            return
-        self._looking, self._look_at = True, self.context.now + LOOK_EVERY_S
-        self.machine.look_at_memory(tuple(slab.identity for slab in awaited.slabs), self._seen)
+    def _check(self) -> Step:
+        self._checking, self._check_at = True, self._context.now + CHECK_EVERY_S
+        return Step.CHECK_MEMORY
 
-    def _seen(self, memory: e.MemorySeen) -> None:
-        self._looking = False
-        if self.awaited is not None and memory.held is False:
-            self._nobody_has_it_at = self.context.now
+    def checked(self, held: bool | None) -> None:
+        """None: that can't be told."""
+        self._checking = False
+        if self._weights.awaited is not None and held is False:
+            self._nobody_has_it_at = self._context.now
 
-    def _gone(self, awaited: Record) -> None:
-        if self.awaited is awaited:
-            self.give_up("nobody has its memory any more")
-            self._window_until = -math.inf
-        else:
-            self.machine.file_is_wrong()
+    def could_not_give_up(self) -> None:
+        """The file can't be written."""
+        self._nobody_has_it_at = self._context.now + RETRY_S
 
-    def _gone_unwritten(self, why: str) -> None:
-        self._nobody_has_it_at = self.context.now + RETRY_S
+    def nobody_has_it(self) -> None:
+        """So the file says: it is given up, and nobody is on the way."""
+        self._window_until = -math.inf
 
-    def give_up(self, why: str) -> None:
-        """The file says already that there is no layout."""
-        awaited, self.awaited = self.awaited, None
-        self.context.calm("window")
-        if awaited is None:
-            return
-        self.context.note("given_up", generation=awaited.generation, why=why)
-        for client in self.machine.clients.values():
-            if client.returning is not None:
-                self._put_down(client.returning)
-        self.machine.tell(m.Changed(generation=0, hash=""))
+    def is_over(self) -> None:
+        """Nothing is awaited any more. What others have handed back in part is of no use."""
+        self._nobody_has_it_at = math.inf
+        self._context.calm("window")
+        for coming in self._coming.values():
+            self._put_down(coming)
 
     # -- handing back ----------------------------------------------------------------------------------------------
 
-    def hand_back(self, event: e.Received, client: Client) -> None:
-        message, machine = event.message, self.machine
-        assert isinstance(message, m.HandBack)
-        came = [HeldSlab(slab.handle, slab.identity, 0) for slab in event.slabs]
-        mistake = ""
+    @property
+    def kept(self) -> list[Slab]:
+        """Of what has not come whole."""
+        return [slab for coming in self._coming.values() for slab in coming.slabs]
+
+    def comes_from(self, conn: int) -> bool:
+        """It is in the middle of handing back."""
+        return conn in self._coming
+
+    def left(self, conn: int) -> None:
+        coming = self._coming.pop(conn, None)
+        if coming is not None:
+            self._put_down(coming)
+
+    def _put_down(self, coming: _Coming) -> None:
+        self._context.forget(coming.slabs)
+        coming.slabs = []
+
+    def hand_back(self, conn: int, message: m.HandBack, slabs: Sequence[e.Slab], *, idle: bool) -> HandedBack:
+        """`idle`: this process neither reads nor writes nor waits."""
+        came = [Slab(slab.handle, slab.identity, 0) for slab in slabs]
+        coming, refused = self._begin_or_go_on(conn, message, came, idle=idle)
+        if coming is None or refused is not None:
+            self._context.forget(came)
+            return refused or HandedBack(Verdict.MISTAKE)
+        self._look_through(coming, message, came)
+        coming.count += len(came)
+        if came and coming.count < len(message.sizes):
+            return HandedBack(Verdict.MORE)
+        del self._coming[conn]
+        return self._judge(coming, message)
+
+    def _begin_or_go_on(
+        self, conn: int, message: m.HandBack, came: list[Slab], *, idle: bool
+    ) -> tuple[_Coming | None, HandedBack | None]:
+        awaited = self._weights.awaited
         if message.first == 0:
-            if client.doing not in (Doing.WATCHING, Doing.ASLEEP) or client.returning is not None:
-                mistake = f"this process is {client.doing.value}, or hands back already"
-            elif not came and self._is(self.awaited, message):
-                mistake = "the slabs are awaited, and none came with it"
-            else:
-                client.returning = Returning(document=message.layout)
-        returning = client.returning
-        if returning is None or message.first != returning.count or (message.first > 0 and not came):
-            mistake = mistake or "the slabs are to be handed back one after the other, each once"
-        if mistake or returning is None:
-            machine.forget(came)
-            machine.throw_out(event.conn, f"HandBack: {mistake}")
-            return
-        self._look_through(returning, message, came)
-        returning.count += len(came)
-        if not came or returning.count >= len(message.sizes):
-            client.returning = None
-            self._returned(client, message, returning)
+            if not idle or conn in self._coming:
+                return None, HandedBack(Verdict.MISTAKE, "this process does something else, or hands back already")
+            if not came and awaited is not None and _is_about(message, awaited):
+                return None, HandedBack(Verdict.MISTAKE, "the slabs are awaited, and none came with it")
+            if came and len(self._coming) >= MOST_HAND_BACKS:
+                return None, HandedBack(Verdict.COME_AGAIN)
+            self._coming[conn] = _Coming(message.layout)
+        coming = self._coming.get(conn)
+        if coming is None or message.first != coming.count or (message.first > 0 and not came):
+            why = "the slabs are to be handed back one after the other, each once"
+            return None, HandedBack(Verdict.MISTAKE, why)
+        return coming, None
 
-    def _is(self, layout: Record | Committed | None, message: m.HandBack) -> bool:
-        return layout is not None and (message.generation, message.hash) == (layout.generation, layout.hash)
-
-    def _look_through(self, returning: Returning, message: m.HandBack, came: list[HeldSlab]) -> None:
+    def _look_through(self, coming: _Coming, message: m.HandBack, came: list[Slab]) -> None:
         """Keeps what came if it is awaited. Whether it is the right thing is said once everything is there."""
-        awaited = self.awaited
-        if awaited is None or returning.why_not or not self._is(awaited, message):
-            self.machine.forget(came)
+        awaited = self._weights.awaited
+        if awaited is None or coming.why_not or not _is_about(message, awaited):
+            self._context.forget(came)
             return
-        expected = awaited.slabs[returning.count : returning.count + len(came)]
+        expected = awaited.slabs[coming.count : coming.count + len(came)]
         if tuple(message.sizes) != tuple(slab.size for slab in awaited.slabs):
-            returning.why_not = "its slabs are of other sizes than those of the layout in the file"
+            coming.why_not = "its slabs are of other sizes than those of the layout in the file"
         elif [slab.identity for slab in came] != [slab.identity for slab in expected]:
-            returning.why_not = "its memory is not that of the layout in the file"
-        elif message.first == 0 and lay.structure_hash(returning.document) != awaited.hash:
-            returning.why_not = "its document is not that of the layout in the file"
-        if returning.why_not:
-            self.machine.forget(came)
-            self._put_down(returning)
+            coming.why_not = "its memory is not that of the layout in the file"
+        elif message.first == 0 and lay.structure_hash(coming.document) != awaited.hash:
+            coming.why_not = "its document is not that of the layout in the file"
+        if coming.why_not:
+            self._context.forget(came)
+            self._put_down(coming)
         else:
-            returning.slabs += [slab._replace(size=known.size) for slab, known in zip(came, expected, strict=True)]
+            coming.slabs += [slab._replace(size=known.size) for slab, known in zip(came, expected, strict=True)]
 
-    def _returned(self, client: Client, message: m.HandBack, returning: Returning) -> None:
-        machine, awaited = self.machine, self.awaited
-        if awaited is not None and self._is(awaited, message) and not returning.why_not:
-            self._stands_again(client, message, returning, awaited)
-        layout = machine.committed
-        if layout is not None and self._is(layout, message) and not returning.why_not:
-            self._has_it(client, message, layout)
-            return
+    def _judge(self, coming: _Coming, message: m.HandBack) -> HandedBack:
+        """All of it has come."""
+        awaited, again = self._weights.awaited, None
+        if awaited is not None and _is_about(message, awaited) and not coming.why_not:
+            again = self._stands_again(coming, message)
+        layout = self._weights.committed
+        if layout is not None and _is_about(message, layout) and not coming.why_not:
+            return HandedBack(Verdict.HAS_IT, stands_again=again)
         there = f"there is {layout.generation} now" if layout is not None else "there is none now"
-        why = returning.why_not or f"layout {message.generation} is no more; {there}"
-        self.context.note("stale", engine=client.engine_id, generation=message.generation, why=why)
-        machine.refuse(client.conn, why, "stale")
-        machine.pins.ask_one(client, message.generation)
+        return HandedBack(Verdict.STALE, coming.why_not or f"layout {message.generation} is no more; {there}")
 
-    def _stands_again(self, client: Client, message: m.HandBack, returning: Returning, awaited: Record) -> None:
-        machine = self.machine
+    def _stands_again(self, coming: _Coming, message: m.HandBack) -> Layout | None:
         try:
-            tensors = lay.count_tensors(returning.document)
+            tensors = lay.count_tensors(coming.document)
         except lay.BadLayout as error:  # the file was written by hand
-            returning.why_not = str(error)
-            self._put_down(returning)
-            return
-        self.awaited, self._nobody_has_it_at = None, math.inf
-        sums = message.sums if len(message.sums) == len(returning.slabs) else []
-        layout = machine.committed = Committed(
-            awaited.generation, awaited.hash, returning.document, tensors, returning.slabs, sums
-        )
-        for other in machine.clients.values():
-            if other.returning is not None:
-                self._put_down(other.returning)
-        self.context.calm("window")
-        self.context.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
-        # Who came meanwhile, and has nothing to bring back, was told that there is none.
-        machine.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)
+            coming.why_not = str(error)
+            self._put_down(coming)
+            return None
+        sums = tuple(message.sums) if len(message.sums) == len(coming.slabs) else ()
+        layout = self._weights.hand_back(coming.document, tensors, tuple(coming.slabs), sums)
+        self.is_over()
+        return layout
 
-    def _put_down(self, returning: Returning) -> None:
-        """What has been handed back so far is of no use any more."""
-        self.machine.forget(returning.slabs)
-        returning.slabs = []
 
-    def _has_it(self, client: Client, message: m.HandBack, layout: Committed) -> None:
-        machine = self.machine
-        if message.reading and machine.draft is not None:
-            machine.refuse(client.conn, f"it was away for too long: {machine.draft.writer} is writing", "stale")
-            machine.pins.ask_one(client, layout.generation)
-            return
-        client.holds.add(layout.generation)
-        if message.reading:
-            machine.begins_to_read(client, layout)
-        else:
-            machine.rest(client)
-        self.context.send(client.conn, m.HandedBack(generation=layout.generation, reading=message.reading))
+def _is_about(message: m.HandBack, layout: Record | Layout) -> bool:
+    return (message.generation, message.hash) == (layout.generation, layout.hash)

@@ -9,11 +9,14 @@ DIR/gms/devices         which devices it has, one a line
 Memory lies elsewhere: host devices have a directory of their own, because it must not go with this one.
 """
 
+import errno
 import re
 import socket
 from pathlib import Path
 
+from gms.settings import CannotStart
 from sidecar import sockets
+from sidecar.durable import DirectoryLock, DurableFile
 
 GMS = "gms"
 DEVICES = "devices"
@@ -43,6 +46,15 @@ def socket_path(run_dir: Path, device: str) -> Path:
     return run_dir / GMS / f"{device}.sock"
 
 
+def lock(run_dir: Path, name: str) -> DirectoryLock:
+    """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
+    path = directory(run_dir) / name
+    try:
+        return DirectoryLock(path.parent, name).acquire()
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
 def record_name(device: str) -> str:
     return f"{device}.json"
 
@@ -60,7 +72,7 @@ def devices(run_dir: Path) -> list[str]:
     """Which devices there are to be: those that the supervisor was started for, else whose sockets are there."""
     here = directory(run_dir)
     try:
-        listed = (here / DEVICES).read_text(encoding="utf-8", errors="replace").split()
+        listed = (DurableFile(here, DEVICES).read() or b"").decode("utf-8", "replace").split()
     except OSError:
         listed = []
     if not listed:
@@ -69,3 +81,21 @@ def devices(run_dir: Path) -> list[str]:
         except OSError:
             return []
     return [device for device in listed if _DEVICE.fullmatch(device)]
+
+
+_ADVICE = {
+    errno.EACCES: "give a --run-dir that this user may write",
+    errno.EPERM: "give a --run-dir that this user may write",
+    errno.ENOENT: "give a --run-dir where directories can be made",
+    errno.ENOSPC: "make room there, or give another --run-dir",
+    errno.EDQUOT: "make room there, or give another --run-dir",
+    errno.EROFS: "give a --run-dir on a filesystem that can be written",
+}
+
+
+def unusable(directory: Path, error: OSError) -> CannotStart:
+    """Why a server can't start there, and what to do. (A file that the error names is within that directory.)"""
+    what = directory / error.filename if isinstance(error.filename, str) else directory
+    advice = _ADVICE.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
+    shown = str(what).encode("utf-8", "backslashreplace").decode()
+    return CannotStart(f"{shown} can't be used: {error.strerror or error}; {advice}")

@@ -111,9 +111,21 @@ def _read(header: bytes) -> tuple[dict[str, object], dict[str, str]]:
     if len(said) > MAX_TENSORS:
         raise BadFile(f"it has {len(said)} tensors; at most {MAX_TENSORS} are allowed")
     try:
-        return said, msgspec.convert(said.pop(METADATA, None) or {}, dict[str, str])
+        metadata = msgspec.convert(said.pop(METADATA, None) or {}, dict[str, str])
     except msgspec.ValidationError as error:
         raise BadFile(f"its metadata isn't made of texts: {error}") from None
+    for key, value in metadata.items():
+        _check_text("its metadata", key)
+        _check_text("its metadata", value)
+    return said, metadata
+
+
+def _check_text(what: str, text: str) -> None:
+    """JSON can spell halves of characters, which are no text that can be written anywhere."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise BadFile(f"{what} is no text: {text[:100]!r}") from None
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -133,6 +145,7 @@ def _no_constant(text: str) -> object:
 def _entry(name: str, value: object) -> Entry:
     if not 0 < len(name) <= MAX_NAME:
         raise BadFile(f"a tensor's name has {len(name)} characters; allowed are 1 to {MAX_NAME}")
+    _check_text("a tensor's name", name)
     try:
         said = msgspec.convert(value, _Said)
     except msgspec.ValidationError as error:

@@ -22,13 +22,12 @@ from gms import record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
-from gms.status import status_of
 from sidecar import peers
 from sidecar.connections import Connections, Protocol
-from sidecar.durable import DirectoryLock, DurableFile
+from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
-from sidecar.path_watch import CannotWatch
+from sidecar.path_watch import CannotWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -36,6 +35,7 @@ from sidecar.sockets import ServerSocket
 _SPOKEN = Protocol(
     m.from_client,
     lambda why: m.Problem(why=why[:2000]),
+    busy=lambda why: m.Problem(why=why[:2000], about="place"),
     max_frame_bytes=m.MAX_FRAME_BYTES,
     max_backlog_bytes=2 * m.MAX_FRAME_BYTES,  # the largest layout, and whatever else is said until it is read
 )
@@ -60,14 +60,13 @@ class Server(Shell):
         self._directory = rundir.directory(Path(options.run_dir))
         socket_path = rundir.socket_path(Path(options.run_dir), self.device)
         try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._doorway = ServerSocket(self._directory, socket_path.name)
-            self._lock = DirectoryLock(self._directory, rundir.lock_name(self.device)).acquire()
+            make_private_directory(self._directory)
+            self._socket = ServerSocket(self._directory, socket_path.name)
+            self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
+            self._record = DurableFile(self._directory, rundir.record_name(self.device))
+            self._record.reserve()
         except OSError as error:
-            raise CannotStart(
-                f"{self._directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
-            ) from None
-        self._record = DurableFile(self._directory, rundir.record_name(self.device))
+            raise rundir.unusable(self._directory, error) from None
         self.machine = Machine(
             e.Config(
                 device=self.device,
@@ -87,39 +86,40 @@ class Server(Shell):
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
-        floor = int(time.clock_gettime(time.CLOCK_BOOTTIME) * 1000)
+        floor = int(time.time() * 1000)  # it grows across reboots, and faster than writers can be let in
         try:
             data = self._record.read()
             if data is not None:
                 return e.Started(record.decode(data), generation_floor=floor)
             # One that was kept aside by a server that then crashed is still the last word.
             aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
-            return e.Started(None, f"kept aside as {aside[-1]}" if aside else "", floor)
+            return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
         except (record.UnreadableRecord, OSError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
             try:
                 kept = self._record.set_aside()
             except OSError as failed:
                 raise CannotStart(
-                    f"{self._record.path} can't be read ({error}), nor be kept aside ({failed.strerror}): move it away"
+                    f"{self._record.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
                 ) from None
-            self.log.alarm("state_file_unreadable", why=str(error), kept_as=str(kept))
-            return e.Started(None, str(error), floor)
+            self.log.alarm("state_file_unreadable", why=why, kept_as=str(kept))
+            return e.Started(None, why[:1000], floor)
 
     def _open(self, mode: int) -> None:
         try:
-            self.connections.listen(self._doorway.open(mode))
-            self._doorway.watch(self.loop, lambda: self.feed(self._replaced()))
+            self.connections.listen(self._socket.open(mode))
+            self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
-            raise CannotStart(f"{self._doorway.path} can't be made: {error.strerror}") from None
-        status = status_of(self.machine)
+            raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
+        status = self.machine.status()
         self.log.info(
             "ready",
             state=status.state,
             generation=status.generation,
             capacity=status.capacity,
-            socket=self._doorway.path,
+            socket=self._socket.path,
             pid=os.getpid(),
             evidence=self.processes.evidence.value,
         )
@@ -128,7 +128,7 @@ class Server(Shell):
         return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
 
     def close(self) -> None:
-        self._doorway.close()
+        self._socket.close()
         self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()
@@ -150,10 +150,10 @@ class Server(Shell):
     def _do_forget_process(self, effect: e.ForgetProcess) -> None:
         self.processes.forget(effect.process)
 
-    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+    def _do_check_peer(self, effect: e.CheckPeer) -> None:
         process = self._process_of.get(effect.conn)
         dead = process is not None and self.processes.is_dead(process)
-        self.answer(e.PeerSeen(effect.conn, not dead and self.connections.connected(effect.conn)))
+        self.answer(e.PeerChecked(effect.conn, not dead and self.connections.connected(effect.conn)))
 
     # -- effects: memory and the disk ------------------------------------------------------------------------------
 
@@ -190,14 +190,14 @@ class Server(Shell):
         for handle in effect.slabs:
             os.close(self._slabs.pop(handle))
 
-    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
+    def _do_check_memory(self, effect: e.CheckMemory) -> None:
         try:
             held = [self.memory.held(identity) for identity in effect.identities]
         except DeviceError as error:  # an identity that a person wrote into the file, say
             self.log.warning("memory_unknown", why=error)
             held = [None]
         somebody = True if True in held else None if None in held else False
-        self.answer(e.MemorySeen(self._free(), somebody))
+        self.answer(e.MemoryChecked(self._free(), somebody))
 
     def _free(self) -> int:
         try:
@@ -207,7 +207,7 @@ class Server(Shell):
             return 0
 
     def _do_persist(self, effect: e.Persist) -> None:
-        if self._doorway.replaced():
+        if self._socket.replaced():
             self.answer(self._replaced())
             return
         try:
@@ -221,11 +221,12 @@ class Server(Shell):
         self.stop(effect.why)
 
     def show(self) -> None:
-        watchers = self.machine.watchers()
+        watchers = self.machine.watchers
         if watchers:
-            status = status_of(self.machine, self._free())
-            for conn in watchers:
-                self.connections.send(conn, status)
+            free = self._free()
+            seen = {protocol: self.machine.status(free, protocol) for protocol in set(watchers.values())}
+            for conn, protocol in watchers.items():
+                self.connections.send(conn, seen[protocol])
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -282,8 +283,8 @@ class Server(Shell):
         e.ForgetProcess: _do_forget_process,
         e.Allocate: _do_allocate,
         e.Forget: _do_forget,
-        e.LookAtMemory: _do_look_at_memory,
-        e.LookAtPeer: _do_look_at_peer,
+        e.CheckMemory: _do_check_memory,
+        e.CheckPeer: _do_check_peer,
         e.Persist: _do_persist,
         e.Publish: Shell.publish,
         e.Note: Shell.note,

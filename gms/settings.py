@@ -1,6 +1,6 @@
 """What one device's server is told at its start, and how it says that it can't. Only data; `__main__.py` asks people.
 
-Of its own, so that the supervisor, which only passes it on, needn't load a server.
+A file of its own, so that the supervisor, which only passes it on, needn't load a server.
 """
 
 import msgspec

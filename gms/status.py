@@ -1,71 +1,105 @@
-"""The public status of one device's weights. Pure; it reads the machine and decides nothing."""
+"""The public status of one device's weights. Pure; it is given the parts that it reads, and decides nothing."""
 
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
 
+from gms import events as e
 from gms import messages as m
-from gms.sessions import Client, Doing
+from gms.admission import Admission
+from gms.context import Context
+from gms.drops import Drops
+from gms.holders import Holders
+from gms.sessions import Client, Sessions
+from gms.weights import Weights
+from gms.writing import Writing
 from sidecar.context import rfc3339
 
-if TYPE_CHECKING:
-    from gms.machine import Machine
-
-State = Literal["EMPTY", "RW", "COMMITTED", "RO", "RECOVERING"]
+MOST_CLIENTS_SHOWN = 100
+MOST_SENTENCES = 50
 
 
-def state(machine: "Machine") -> State:
-    if machine.draft is not None:
-        return "RW"
-    if machine.committed is not None:
-        return "RO" if machine.readers else "COMMITTED"
-    return "RECOVERING" if machine.recovery.awaits else "EMPTY"
+@dataclass(frozen=True)
+class Parts:
+    config: e.Config
+    context: Context
+    weights: Weights
+    holders: Holders
+    sessions: Sessions
+    admission: Admission
+    writing: Writing
+    drops: Drops
 
 
-def status_of(machine: "Machine", free: int = 0) -> m.Status:
-    """`free`: what the device has free, which only the shell can know."""
-    layout, draft, awaited = machine.committed, machine.draft, machine.recovery.awaited
-    slabs = [slab for each in (layout, draft) if each is not None for slab in each.slabs]
+def status_of(parts: Parts, since: str, free: int, protocol: int) -> m.Status:
+    """`free`: what the device has free, which only the shell can know. `protocol`: what its reader speaks."""
+    weights, sessions = parts.weights, parts.sessions
+    generation, hash = weights.there
+    slabs = [slab for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
+    drops = _cut(parts.drops.pending)
     return m.Status(
-        state=state(machine),
-        device=machine.config.device,
-        clients=[_client(client) for client in machine.clients.values()],
-        generation=layout.generation if layout else awaited.generation if awaited else 0,
-        hash=layout.hash if layout else awaited.hash if awaited else "",
+        state=weights.phase.value,
+        device=parts.config.device,
+        clients=[_client(parts, client) for client in list(sessions.clients.values())[:MOST_CLIENTS_SHOWN]],
+        clients_total=len(sessions.clients),
+        generation=generation,
+        hash=hash,
         bytes=sum(slab.size for slab in slabs),
         slabs=len(slabs),
-        tensors=layout.tensors if layout else 0,
+        tensors=weights.committed.tensors if weights.committed is not None else 0,
         free=free,
-        capacity=machine.config.capacity,
-        waiting_for=_waiting_for(machine),
-        pins=machine.pins.named(),
-        alarms=list(machine.context.alarms.values()),
-        events=dict(machine.context.counts),
-        server_incarnation=machine.config.server_incarnation,
-        server_pid=machine.config.server_pid,
-        since=machine.since,
+        capacity=parts.config.capacity,
+        waiting_for=_cut(_waiting_for(parts)),
+        pending_drops=drops if protocol >= 2 else [],
+        pins=drops if protocol < 2 else [],
+        alarms=list(parts.context.alarms.values()),
+        events=dict(parts.context.counts),
+        server_incarnation=parts.config.server_incarnation,
+        server_pid=parts.config.server_pid,
+        since=since,
     )
 
 
-def _client(client: Client) -> m.Client:
-    wish = client.wish
+def _client(parts: Parts, client: Client) -> m.Client:
     return m.Client(
         engine_id=client.engine_id,
         pid=client.pid,
-        doing=client.doing.value,
+        doing=parts.sessions.doing(client).value,
         since=rfc3339(client.since),
-        wants=wish.open.mode if wish is not None else "",
-        holds=sorted(client.holds),
+        wants=client.request.open.mode if client.request is not None else "",
+        holds=parts.holders.layouts(client.conn),
     )
 
 
-def _waiting_for(machine: "Machine") -> list[str]:
+def _waiting_for(parts: Parts) -> list[str]:
     sentences = []
-    for client in machine.queue:
-        if client.doing is Doing.WAITING and client.wish is not None:
-            why = machine.why_not(client.wish.open) or "its turn"
-            sentences.append(f"{client} waits ({client.wish.open.mode}): {why}")
-    draft = machine.draft
-    if draft is not None and draft.create is not None:
-        sentences.append(
-            f"{draft.writer} waits for memory: {draft.create.size} bytes are needed, {draft.create.free} are free"
-        )
+    for client, request in parts.sessions.queue:
+        why = parts.admission.verdict(request.open).why_not or "its turn"
+        sentences.append(f"{client} waits ({request.open.mode}): {why}")
+    wanted = parts.writing.wanted
+    if wanted is not None:
+        writer = parts.sessions.writer
+        sentences.append(f"{writer} waits for memory: {wanted.size} bytes are needed, {wanted.free} are free")
     return sentences
+
+
+def _cut(sentences: list[str]) -> list[str]:
+    if len(sentences) <= MOST_SENTENCES:
+        return [sentence[:2000] for sentence in sentences]
+    return [*_cut(sentences[: MOST_SENTENCES - 1]), f"and {len(sentences) - MOST_SENTENCES + 1} more"]
+
+
+def summary(parts: Parts) -> str:
+    """The state in a sentence, for a report of a mistake."""
+    weights, sessions = parts.weights, parts.sessions
+    layout, draft, awaited = weights.committed, weights.draft, weights.awaited
+    words = [f"phase {weights.phase.value}", f"newest generation {weights.given}"]
+    if layout is not None:
+        words.append(f"layout {layout.generation} of {len(layout.slabs)} slabs")
+    if draft is not None:
+        words.append(f"connection {draft.writer} writes generation {draft.generation}, {len(draft.slabs)} slabs so far")
+    if awaited is not None:
+        words.append(f"layout {awaited.generation} of {len(awaited.slabs)} slabs is awaited")
+    words.append(f"readers {sorted(weights.readers)[:20]}")
+    words += [
+        f"{client} is {sessions.doing(client).value} on {conn}" for conn, client in list(sessions.clients.items())[:10]
+    ]
+    return ", ".join(words)

@@ -22,12 +22,13 @@ _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting"
 
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
     waiting = [paint("waits for", Tone.STRONG), *(_MARK + why for why in status.waiting_for)]
-    pins = [paint("pins memory of a layout that is no more", Tone.BAD), *(_MARK + who for who in status.pins)]
+    pending = status.pending_drops or status.pins
+    drops = [paint("has still to drop memory of a layout that is no more", Tone.BAD), *(_MARK + who for who in pending)]
     blocks = [
         [_headline(status, now, paint)],
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
-        pins if status.pins else [],
+        drops if pending else [],
         [*_clients(status, now, paint), *_rest(status)],
         _advice(status),
     ]
@@ -69,7 +70,10 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
         return [_row("clients", "nobody")]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     widths[0] = MARGIN + len(cells[0][0]) - len(_plain(cells[0][0]))
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    if status.clients_total > len(cells):
+        lines.append(_row("...", f"the first {len(cells)} of {status.clients_total}"))
+    return lines
 
 
 def _lasting(since: str, now: datetime) -> str:
@@ -120,7 +124,7 @@ TO_DO = (
 
 def _advice(status: m.Status) -> list[str]:
     todo: list[str] = []
-    for reason in [*status.alarms, *status.pins, *status.waiting_for]:
+    for reason in [*status.alarms, *status.pending_drops, *status.pins, *status.waiting_for]:
         advice = next((text for words, text in TO_DO if words in reason), "")
         if advice and advice not in todo:
             todo.append(advice)
@@ -149,6 +153,11 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
     return "".join([line, *(" " + paint(f"ALARM {alarm}", Tone.BAD) for alarm in status.alarms)])
 
 
+def printable(text: str) -> str:
+    """A name that somebody made up, in one line and without commands for the terminal."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 # -- tensors -------------------------------------------------------------------------------------------------------
 
 
@@ -175,7 +184,7 @@ def tensor_lines(layout: lay.Layout) -> list[str]:
             str(lay.extent_bytes(tensor)),
             tensor.dtype,
             "x".join(map(str, tensor.shape)) or "scalar",
-            tensor.name,
+            printable(tensor.name),
         )
         for tensor in layout.tensors
     ]

@@ -5,7 +5,7 @@ one process is gone is restarted as a whole, and finds everything as it was, bec
 readers and the state by the disk. So nothing is restarted here, and nothing waits.
 
 What this file may not do: open a device or touch a socket of GMS; the driver is not loaded into this process. Settings:
-`__main__.py`. The children: `child.py`.
+`__main__.py`. The children: `device_process.py`.
 """
 
 import os
@@ -18,12 +18,14 @@ from pathlib import Path
 import msgspec
 
 from gms import rundir
+from gms.device_names import DeviceNames
 from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
 from gms.settings import CannotStart, Settings
-from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
+from sidecar.durable import AlreadyLocked, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop
+from sidecar.path_watch import make_private_directory
 from sidecar.shell import STOPPED_BY_SIGNAL
 
 STOP_S = 5.0
@@ -47,16 +49,20 @@ def gpus() -> list[str]:
     return found
 
 
-def make_host_device(device: str, capacity: int | None, directory: Path) -> None:
-    """It is there when this returns. It outlives every server. Raises CannotStart."""
+def make_host_device(device: str, capacity: int | None, directory: Path) -> str:
+    """It is there when this returns, and outlives every server. Returns what is the same for everybody who means this
+    device. Raises CannotStart.
+    """
     name = device.removeprefix("host:")
     try:
         if capacity is not None:
             create_device(name, capacity, directory)
         elif not device_path(name, directory).exists():
             raise CannotStart(f"{device} isn't there yet: say how large it is to be, as with --capacity 4GiB")
-    except DeviceError as error:
+        status = device_path(name, directory).stat()
+    except (DeviceError, OSError) as error:
         raise CannotStart(str(error)) from None
+    return f"host {status.st_dev}:{status.st_ino}"
 
 
 class Supervisor:
@@ -70,21 +76,26 @@ class Supervisor:
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         here = rundir.directory(self.run_dir)
         try:
-            here.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = DirectoryLock(here, rundir.SUPERVISOR_LOCK).acquire()
+            make_private_directory(here)
+            self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
             DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
+            for device in devices:
+                self._await_predecessor(device)
         except OSError as error:
-            raise CannotStart(
-                f"{here} can't be used: {error.strerror}; give a --run-dir that this user may write, with room in it"
-            ) from None
-        for device in devices:
-            self._await_predecessor(here, device)
+            raise rundir.unusable(here, error) from None
 
-    def _await_predecessor(self, here: Path, device: str) -> None:
+    def take_devices(self, keys: dict[str, str], *, shared: bool) -> None:
+        """No other GMS has these devices from now on. Raises CannotStart."""
+        names = DeviceNames(self.run_dir, self.log, shared=shared)
+        for device, key in keys.items():
+            names.take(device, key)
+        names.answer(self.loop)
+
+    def _await_predecessor(self, device: str) -> None:
         until = time.monotonic() + PREDECESSOR_S
         while True:
             try:
-                DirectoryLock(here, rundir.lock_name(device)).acquire().close()
+                rundir.lock(self.run_dir, rundir.lock_name(device)).close()
                 return
             except AlreadyLocked:
                 if time.monotonic() >= until:
@@ -109,7 +120,7 @@ class Supervisor:
     def _start(self, device: str) -> None:
         """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
         settings = msgspec.json.encode(msgspec.structs.replace(self.settings, parent_pid=os.getpid())).decode()
-        command = [sys.executable, "-m", "gms.child", device, settings]
+        command = [sys.executable, "-m", "gms.device_process", device, settings]
         child = self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
         pidfd = os.pidfd_open(child.pid)
 

@@ -11,16 +11,17 @@ What this file may not do: speak to people (`transfer_commands.py`). Neither num
 import contextlib
 import math
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 from gms import layout as lay
 from gms import safetensors_file as st
-from gms.behind import CHECKSUM, Checksum
+from gms.background import CHECKSUM, Checksum
 from gms.client import Reader, Writer
-from gms.copies import Copies, CutShort, copies
+from gms.device_io import CutShort, DeviceIO, device_io
 from gms.pack import pack
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
@@ -97,8 +98,24 @@ class Checkpoint:
     def bytes(self) -> int:
         return sum(entry.end - entry.start for file in self.files for entry in file.header.entries)
 
-    def slabs(self, granularity: int) -> tuple[lay.Layout, list[_Run]]:
-        """Where everything will lie, and what is to be read to where."""
+    def plan(self, granularity: int) -> "Plan":
+        """Everything that can be wrong with what is to be written is wrong before anybody is asked to write. Raises
+        CannotTransfer.
+        """
+        layout, runs = self._slabs(granularity)
+        try:
+            lay.check(layout, layout.slabs)
+            size = len(lay.encode(layout))
+        except (lay.BadLayout, UnicodeEncodeError) as error:
+            raise CannotTransfer(f"these files can't be laid out: {error}") from None
+        if size > lay.MAX_LAYOUT_BYTES:
+            raise CannotTransfer(
+                f"a list of these {len(layout.tensors)} tensors takes {size} bytes; at most {lay.MAX_LAYOUT_BYTES} are "
+                "allowed"
+            )
+        return Plan(layout, runs)
+
+    def _slabs(self, granularity: int) -> tuple[lay.Layout, list[_Run]]:
         entries = [(file, entry) for file in self.files for entry in file.header.entries]
         packing = pack([entry.end - entry.start for _, entry in entries], granularity=granularity)
         tensors, runs = [], list[_Run]()
@@ -128,14 +145,22 @@ class Checkpoint:
         self.close()
 
 
-def needed_bytes(checkpoint: Checkpoint, granularity: int) -> int:
-    return sum(checkpoint.slabs(granularity)[0].slabs)
+class Plan(NamedTuple):
+    """Where everything will lie, and what is to be read to where."""
+
+    layout: lay.Layout
+    runs: list[_Run]
+
+    @property
+    def bytes(self) -> int:
+        """Of device memory."""
+        return sum(self.layout.slabs)
 
 
-def put(checkpoint: Checkpoint, writer: Writer, progress: Progress = lambda done: None) -> Reader:
+def put(plan: Plan, writer: Writer, progress: Progress = lambda done: None) -> Reader:
     """Writes all of it and commits. Raises CannotTransfer and what a writer raises; then nothing is committed."""
-    layout, runs = checkpoint.slabs(writer.granularity)
-    with contextlib.closing(copies(writer.device)) as how:
+    layout, runs = plan
+    with contextlib.closing(device_io(writer.device)) as how:
         for run in runs:
             while len(writer.sizes) <= run.slab:
                 writer.create(layout.slabs[len(writer.sizes)])
@@ -156,18 +181,39 @@ def get(reader: Reader, path: Path, progress: Progress = lambda done: None) -> N
         head = st.compose([(tensor.name, tensor.dtype, tensor.shape) for tensor in layout.tensors], layout.metadata)
     except st.BadFile as error:
         raise CannotTransfer(f"{path} can't be made: {error}") from None
-    early = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with early.open("xb") as file, contextlib.closing(copies(reader.device)) as how:
+        with _opened(path) as file, contextlib.closing(device_io(reader.device)) as how:
             file.write(head)
             for tensor in layout.tensors:
                 for piece in _contents(tensor, reader.address(tensor.slab), how):
                     progress(file.write(piece))
+    except OSError as error:
+        raise CannotTransfer(f"{path} can't be written: {error.strerror}") from None
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    """Only a regular file is replaced, and only once the new one is whole. A pipe, a terminal or another such device is
+    written to. Anything else is refused.
+    """
+    try:
+        kind = path.stat().st_mode
+    except FileNotFoundError:
+        kind = stat.S_IFREG
+    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):
+        with path.open("wb", buffering=0) as file:
+            yield file
+        return
+    if not stat.S_ISREG(kind):
+        raise CannotTransfer(f"{path} is neither a file nor a pipe; nothing was written")
+    path = path.resolve()  # what a symlink leads to is replaced, and not the symlink
+    early = path.with_name(f".{path.name[:100]}.{os.getpid()}.part")
+    try:
+        with early.open("xb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         early.rename(path)
-    except OSError as error:
-        raise CannotTransfer(f"{path} can't be written: {error.strerror}") from None
     finally:
         early.unlink(missing_ok=True)
 
@@ -199,7 +245,7 @@ def check_layout(reader: Reader) -> None:
 
 def verify(reader: Reader, progress: Progress = lambda done: None) -> Iterator[Finding]:
     """The contents of each slab, summed up now, beside what was recorded after the commit."""
-    with contextlib.closing(copies(reader.device)) as how:
+    with contextlib.closing(device_io(reader.device)) as how:
         for slab, (recorded, size) in enumerate(zip(reader.sums, reader.sizes, strict=True)):
             total = Checksum()
             for piece in how.pieces(reader.address(slab), size):
@@ -223,7 +269,7 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _contents(tensor: lay.Tensor, slab: int, how: Copies) -> Iterator[memoryview | bytes]:
+def _contents(tensor: lay.Tensor, slab: int, how: DeviceIO) -> Iterator[memoryview | bytes]:
     """A tensor's bytes as a file has them, the last index running fastest."""
     item = lay.ITEM_BITS[tensor.dtype] // 8
     start = slab + tensor.offset

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Protocol
 
 from gms import transfer
-from gms.client import GmsClient, GmsError, NotInTime, Reader, Refused
+from gms.client import GmsClient, GmsError, NoCommonProtocol, NoPlace, NotInTime, Reader, Refused
 from gms.layout import BadLayout
 from gms.memory import DeviceError
+from gms.status_text import printable
 from gms.transfer import CannotTransfer, Checkpoint
-from sidecar.settings import Parser, seconds, valued
-from sidecar.terminal import NO_PERMISSION, say
+from sidecar.settings import Parser, seconds_or_zero, valued
+from sidecar.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
 
 DONE, WRONG, NO_SERVER, NOT_YET = 0, 1, 2, 3
 ENGINE_ID = "gmsctl"
@@ -33,14 +34,27 @@ examples:
   gmsctl put --device host:0 --replace --timeout-s 600 new.safetensors
 """
 
+CLEAR = """\
+For another model: end the engines that have the weights of the old one, clear, and start those of the new one; the
+first of them loads its weights. Whoever still reads keeps this waiting, and is named. With --json an object for each
+device: device, cleared (the generation; 0: there was none).
+
+exit codes: 0 there are no weights now; 2 no server; 3 not in time: somebody reads or writes
+
+examples:
+  gmsctl clear
+  gmsctl clear --device host:0 --timeout-s 5
+"""
+
 GET = """\
 The tensors come out byte for byte, in the order in which they lie, with the metadata of the files that they came from.
-The file has its name only once it is whole.
+A file has its name only once it is whole; one that is there is replaced. A pipe is written to.
 
 exit codes: 0 written; 1 it can't be; 2 no server; 3 not in time: nothing is committed
 
-example:
+examples:
   gmsctl get --device host:0 weights.safetensors
+  gmsctl get --device host:0 /dev/stdout | sha256sum
 """
 
 VERIFY = """\
@@ -65,6 +79,8 @@ def add_commands(add: Add) -> None:
     command.add_argument("--replace", action="store_true", help="keep the old weights until the new ones are there")
     command.add_argument("--no-checksums", action="store_true", help="don't sum up what was written")
     _timeout(command, "wait for those who read or write")
+    command = add("clear", clear, "Takes the weights away, once nobody reads them.", CLEAR)
+    _timeout(command, "wait for those who read or write")
     command = add("get", get, "Writes the weights to a safetensors file.", GET)
     command.add_argument("file", type=Path, metavar="OUT.safetensors")
     _timeout(command, "wait for weights")
@@ -74,7 +90,7 @@ def add_commands(add: Add) -> None:
 
 def _timeout(command: Parser, what: str) -> None:
     command.add_argument(
-        "--timeout-s", type=valued(seconds), default=30.0, metavar="S", help=f"how long to {what}; default 30"
+        "--timeout-s", type=valued(seconds_or_zero), default=30.0, metavar="S", help=f"how long to {what}; default 30"
     )
 
 
@@ -84,18 +100,30 @@ def _timeout(command: Parser, what: str) -> None:
 def put(options: argparse.Namespace) -> int:
     with _told() as told, Checkpoint(options.files) as checkpoint:
         for conflict in checkpoint.conflicts:
-            _complain(f"the first file's metadata is kept; another says something else: {conflict}")
+            _complain(f"the first file's metadata is kept; another says something else: {printable(conflict)}")
         with _client(options, _one(options), checksums=not options.no_checksums) as client:
-            if options.replace:
-                writer = client.replace(transfer.needed_bytes(checkpoint, client.granularity), options.timeout_s)
-            else:
-                writer = client.write(options.timeout_s)
-            with Bar("put", checkpoint.bytes) as bar, writer:
-                reader = transfer.put(checkpoint, writer, bar.add)
+            plan = checkpoint.plan(client.granularity)
+            begin = client.replace if options.replace else client.write
+            with begin(bytes=plan.bytes, timeout_s=options.timeout_s) as writer, Bar("put", checkpoint.bytes) as bar:
+                reader = transfer.put(plan, writer, bar.add)
             _said(options, reader, f"{checkpoint.bytes} bytes committed")
-            client.wait_behind()
+            client.wait_for_background()
             reader.close()
     return told.code
+
+
+def clear(options: argparse.Namespace) -> int:
+    codes = []
+    for device in options.devices:
+        with _told() as told, _client(options, device) as client:
+            generation = client.generation
+            client.write(options.timeout_s).abort()
+            if options.json:
+                say(json.dumps({"device": device, "cleared": generation}))
+            else:
+                say(f"{device}: {f'layout {generation} is cleared' if generation else 'there was no layout'}")
+        codes.append(told.code)
+    return worst(codes)
 
 
 def get(options: argparse.Namespace) -> int:
@@ -113,7 +141,13 @@ def verify(options: argparse.Namespace) -> int:
         with _told() as told, _client(options, device) as client, client.read(options.timeout_s) as reader:
             told.code = _verify(options, reader)
         codes.append(told.code)
-    return next(code for code in (NO_PERMISSION, NO_SERVER, WRONG, NOT_YET, DONE) if code in codes)
+    return worst(codes)
+
+
+def worst(codes: list[int]) -> int:
+    """Of several devices."""
+    order = (NO_PERMISSION, OTHER_VERSION, NO_ROOM, NO_SERVER, WRONG, NOT_YET, DONE)
+    return next(code for code in order if code in codes)
 
 
 def _verify(options: argparse.Namespace, reader: Reader) -> int:
@@ -156,8 +190,8 @@ def _told() -> Iterator[_Told]:
     except _NoServer as error:
         told.code = NO_SERVER
         _complain(str(error))
-    except _NotYou as error:
-        told.code = NO_PERMISSION
+    except _NotWelcome as error:
+        told.code = error.code
         _complain(str(error))
     except NotInTime as error:
         told.code = NOT_YET
@@ -171,8 +205,10 @@ class _NoServer(Exception):
     pass
 
 
-class _NotYou(Exception):
-    pass
+class _NotWelcome(Exception):
+    def __init__(self, error: Refused) -> None:
+        super().__init__(str(error))
+        self.code = {NoPlace: NO_ROOM, NoCommonProtocol: OTHER_VERSION}.get(type(error), NO_PERMISSION)
 
 
 def _one(options: argparse.Namespace) -> str:
@@ -189,7 +225,7 @@ def _client(options: argparse.Namespace, device: str, *, checksums: bool = False
         except NotInTime as error:
             raise _NoServer(str(error)) from None
         except Refused as error:
-            raise _NotYou(str(error)) from None
+            raise _NotWelcome(error) from None
         yield client
 
 

@@ -1,150 +1,134 @@
-"""A writer's work: slabs, one after the other, and the commit (rules 4, 5 and 8 of `machine.py`).
+"""A writer's work: its slabs, one after the other, and the layout that is made of them.
 
-Pure, a part of the machine.
+Pure, a part of the machine (rules 4, 5, 6 and 8 of `machine.py`). On a full device `Create` waits, for a bounded time,
+and no longer than its writer: nobody says when memory becomes free, so it is tried again and again. What can never fit
+is refused at once.
 """
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
-from gms.record import Record, Slab
-from gms.sessions import Client, Committed, Doing, Draft, HeldSlab, Wanted
-
-if TYPE_CHECKING:
-    from gms.machine import Machine
+from gms.context import Context
+from gms.sessions import Client, Request, Sessions
+from gms.weights import Draft, Layout, Slab, Weights
 
 RETRY_S = 0.02
-"""Nobody says when memory becomes free."""
+
+
+@dataclass
+class Wanted:
+    """A slab for which there is no memory yet."""
+
+    conn: int
+    size: int
+    until: float
+    retry_at: float
+    free: int = 0
 
 
 class Writing:
-    def __init__(self, machine: "Machine") -> None:
-        self.machine = machine
-        self.context = machine.context
+    def __init__(self, context: Context, weights: Weights, sessions: Sessions, config: e.Config) -> None:
+        self._context = context
+        self._weights = weights
+        self._sessions = sessions
+        self._config = config
+        self.wanted: Wanted | None = None
 
-    def _draft_of(self, event: e.Received, client: Client) -> Draft | None:
-        draft = self.machine.draft
-        what = type(event.message).__name__
-        if draft is None or draft.writer is not client:
-            self.machine.throw_out(event.conn, f"{what}: this process isn't writing; Open first")
-            return None
-        if draft.create is not None:
-            self.machine.throw_out(event.conn, f"{what}: the last Create isn't answered yet")
-            return None
-        return draft
+    def mistake(self, client: Client) -> str:
+        """Why this process may not create or commit anything now; empty if it may."""
+        if self._weights.writer != client.conn:
+            return "this process isn't writing; Open first"
+        if self.wanted is not None:
+            return "the last Create isn't answered yet"
+        return ""
+
+    def is_there_room(self, client: Client, request: Request, free: int) -> None:
+        """What there is no room for is refused at once (rule 6)."""
+        layout, needed, capacity = self._weights.committed, request.open.bytes, self._config.capacity
+        old = sum(each.size for each in (layout, self._weights.draft) if each is not None)
+        stays = layout.size if layout is not None and request.open.replace else 0
+        if needed + stays > capacity or needed > free + (0 if stays else old):
+            why = f"the new layout needs {needed} bytes, and {free} of {capacity} are free"
+            if stays:
+                why += f" beside the {stays} of the old one; without `replace` the old one would be cleared first"
+            elif old:
+                why += f", and {old} more once what is there is cleared"
+            self._sessions.refuse(client, why, "too_large" if needed + stays > capacity else "no_memory")
 
     # -- slabs -----------------------------------------------------------------------------------------------------
 
-    def create(self, event: e.Received, client: Client) -> None:
-        message, config = event.message, self.machine.config
-        assert isinstance(message, m.Create)
-        draft = self._draft_of(event, client)
-        if draft is None:
-            return
-        size = -(-message.size // config.granularity) * config.granularity
-        stays = self.machine.committed.size if self.machine.committed is not None else 0
+    def create(self, draft: Draft, size: int) -> None:
+        context, config, committed = self._context, self._config, self._weights.committed
+        size = -(-size // config.granularity) * config.granularity
+        stays = committed.size if committed is not None else 0
         if len(draft.slabs) >= lay.MAX_SLABS:
-            self.machine.refuse(event.conn, f"a layout has at most {lay.MAX_SLABS} slabs", "too_large")
+            context.refuse(draft.writer, f"a layout has at most {lay.MAX_SLABS} slabs", "too_large")
         elif size + draft.size + stays > config.capacity:
             why = (
                 f"a slab of {size} bytes can't fit: the device has {config.capacity}, this writer has made "
                 f"{draft.size}, and the layout that it replaces has {stays}"
             )
-            self.machine.refuse(event.conn, why, "too_large")
+            context.refuse(draft.writer, why, "too_large")
         else:
-            draft.create = Wanted(size, self.context.now + config.memory_wait_s, self.context.now + RETRY_S)
-            self.context.out.append(e.Allocate(event.conn, size))
+            now = context.now
+            self.wanted = Wanted(draft.writer, size, now + config.memory_wait_s, now + RETRY_S)
+            context.out.append(e.Allocate(draft.writer, size))
 
     def allocated(self, event: e.Allocated) -> None:
-        draft = self.machine.draft
-        if draft is None or draft.writer.conn != event.conn or draft.create is None:
-            self.context.out.append(e.Forget((event.slab.handle,)))
+        wanted = self.wanted
+        if wanted is None or wanted.conn != event.conn:
+            self._context.forget([event.slab])
             return
-        size, draft.create = draft.create.size, None
-        draft.slabs.append(HeldSlab(event.slab.handle, event.slab.identity, size))
-        self.context.changed = True
-        created = m.Created(slab=len(draft.slabs) - 1, size=size)
-        self.context.send(event.conn, created, (event.slab.handle,))
+        self.wanted = None
+        slab = Slab(event.slab.handle, event.slab.identity, wanted.size)
+        number = self._weights.add(slab)
+        self._context.changed = True
+        self._context.send(event.conn, m.Created(slab=number, size=slab.size), (slab.handle,))
 
-    def not_allocated(self, event: e.NotAllocated) -> None:
-        draft = self.machine.draft
-        if draft is None or draft.writer.conn != event.conn or draft.create is None:
+    def not_allocated(self, event: e.NotAllocated, pending_drops: list[str]) -> None:
+        context, wanted, writer = self._context, self.wanted, self._sessions.writer
+        if wanted is None or wanted.conn != event.conn or writer is None:
             return
-        create = draft.create
-        create.free = event.free
+        wanted.free = event.free
+        context.changed = True
         if event.why:
-            draft.create = None
-            self.machine.refuse(event.conn, f"a slab of {create.size} bytes can't be made: {event.why}", "not_now")
-        elif self.context.now >= create.until:
-            draft.create = None
-            pins = "".join(f"; {pin}" for pin in self.machine.pins.named())
-            why = f"a slab of {create.size} bytes is needed, and {event.free} are free{pins}"
-            self.context.note("no_memory", engine=draft.writer.engine_id, needed=create.size, free=event.free)
-            self.machine.refuse(event.conn, why, "no_memory")
+            self.wanted = None
+            context.refuse(event.conn, f"a slab of {wanted.size} bytes can't be made: {event.why}", "not_now")
+        elif context.now >= wanted.until:
+            self.wanted = None
+            context.note("no_memory", engine=writer.engine_id, needed=wanted.size, free=event.free)
+            who = "".join(f"; {drop}" for drop in pending_drops)
+            why = f"a slab of {wanted.size} bytes is needed, and {event.free} are free{who}"
+            context.refuse(event.conn, why, "no_memory")
         else:
-            create.retry_at = min(self.context.now + RETRY_S, create.until)
-            self.context.changed = True
+            wanted.retry_at = min(context.now + RETRY_S, wanted.until)
 
     def step(self) -> None:
-        draft = self.machine.draft
-        if draft is not None and draft.create is not None and self.context.reached(draft.create.retry_at):
-            draft.create.retry_at = self.context.now + RETRY_S
-            self.context.out.append(e.Allocate(draft.writer.conn, draft.create.size))
+        wanted = self.wanted
+        if wanted is not None and self._context.reached(wanted.retry_at):
+            wanted.retry_at = self._context.now + RETRY_S
+            self._context.out.append(e.Allocate(wanted.conn, wanted.size))
 
-    # -- the commit ------------------------------------------------------------------------------------------------
+    # -- the end ---------------------------------------------------------------------------------------------------
 
-    def commit(self, event: e.Received, client: Client) -> None:
-        message = event.message
-        assert isinstance(message, m.Commit)
-        draft = self._draft_of(event, client)
-        if draft is None:
-            return
+    def layout(self, draft: Draft, document: bytes) -> Layout | None:
+        """What is to be committed. None: it is refused, and its writer goes on."""
         try:
-            layout = lay.decode(message.layout)
+            layout = lay.decode(document)
             lay.check(layout, [slab.size for slab in draft.slabs])
             if not draft.slabs:
                 raise lay.BadLayout("no slab was made: there is nothing to commit")
         except lay.BadLayout as error:
-            self.machine.refuse(event.conn, str(error), "bad_layout")
-            return
-        new = Committed(
-            draft.generation, lay.structure_hash(message.layout), message.layout, len(layout.tensors), draft.slabs
-        )
-        slabs = tuple(Slab(slab.size, slab.identity) for slab in new.slabs)
-        record = Record(self.machine.given, new.generation, new.hash, slabs, self.machine.config.boot_id)
+            self._context.refuse(draft.writer, str(error), "bad_layout")
+            return None
+        return Layout(draft.generation, lay.structure_hash(document), document, len(layout.tensors), tuple(draft.slabs))
 
-        def failed(why: str) -> None:
-            if self.machine.draft is draft:
-                sentence = f"the state file can't be written ({why}): nothing is committed, and it can be tried again"
-                self.machine.refuse(event.conn, sentence, "disk")
-
-        self.machine.write(record, lambda: self._committed(draft, new), failed)
-
-    def _committed(self, draft: Draft, new: Committed) -> None:
-        machine = self.machine
-        if machine.draft is not draft:
-            machine.file_is_wrong()
-            return
-        machine.draft, old = None, machine.committed
-        self.context.calm("record")
-        machine.committed = new
-        self.context.note(
-            "committed", engine=draft.writer.engine_id, generation=new.generation, hash=new.hash, bytes=new.size
-        )
-        machine.begins_to_read(draft.writer, new)
-        self.context.send(draft.writer.conn, m.Committed(generation=new.generation, hash=new.hash))
-        machine.tell(m.Changed(generation=new.generation, hash=new.hash), but=draft.writer)
-        if old is not None:
-            machine.forget(old.slabs)
-            self.context.note("replaced", generation=old.generation, by=new.generation)
-            machine.pins.ask(old.generation)
-
-    def abort(self) -> None:
+    def abort(self, writer: Client) -> None:
         """It ends without a commit. What the file says is still so."""
-        draft, self.machine.draft = self.machine.draft, None
-        if draft is not None:
-            self.machine.forget(draft.slabs)
-            self.context.note("aborted", engine=draft.writer.engine_id, generation=draft.generation)
-            if draft.writer.doing is Doing.WRITING:
-                self.machine.rest(draft.writer)
+        draft = self._weights.abort()
+        self.wanted = None
+        self._context.forget(draft.slabs)
+        self._context.note("aborted", engine=writer.engine_id, generation=draft.generation)
+        self._sessions.turns_to_something_else(writer)

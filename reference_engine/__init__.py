@@ -14,8 +14,7 @@ import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from engine_shim.engine import Engine
-    from engine_shim.engines import Setting
+    from engine_shim.engine import Engine, Setting
 
 # numpy reads it when it is imported. A thread for each processor costs an engine more to start than this model can
 # ever win by it, and several engines on one machine all the more.

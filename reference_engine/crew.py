@@ -18,8 +18,7 @@ from typing import Literal, TypeVar
 import msgspec
 import numpy as np
 
-from engine_shim.engine import WorkerFailed
-from engine_shim.engines import CantRun
+from engine_shim.engine import CannotRun, WorkerFailed
 from reference_engine.options import Options
 from reference_engine.places import Floats, Span
 from reference_engine.rank import Home, Rank, device_of
@@ -118,7 +117,7 @@ class _Worker:
         answer = msgspec.msgpack.decode(head, type=Answer)
         if answer.error:
             said = f"worker {self.rank} (pid {self.process.pid}): {answer.error}"
-            raise CantRun(said) if answer.hopeless else WorkerFailed(said)
+            raise CannotRun(said) if answer.hopeless else WorkerFailed(said)
         return answer, data
 
     def stop(self) -> None:

@@ -5,15 +5,13 @@
 """
 
 import contextlib
-import socket
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from engine_shim.engine import CannotServe, Health, Listen
-from gms.client import GmsClient, NotInTime
+from engine_shim.engine import Health, Listen
+from engine_shim.weights_wait import await_weights
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
@@ -27,7 +25,6 @@ from sidecar.logs import Log
 from sidecar.sockets import ServerSocket
 
 T = TypeVar("T")
-_BACKLOG = 1024
 _UNSENT_POLL_S = 0.005
 
 
@@ -71,19 +68,9 @@ class ReferenceEngine:
 
     def await_others(self) -> None:
         """A shadow has nothing to read until a primary has written."""
-        if self._home is None or self._home.writes:
-            return
-        end = time.monotonic() + self.options.weights_timeout_s
-        for device in dict.fromkeys(self.options.devices):
-            there = threading.Event()
-
-            def changed(generation: int, hash: str, there: threading.Event = there) -> None:
-                if generation:
-                    there.set()
-
-            with GmsClient(self._home.run_dir, device, self._home.engine_id, on_change=changed):
-                if not there.wait(max(0.0, end - time.monotonic())):
-                    raise NotInTime(f"nobody wrote weights to {device} within {self.options.weights_timeout_s:g} s")
+        home, options = self._home, self.options
+        if home is not None and not home.writes:
+            await_weights(home.run_dir, home.engine_id, options.devices, options.weights_timeout_s)
 
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape
@@ -117,22 +104,9 @@ class ReferenceEngine:
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
         service.call(service.open)
-        try:
-            listener = self._listener(listen)
-        except OSError as error:
-            why = (error.strerror or str(error)).partition(" (while")[0]  # where create_server repeats the address
-            raise CannotServe(f"{listen.url} can't be listened at: {why}") from None
+        listener, self._door = listen.bind()
+        self.address = listen.url if listen.path else Listen(host=listen.host, port=listener.getsockname()[1]).url
         service.run(server.listen(listener))
-
-    def _listener(self, listen: Listen) -> socket.socket:
-        if listen.path:
-            path = Path(listen.path)
-            self._door = ServerSocket(path.parent, path.name)
-            self.address = listen.url
-            return self._door.open()
-        listener = _bound(listen)
-        self.address = Listen(host=listen.host, port=listener.getsockname()[1]).url
-        return listener
 
     def health(self) -> Health:
         service, crew = _started(self._service), _started(self._crew)
@@ -169,14 +143,3 @@ def _started(thing: T | None) -> T:
     if thing is None:
         raise NotStarted("the engine has not been started, or was stopped")
     return thing
-
-
-def _bound(listen: Listen) -> socket.socket:
-    if not listen.host and socket.has_dualstack_ipv6():
-        address, family, dual = ("::", listen.port), socket.AF_INET6, True
-    else:
-        address = (listen.host, listen.port)
-        family, dual = socket.AF_INET6 if ":" in listen.host else socket.AF_INET, False
-    listener = socket.create_server(address, family=family, backlog=_BACKLOG, dualstack_ipv6=dual)
-    listener.setblocking(False)
-    return listener

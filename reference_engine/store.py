@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine_shim.engines import CantRun
+from engine_shim.engine import CannotRun
 from gms.client import GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
@@ -26,7 +26,7 @@ _KEY = "reference"
 _SLAB_BYTES = 256 << 20
 
 
-class OtherWeights(CantRun):
+class OtherWeights(CannotRun):
     """GMS has the weights of another model. That takes a person: another start would find the same."""
 
 

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 
 import reference_engine  # noqa: F401 (first: it says how many threads numpy may have)
-from engine_shim import presence
+from engine_shim import membership
 from sidecar import process_setup
 
 _PARENT = os.getppid()
@@ -27,10 +27,10 @@ def main() -> None:
     serve(sock)
 
 
-def _count() -> presence.Presence | None:
+def _count() -> membership.Member | None:
     """Under a shim: one of its tree. Alone, it dies with its parent all the same."""
-    if presence.SHIM_VARIABLE in os.environ:
-        return presence.enter()
+    if membership.SHIM_VARIABLE in os.environ:
+        return membership.enter()
     process_setup.die_with_parent(_PARENT)
     return None
 
@@ -39,7 +39,7 @@ def serve(sock: socket.socket) -> None:
     import msgspec
     import numpy as np
 
-    from engine_shim.engines import CantRun
+    from engine_shim.engine import CannotRun
     from reference_engine import options
     from reference_engine.crew import Answer, Ask, Start, hear, say
     from reference_engine.rank import Home, Rank
@@ -75,9 +75,9 @@ def serve(sock: socket.socket) -> None:
             except (OSError, EOFError):
                 raise
             except Exception as error:  # whatever it is: the main process is told, and ends
-                if not isinstance(error, CantRun):
+                if not isinstance(error, CannotRun):
                     traceback.print_exc()  # the main process doesn't: where it waited is no help
-                say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CantRun)))
+                say(sock, Answer(error=f"{type(error).__name__}: {error}", hopeless=isinstance(error, CannotRun)))
     except (OSError, EOFError):
         return  # the main process is gone, or wants no more
     finally:

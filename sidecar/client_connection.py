@@ -81,11 +81,16 @@ class ClientConnection:
             self.hang_up()
             self._ended(str(error))
             return
-        for message, descriptors in received:
-            self._arriving = descriptors
-            if self._channel is channel:  # an answer to the message before may have ended it
-                self._heard(message)
+        try:
+            while received:
+                message, self._arriving = received.pop(0)
+                if self._channel is channel:  # an answer to the message before may have ended it
+                    self._heard(message)
+                close_all(self.take_descriptors())
+        finally:  # a turn that is cut short leaves nothing open
             close_all(self.take_descriptors())
+            for _, descriptors in received:
+                close_all(descriptors)
         if channel.eof and self._channel is channel:
             self.hang_up()
             self._ended("")

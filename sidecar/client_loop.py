@@ -118,7 +118,8 @@ class ClientLoop(Generic[EventT]):
         end = _NEVER if timeout_s is None else time.monotonic() + timeout_s
         if self.forked:
             raise CannotWait("this process was forked from the client's: it has to make a client of its own")
-        if _is_in(sys._getframe().f_back, ClientLoop.wait, self):
+        caller = sys._getframe().f_back
+        if _is_in(caller, ClientLoop.wait, self) or _is_in(caller, ClientLoop._step, self):
             raise CannotWait("this thread waits already: a callback or a signal handler of it can't")
         if first is not None:
             self.tell(first)

@@ -37,6 +37,10 @@ class Loop:
     def also_when_writable(self, fd: int, wanted: bool) -> None:
         self._epoll.modify(fd, _READ_WRITE if wanted else select.EPOLLIN)
 
+    def only_when_writable(self, fd: int) -> None:
+        """Whatever comes stays unread for the moment."""
+        self._epoll.modify(fd, select.EPOLLOUT)
+
     def stop_on_signals(self) -> None:
         """SIGTERM and SIGINT set `stopping`, between two calls of handlers and never inside one."""
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)

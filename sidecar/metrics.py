@@ -1,26 +1,22 @@
-"""Prometheus metrics over HTTP: GET /metrics and nothing else.
+"""Prometheus metrics: a registry of one's own, and the page that a scrape gets.
 
-One daemon thread blocks in accept and answers one scrape at a time, each within a few seconds: a program at rest
-makes no wake-up for its metrics, and a slow client holds up nobody but the next scrape. (The standard library's
-serve_forever wakes twice a second.)
+    registry = metrics.new_registry()
+    port = HttpPort(address, loop, {"/metrics": metrics.page_of(registry)})
 
-What this file may not do: know any metric. Each program makes its own in a registry of its own. The client library is
-an extra and imported when metrics are asked for. Collectors run in this thread: they may read, not change, what
-others own.
+The client library is an extra and loaded when metrics are asked for. What this file may not do: know any metric, or
+listen (`http_port.py`).
 """
 
-import socket
 import threading
-import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from sidecar.http_port import CannotListen, HttpPort, Page
+from sidecar.loop import Loop
+from sidecar.tcp import named
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
-
-_EXCHANGE_S = 5.0  # for everything that one client may take
-_REQUEST_BYTES_MAX = 8 << 10
-_PLAIN_TEXT = "text/plain; charset=utf-8"
-_REASONS = {200: "OK", 500: "Internal Server Error"}
 
 
 class MetricsUnavailable(Exception):
@@ -38,73 +34,33 @@ def new_registry() -> "CollectorRegistry":
     return CollectorRegistry()
 
 
+def page_of(registry: "CollectorRegistry") -> Callable[[], Page]:
+    """Makes the page. A collector that raises costs one scrape: the port answers 500."""
+
+    def page() -> Page:
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return Page(generate_latest(registry), kind=CONTENT_TYPE_LATEST)
+
+    return page
+
+
 def serve(address: tuple[str, int], registry: "CollectorRegistry") -> tuple[str, int]:
-    """Starts to serve and returns at once, with the host and port that it listens on (port 0 = any)."""
-    host, port = address
+    """Serves in a loop and a thread of its own. Returns the host and port (port 0 = any). To go, once every program
+    has its port in its own loop.
+    """
+    loop = Loop()
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family)
-    except OSError as error:
-        raise MetricsUnavailable(f"can't listen on {host}:{port} for metrics: {error.strerror or error}") from error
-    threading.Thread(target=_serve_forever, args=(listener, registry), name="metrics", daemon=True).start()
-    bound = listener.getsockname()
-    return bound[0], bound[1]
+        port = HttpPort(address, loop, {"/metrics": page_of(registry)})
+    except CannotListen as error:
+        raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {error.why}") from error
 
+    def turn() -> None:
+        while True:
+            for fd, what in loop.poll():
+                handler = loop.handlers.get(fd)
+                if handler is not None:
+                    handler(what)
 
-def _serve_forever(listener: socket.socket, registry: "CollectorRegistry") -> None:
-    while True:
-        try:
-            client, _ = listener.accept()
-        except OSError:
-            # The client was gone before it was accepted, or this process has no descriptor left. Wait a moment, so
-            # that the second doesn't spin.
-            time.sleep(0.1)
-            continue
-        with client:
-            try:
-                _answer(client, registry, time.monotonic() + _EXCHANGE_S)
-            except OSError:
-                continue  # it took too long or hung up; the next scrape is another connection
-
-
-def _answer(client: socket.socket, registry: "CollectorRegistry", deadline: float) -> None:
-    method, path = _request(client, deadline)
-    if method not in ("GET", "HEAD"):
-        status, kind, body = "405 Method Not Allowed", _PLAIN_TEXT, b"only GET\n"
-    elif path.split("?")[0] != "/metrics":
-        status, kind, body = "404 Not Found", _PLAIN_TEXT, b"metrics are at /metrics\n"
-    else:
-        code, kind, body = page(registry)
-        status = f"{code} {_REASONS[code]}"
-    head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-    client.settimeout(_left(deadline))
-    client.sendall(head.encode("ascii") + (b"" if method == "HEAD" else body))
-
-
-def _request(client: socket.socket, deadline: float) -> tuple[str, str]:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        client.settimeout(_left(deadline))
-        more = client.recv(_REQUEST_BYTES_MAX)
-        if not more or len(data) > _REQUEST_BYTES_MAX:
-            raise ConnectionError("no HTTP request")
-        data += more
-    words = data.split(b"\r\n", 1)[0].decode("latin-1").split(" ")
-    return words[0], words[1] if len(words) == 3 else ""
-
-
-def page(registry: "CollectorRegistry") -> tuple[int, str, bytes]:
-    """What a scrape gets: HTTP status, content type, body. For servers that have a port of their own."""
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-    try:
-        return 200, CONTENT_TYPE_LATEST, generate_latest(registry)
-    except Exception as error:  # a program's collector: whatever it raises is that scrape's answer, not our end
-        return 500, _PLAIN_TEXT, f"{type(error).__name__}: {error}\n".encode()
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the client took too long")
-    return left
+    threading.Thread(target=turn, name="metrics", daemon=True).start()
+    return port.address

@@ -67,8 +67,10 @@ class Whom:
     """The command that starts it."""
     decoder: msgspec.msgpack.Decoder[Any]
     hello: Message
-    last_words: dict[type[Message], type[ObserverError]]
-    """After these it says nothing more; `why` is in each. And what that is for whoever asked."""
+    last_words: dict[type[Message], type[ObserverError] | Callable[[Any], type[ObserverError]]]
+    """After these it says nothing more; `why` is in each. And what that is for whoever asked, which may depend on the
+    message.
+    """
     without_it: str = ""
     """What its absence means for others."""
     max_frame_bytes: int = MAX_FRAME_BYTES
@@ -113,7 +115,8 @@ class Observer:
                     return message
                 if (last := self._whom.last_words.get(type(message))) is not None:
                     why = getattr(message, "why", "")
-                    raise last(f"the {self._whom.name} at {self._whom.at} refuses: {why}")
+                    error = last if isinstance(last, type) else last(message)
+                    raise error(f"the {self._whom.name} at {self._whom.at} refuses: {why}")
             if not self._await(end):
                 raise self._silent()
 

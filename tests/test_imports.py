@@ -23,9 +23,9 @@ PUBLIC_CLIENTS = {
     "gms.memory",  # an engine's KV cache is memory of its own
     "gms.torch",  # its model's tensors are GMS's
     "gms.torch_views",
-    "engine_shim.engine",  # what an engine must be able to do,
-    "engine_shim.engines",  # what it is told when it is made,
-    "engine_shim.presence",  # and what each of its processes does first
+    "engine_shim.engine",  # what an engine must be able to do, and what it is told when it is made
+    "engine_shim.membership",  # what each of its processes does first
+    "engine_shim.weights_wait",  # what it waits for before it starts
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Beside the house: they may import any of it, and no part of it imports them.
@@ -35,27 +35,29 @@ OUTBUILDINGS = {"tests", "demo", "bench", "k8s", "tools"}
 SHELLS = {
     "engine_shim": {
         "__main__",
-        "armed",
-        "engines",
+        "command_settings",
+        "engine",
         "failover",
-        "leftovers",
+        "known_engines",
+        "main_process",
+        "membership",
         "metrics",
-        "nursery",
-        "pair",
-        "places",
-        "presence",
-        "probe_port",
-        "run",
+        "pair_commands",
+        "pair_status",
+        "paths",
+        "probe_pages",
         "shim",
-        "status",
-        "tree",
+        "shim_status",
+        "shm_cleanup",
         "up",
         "vllm_engine",
+        "weights_wait",
     },
     "lockserver": {
         "__main__",
         "client",
         "doctor",
+        "guard",
         "held_command",
         "hold",
         "lifefiles",
@@ -63,8 +65,10 @@ SHELLS = {
         "memory",
         "metrics",
         "observer",
+        "reader_thread",
         "rundir",
         "server",
+        "session",
     },
     "gateway": {
         "__main__",
@@ -77,16 +81,19 @@ SHELLS = {
     },
     "gms": {
         "__main__",
-        "behind",
-        "child",
+        "background",
         "client",
-        "copies",
+        "client_shell",
+        "device_io",
+        "device_names",
+        "device_process",
         "gmsctl",
-        "held",
-        "mapped",
+        "layout_slabs",
+        "mapping",
         "memory",
         "metrics",
         "observer",
+        "reader",
         "rundir",
         "server",
         "supervisor",
@@ -94,13 +101,54 @@ SHELLS = {
         "torch_views",
         "transfer",
         "transfer_commands",
+        "writer",
     },
 }
 # The rules: these modules exist and are no shells.
 MACHINES = {
     "gateway": {"machine", "door", "request", "kinds", "answers", "comparing", "continuing", "seam", "sse", "events"},
-    "lockserver": {"machine", "tree", "record", "client_machine", "client_events"},
-    "gms": {"machine", "desk", "writing", "recovery", "pins", "record", "layout", "client_machine", "client_events"},
+    "engine_shim": {"lifecycle", "events", "messages", "probes", "counters"},
+    "lockserver": {
+        "machine",
+        "lock",
+        "incarnation",
+        "incarnations",
+        "proof",
+        "queue",
+        "permit",
+        "exclusion",
+        "free_memory",
+        "recovery",
+        "switchover",
+        "succession",
+        "admission",
+        "callers",
+        "invariants",
+        "status",
+        "record",
+        "client_machine",
+        "client_events",
+    },
+    "gms": {
+        "machine",
+        "weights",
+        "holders",
+        "sessions",
+        "recovery",
+        "admission",
+        "reading",
+        "writing",
+        "drops",
+        "state_file",
+        "callers",
+        "versions",
+        "invariants",
+        "status",
+        "record",
+        "layout",
+        "client_machine",
+        "client_events",
+    },
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
 IMPURE = {
@@ -137,6 +185,8 @@ PURE_GROUND = {
     "sidecar.formatting",
     "sidecar.names",
     "sidecar.reconnect",
+    "sidecar.restarts",
+    "sidecar.table",
 }
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
@@ -211,6 +261,38 @@ def impurities(source: str, module: str) -> set[str]:
     return wrong
 
 
+def circles(sources: dict[str, str]) -> list[list[str]]:
+    """Modules that import each other, in whatever way: in functions, and for a type checker only, too."""
+    reached = {name: _within_package(source, name, sources) for name, source in sources.items()}
+    grown = True
+    while grown:
+        grown = False
+        for found in reached.values():
+            more = {further for name in found for further in reached[name]} - found
+            grown = grown or bool(more)
+            found |= more
+    rings = {tuple(sorted(n for n in found if name in reached[n])) for name, found in reached.items() if name in found}
+    return [list(ring) for ring in sorted(rings)]
+
+
+def _within_package(source: str, module: str, sources: dict[str, str]) -> set[str]:
+    """The modules among the sources that this one imports. A package's own name stands for its `__init__`."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, module)
+            found |= {
+                f"{base}.{alias.name}" if _known(f"{base}.{alias.name}", sources) else base for alias in node.names
+            }
+    return {_known(name, sources) for name in found} - {""}
+
+
+def _known(name: str, sources: dict[str, str]) -> str:
+    return name if name in sources else f"{name}.__init__" if f"{name}.__init__" in sources else ""
+
+
 def modules(package: str) -> dict[str, str]:
     """Every module of a package that is there, and its source."""
     found: dict[str, str] = {}
@@ -238,6 +320,24 @@ def test_every_package_of_the_repository_is_known_here() -> None:
 def test_imports_go_down_only(module: str) -> None:
     wrong = upward(HOUSE[module], module)
     assert not wrong, f"{module} may import the ground floor and the public clients, and not {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in HOUSE}))
+def test_no_modules_of_a_package_import_each_other(package: str) -> None:
+    assert circles(modules(package)) == []
+
+
+def test_a_circle_is_seen_however_it_is_made() -> None:
+    sources = {
+        "p.__init__": "",
+        "p.a": "from p import b",
+        "p.b": "def f():\n    import p.c",
+        "p.c": "if TYPE_CHECKING:\n    from .a import x",
+        "p.d": "from p.a import x",
+        "p.q.__init__": "from p.q.inner import x",
+        "p.q.inner": "from p.q import y",
+    }
+    assert circles(sources) == [["p.a", "p.b", "p.c"], ["p.q.__init__", "p.q.inner"]]
 
 
 @pytest.mark.parametrize("module", PURE)

@@ -1,36 +1,39 @@
-"""What of a GPU is whose, reckoned from totals: never from what happens to be free, which moves with the other engine.
+"""How much of a GPU is for what, reckoned from totals and never from what happens to be free, which changes with the
+other engine:
 
     share          what the pair may have of the device: --gpu-memory-utilization of all of it
-    - weights      once, for both: they are GMS's
-    - 2 reserves   an engine's own, awake or asleep: context, kernels, graphs, activations, buffers
-    = cache        one KV cache, whoever's turn it is
+    - weights      once for both: they belong to GMS
+    - 2 reserves   what each engine has for itself, awake or asleep: context, kernels, graphs, activations, buffers
+    = cache        one KV cache, for the engine that is awake
 
-A reserve is measured, by each engine when it starts, with figures that are its process's alone: what torch has had at
-its height while the model ran at its largest, with allowances for what torch doesn't see and for what is only had
-later. What it then really takes must fit into it (`keep_to`), or the engine doesn't start. Both engines of a pair have
-the same arguments, so the same reserve.
+Each engine measures its reserve when it starts, from figures of its own process: what torch had at its height while the
+model ran at its largest, with allowances for what torch doesn't see and for what comes only later. What it then really
+takes must fit into the reserve (`keep_to`), or the engine doesn't start. Both engines of a pair have the same
+arguments, so they have the same reserve.
 
 What this file may not do: ask a device anything.
 """
 
 from dataclasses import dataclass
 
-from engine_shim.engines import CantRun
+from engine_shim.engine import CannotRun
 
 MIB = 1 << 20
 GIB = 1 << 30
 RESERVE_VARIABLE = "FAILOVER_VLLM_RESERVE"
 OUTSIDE = 1 * GIB
-"""An allowance for what torch doesn't count: the context, kernels' code, NCCL, libraries' workspaces."""
+"""An allowance for what torch doesn't count: the context, the code of kernels, NCCL, the workspaces of libraries."""
 GRAPHS = 1 * GIB
-"""An allowance for CUDA graphs. vLLM captures them after the cache's size is settled; torch counts them then."""
+"""An allowance for CUDA graphs. vLLM captures them after the size of the cache is settled, and torch counts them
+then."""
 STEP = 256 * MIB
-"""Reserves are multiples of it, so that small differences between two starts make none between two caches."""
+"""Reserves are multiples of this, so that small differences between two starts make no difference between two
+caches."""
 ENGINES = 2
 
 
-class DoesNotFit(CantRun):
-    """What a person has asked for is more than the device has; the text has the figures and what to change."""
+class DoesNotFit(CannotRun):
+    """The device has less than what was asked for. The text has the figures and says what to change."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +41,19 @@ class Device:
     name: str
     total: int
     share: float
-    """Of the total, what the pair may have."""
+    """The part of the total that the pair may have."""
 
 
 def reserve(height: int, graphs: bool, given: int = 0) -> int:
-    """Of one engine. `height`: what torch had at most while it profiled. `given` stands instead of all reckoning."""
+    """The reserve of one engine. `height` is the most that torch had while it profiled. `given` replaces the result."""
     if given:
         return given
     return _up(height + OUTSIDE + (GRAPHS if graphs else 0), STEP)
 
 
 def cache_bytes(device: Device, weights: int, reserve: int, given: int | None) -> int:
-    """How large the KV cache is. One that is given only has to fit, beside the share or not: vLLM has it so, too.
-    Raises DoesNotFit.
+    """The size of the KV cache. A size that is given only has to fit on the device, whatever the share is; vLLM does
+    the same. Raises DoesNotFit.
     """
     taken = weights + ENGINES * reserve
     if given:
@@ -73,7 +76,7 @@ def cache_bytes(device: Device, weights: int, reserve: int, given: int | None) -
 
 
 def keep_to(reserve: int, height: int, device: str) -> None:
-    """`height`: what torch has had at most, when all is warm and captured. Raises DoesNotFit."""
+    """`height` is the most that torch has had when everything is warm and captured. Raises DoesNotFit."""
     took = height + OUTSIDE
     if took > reserve:
         raise DoesNotFit(

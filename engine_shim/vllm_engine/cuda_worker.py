@@ -1,11 +1,11 @@
-"""vLLM's worker for GPUs, as one of a pair (`napping.py`).
+"""vLLM's worker for GPUs, as one of a pair (`pair_worker.py`).
 
 What differs from the CPU's: the size of the KV cache is reckoned from totals (`budget.py`), after vLLM has run the
 model once at its largest; what a kernel still does is waited for before memory is unmapped under it; and what torch
 keeps for later is given back when the engine sleeps. NOT YET RUN ON A GPU.
 
 Overridden of vLLM's: init_device, determine_available_memory, compile_or_warm_up_model, sleep (here), and what
-`napping.py` names. Nothing of theirs is replaced by a copy: each calls vLLM's own.
+`pair_worker.py` names. Nothing of theirs is replaced by a copy: each calls vLLM's own.
 
 What this file may not do: decide how much (`budget.py`).
 """
@@ -15,37 +15,37 @@ from typing import Any
 import torch
 from vllm.v1.worker.gpu_worker import Worker
 
-from engine_shim.engines import CantRun
+from engine_shim.engine import CannotRun
 from engine_shim.vllm_engine import budget
-from engine_shim.vllm_engine.home import Home, home_of
-from engine_shim.vllm_engine.napping import Napping, step
-from engine_shim.vllm_engine.pool import KvPool
+from engine_shim.vllm_engine.kv_pool import KvPool
+from engine_shim.vllm_engine.pair_worker import PairWorker, step
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.torch_views import torch_device
 from sidecar.logs import Log
 
 _PIECES = 1024
-"""A cache of 80 GiB then takes 80 MiB of scratch while its engine starts."""
+"""With so many pieces a cache of 80 GiB takes 80 MiB of scratch while its engine starts."""
 _ANY = 1 << 44
-"""A size of KV cache that vLLM is told where none was chosen. Told one, it doesn't look at what is free."""
+"""The size of KV cache that vLLM is told where none was chosen. If it is told one, it doesn't look at what is free."""
 
 
-class OtherDevice(CantRun):
-    """The weights of this rank are to be on another GPU than the one that vLLM gave it."""
+class OtherDevice(CannotRun):
+    """vLLM gave this rank another GPU than the one that its weights are to be on."""
 
 
-class CudaWorker(Napping, Worker):
+class CudaWorker(PairWorker, Worker):
     _reserve = 0
     _height = 0
     _kept = 0
 
     @property
-    def _home(self) -> Home:
-        return home_of(self.vllm_config.load_config.model_loader_extra_config)
+    def _settings(self) -> WorkerSettings:
+        return WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
 
     @step
     def init_device(self) -> None:
         super().init_device()
-        wanted = self._home.devices[self.vllm_config.parallel_config.rank]
+        wanted = self._settings.devices[self.vllm_config.parallel_config.rank]
         if torch_device(wanted) != self.device:
             raise OtherDevice(
                 f"rank {self.vllm_config.parallel_config.rank} runs on {self.device}, and its weights are to be on "
@@ -60,8 +60,8 @@ class CudaWorker(Napping, Worker):
 
     @step
     def determine_available_memory(self) -> int:
-        """What may be the KV cache's. Raises DoesNotFit."""
-        cache, home, weights = self.vllm_config.cache_config, self._home, self._weights
+        """The bytes that the KV cache may have. Raises DoesNotFit."""
+        cache, settings, weights = self.vllm_config.cache_config, self._settings, self._weights
         given = cache.kv_cache_memory_bytes
         self._begin_counting()
         cache.kv_cache_memory_bytes = given or _ANY
@@ -70,16 +70,18 @@ class CudaWorker(Napping, Worker):
         finally:
             cache.kv_cache_memory_bytes = given
         for_other_things = (given or _ANY) - allowed  # decoders of pictures and videos, if there are any
-        device = budget.Device(weights.device, weights.memory.capacity(), home.share)
+        device = budget.Device(weights.device, weights.memory.capacity(), settings.share)
         height = torch.cuda.max_memory_reserved(self.device)
         graphs = not self.vllm_config.model_config.enforce_eager
-        self._reserve = budget.reserve(height, graphs, home.reserve)
+        self._reserve = budget.reserve(height, graphs, settings.reserve)
         size = budget.cache_bytes(device, sum(weights.reader.sizes), self._reserve, given)
         return size - for_other_things
 
     @step
     def compile_or_warm_up_model(self) -> Any:
-        """Compiles, captures graphs: with the KV cache in scratch, whatever the other engine has of the device."""
+        """Compiles and captures graphs. The KV cache is in scratch meanwhile, because the other engine may have the
+        device.
+        """
         done = super().compile_or_warm_up_model()
         self._height = torch.cuda.max_memory_reserved(self.device)
         budget.keep_to(self._reserve, self._height, self._weights.device)
@@ -94,12 +96,12 @@ class CudaWorker(Napping, Worker):
         torch.cuda.empty_cache()
 
     def failover_needs(self) -> tuple[str, int]:
-        """The KV cache, and what this engine gave back of its own and will want again."""
+        """The KV cache, and the memory of its own that this engine gave back and will want again."""
         device, size = super().failover_needs()
         return device, size + self._height - self._kept
 
     def failover_memory(self) -> dict[str, int]:
-        """Of this rank, in bytes: what was planned, and what torch has had of it."""
+        """In bytes: what was planned for this rank, and what torch has had of it."""
         return {
             "reserve": self._reserve,
             "torch_height": self._height,
@@ -110,7 +112,7 @@ class CudaWorker(Napping, Worker):
         }
 
     def _begin_counting(self) -> None:
-        """What loading took isn't what running takes."""
+        """Forgets what loading took: running takes something else."""
         torch.cuda.synchronize(self.device)
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)

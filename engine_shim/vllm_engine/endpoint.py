@@ -1,7 +1,7 @@
-"""vLLM's HTTP endpoint, built before it has an address: uvicorn with the application in it, started up and warmed, that
-listens nowhere. What is left for after the lock is to bind.
+"""vLLM's HTTP endpoint, built before it has an address: uvicorn with the application in it, started and warmed up, that
+listens nowhere yet. What is left to do after the lock is granted is to bind.
 
-In front of the application is a gate: it counts what is under way, for draining, and turns new requests away then.
+A gate in front of the application counts the requests that are under way, for draining, and turns new ones away then.
 
 What this file may not do: know vLLM. All of it runs in the engine's loop.
 """
@@ -32,7 +32,7 @@ class Gate:
         self.closed = False
 
     async def idle(self, timeout_s: float) -> None:
-        """Until nothing is under way, or the time is over."""
+        """Waits until nothing is under way, or until the time is over."""
         try:
             await asyncio.wait_for(self._idle.wait(), timeout_s)
         except TimeoutError:
@@ -79,15 +79,15 @@ class Endpoint:
         return self._server
 
     async def prepare(self) -> None:
-        """All of uvicorn's start but the sockets."""
+        """Does everything of uvicorn's start but the sockets."""
         self._config.load()
         self._server.lifespan = self._config.lifespan_class(self._config)
         await self._server.startup(sockets=[])
         self._ticking = asyncio.create_task(self._server.main_loop())
 
     async def warm_up(self, path: str, body: dict[str, Any], api_key: str = "") -> str:
-        """One request, the whole way through, on a connection that nobody else can have. Its status line: whatever a
-        first request costs is paid now, and not by the first after a failover.
+        """Makes one request that goes the whole way, on a connection that nobody else can have, and returns its status
+        line. Whatever a first request costs is paid now, and not by the first one after a failover.
         """
         if self._config.is_ssl:
             return "left out: a TLS client would be needed"

@@ -1,10 +1,10 @@
 """The vLLM engine, as the contract (`engine_shim/engine.py`) wants it.
 
-vLLM's client of EngineCore and its HTTP application are asyncio's, so they live in a loop in a thread of its own; the
-calls of the contract wait for it. `start` makes everything: processes, weights, application, and one request to warm
-them. `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
+vLLM's client of EngineCore and its HTTP application are written for asyncio, so they live in a loop in a thread of its
+own, and the calls of the contract wait for it. `start` makes everything: processes, weights, the application, and one
+request that warms it all. `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
 
-What this file may not do: know a version of vLLM (`versions.py`), or how a worker sleeps (`worker.py`).
+What this file may not do: know a version of vLLM (`versions.py`), or how a worker sleeps (`pair_worker.py`).
 """
 
 import asyncio
@@ -12,18 +12,15 @@ import concurrent.futures
 import contextlib
 import gc
 import math
-import socket
 import threading
 import time
 from collections.abc import Coroutine
-from pathlib import Path
 from typing import Any, TypeVar
 
-from engine_shim.engine import Health, Listen
-from engine_shim.engines import Setting
-from engine_shim.vllm_engine import heap, options, scratch, versions
+from engine_shim.engine import Health, Listen, Setting
+from engine_shim.vllm_engine import engine_directory, huge_pages, options, versions
 from engine_shim.vllm_engine.endpoint import Endpoint
-from gms.client import GmsClient, NotInTime
+from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
 from sidecar.sockets import ServerSocket
 
@@ -35,44 +32,34 @@ _WARM_UP_TOKENS = 2
 
 
 class NotStarted(Exception):
-    """A call that comes later than it may: the contract has the order."""
+    """A call came before `start`, or after `stop`: the contract has the order."""
 
 
 class VllmEngine:
     def __init__(self, setting: Setting) -> None:
-        """Touches no device. Raises CantRun; SystemExit where vLLM's own parser says no."""
+        """Touches no device. Raises CannotRun; SystemExit where vLLM's own parser says no."""
         self._setting = setting
-        self._args, self._home = options.parse(setting)
+        self._args, self._for_workers = options.parse(setting)
         self._log = Log("vllm-engine")
         self._loop = asyncio.new_event_loop()
-        # EngineCore dies with the thread that started it: this one ends with the process.
+        # EngineCore dies with the thread that started it; this one ends with the process.
         threading.Thread(target=self._loop.run_forever, name="vllm", daemon=True).start()
         self._client: Any = None
         self._endpoint: Endpoint | None = None
-        self._door: ServerSocket | None = None
+        self._socket_name: ServerSocket | None = None
         self._needs: dict[str, int] = {}
         self._steps = 0
         self._asking = threading.Lock()
         self._was_well = False
         self._asked_at = -math.inf
 
-    # -- the way ---------------------------------------------------------------------------------------------------
+    # -- the contract --------------------------------------------------------------------------------------------------
 
     def await_others(self) -> None:
-        """A shadow has nothing to read until a primary has written."""
-        if self._home.writes:
-            return
-        end = time.monotonic() + self._home.weights_timeout_s
-        for device in dict.fromkeys(self._home.devices):
-            there = threading.Event()
-
-            def changed(generation: int, hash: str, there: threading.Event = there) -> None:
-                if generation:
-                    there.set()
-
-            with GmsClient(self._home.directory, device, self._home.engine_id, on_change=changed):
-                if not there.wait(max(0.0, end - time.monotonic())):
-                    raise NotInTime(f"nobody wrote weights to {device} within {self._home.weights_timeout_s:g} s")
+        """A shadow has nothing to read until a primary has written the weights."""
+        told = self._for_workers
+        if not told.writes:
+            await_weights(told.directory, told.engine_id, told.devices, told.weights_timeout_s)
 
     def start(self) -> None:
         self._run(self._start())
@@ -90,9 +77,9 @@ class VllmEngine:
         if generates:
             said = await self._endpoint.warm_up("/v1/completions", self._first_request(), self._api_key())
             self._log.info("warmed_up", answer=said)
-        gc.freeze()  # a million objects that stay: not to be looked through again and again
+        gc.freeze()  # there are a million objects that stay, and needn't be looked through again and again
         gc.enable()
-        heap.into_huge_pages()
+        huge_pages.move_memory()
         self._was_well = True
 
     def sleep(self) -> None:
@@ -102,13 +89,14 @@ class VllmEngine:
         return dict(self._needs)
 
     def well(self, fresh: bool = True) -> bool:
-        """The workers are asked. While they are being asked already, or are busy, it is as it was.
+        """Asks the workers. While somebody is asking them already, the last answer counts.
 
-        After every question vLLM's workers look out for the next one without a pause, for a second: a standby that is
-        asked every second would keep a processor per rank busy. Weights that are gone leave a mark, and need no asking.
+        After every question vLLM's workers look out for the next one without a pause, for a second: a standby that was
+        asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,
+        which needs no asking.
         """
-        client = self._client
-        if client is None or client.errored or scratch.marked(self._home.directory, self._home.engine_id):
+        client, told = self._client, self._for_workers
+        if client is None or client.errored or engine_directory.marked(told.directory, told.engine_id):
             return False
         recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
         if (recent and not fresh) or not self._asking.acquire(blocking=False):
@@ -127,12 +115,7 @@ class VllmEngine:
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
-        if listen.path:
-            path = Path(listen.path)
-            self._door = ServerSocket(path.parent, path.name)
-            bound = self._door.open()
-        else:
-            bound = _bound(listen)
+        bound, self._socket_name = listen.bind()
         self._run(endpoint.listen(bound))
         self._later(self._say_times())
 
@@ -153,13 +136,13 @@ class VllmEngine:
         if self._endpoint is not None:
             with contextlib.suppress(concurrent.futures.TimeoutError):
                 self._run(self._endpoint.close(), _STOP_TIMEOUT_S)
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        if self._socket_name is not None:
+            self._socket_name.close()
+            self._socket_name = None
         if self._client is not None:
             self._client.shutdown(timeout=_STOP_TIMEOUT_S)
 
-    # -- within ----------------------------------------------------------------------------------------------------
+    # -- inside ----------------------------------------------------------------------------------------------------
 
     def _stepped(self) -> None:
         self._steps += 1
@@ -179,7 +162,7 @@ class VllmEngine:
         return str((self._args.api_key or [""])[0])
 
     async def _say_times(self) -> None:
-        """How long the slowest took for the parts of the wake."""
+        """Reports how long the slowest rank took for each part of the wake."""
         found: list[dict[str, float]] = await self._client.collective_rpc("failover_times")
         for name in found[0]:
             self._setting.phase(name, max(each[name] for each in found))
@@ -195,10 +178,3 @@ def _started(thing: T | None) -> T:
     if thing is None:
         raise NotStarted("the engine has not been started, or was stopped")
     return thing
-
-
-def _bound(listen: Listen) -> socket.socket:
-    if not listen.host and socket.has_dualstack_ipv6():
-        return socket.create_server(("::", listen.port), family=socket.AF_INET6, dualstack_ipv6=True)
-    family = socket.AF_INET6 if ":" in listen.host else socket.AF_INET
-    return socket.create_server((listen.host, listen.port), family=family)

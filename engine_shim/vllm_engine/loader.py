@@ -1,17 +1,16 @@
-"""The load format `gms`: a model whose weights are GMS's.
+"""The load format `gms`: a model whose weights belong to GMS.
 
-Who may write, and finds none, loads the checkpoint the usual way into a model that serves for nothing else, and
-publishes that. Everybody, the writer included, then builds the model on the meta device, where it takes no memory, and
-adopts what was published. Between the two stands vLLM's post-processing, which brings weights into the form that its
-kernels want, and where it stands differs:
+An engine that may write, and finds no weights, loads the checkpoint in the usual way into a model that serves no other
+purpose, and publishes it. Every engine, the writer included, then builds the model on the meta device, where it takes
+no memory, and adopts what was published. Between the two stands vLLM's post-processing, which brings weights into the
+form that its kernels want. Where it happens differs:
 
-* On the CPU it repacks weights into a form of its own and throws `layer.weight` away. Done on the meta device, it
-  chooses the plain way instead (torch's own matmul on `layer.weight`), for both engines of a pair alike; so what is
-  published is the weights as loaded. Quantised models have no such plain way on the CPU, and are refused
-  (`options.py`).
-* On a GPU what is published is the weights as processed, and whoever adopts them takes that form. What isn't a tensor
-  (kernels that were chosen, scales as plain numbers) vLLM then makes again for weights that it is told are processed;
-  an older one that can't be told is let do it on the meta device, before. NOT YET RUN ON A GPU.
+* On the CPU it repacks weights into a form of its own and throws `layer.weight` away. Done on the meta device, it takes
+  the plain way instead (torch's own matmul on `layer.weight`), in both engines of a pair. So the weights are published
+  as they were loaded. Quantised models have no such plain way on the CPU and are refused (`options.py`).
+* On a GPU the weights are published as processed, and an engine that adopts them takes that form. vLLM then makes what
+  isn't a tensor (the choice of kernels, scales as plain numbers) once more, for weights that it is told are processed.
+  An older vLLM that can't be told does it on the meta device, before. NOT YET RUN ON A GPU.
 
 What this file may not do: know what a worker does with the model.
 """
@@ -22,30 +21,30 @@ from typing import Any
 import torch
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
-from engine_shim.engines import CantRun
+from engine_shim.engine import CannotRun
 from engine_shim.vllm_engine import versions
-from engine_shim.vllm_engine.home import home_of
 from engine_shim.vllm_engine.weights import Weights
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
 from gms.torch_views import torch_device
 
 KEPT = "failover_weights"
-"""The attribute of the model where its `Weights` are."""
+"""The attribute of the model that holds its `Weights`."""
 _WRITTEN = ("*._q_scale", "*._k_scale", "*._v_scale", "*._prob_scale")
-"""What vLLM itself writes to after loading: attention's scales."""
+"""The tensors that vLLM itself writes to after loading: attention's scales."""
 _HOST = torch.device("cpu")
-"""As the target of vLLM's post-processing: it moves nothing to a device then."""
+"""With this target, vLLM's post-processing moves nothing to a device."""
 
 
-class CannotShare(CantRun):
-    """A model whose weights can't be in GMS; the text says why."""
+class CannotShare(CannotRun):
+    """The weights of this model can't be in GMS; the text says why."""
 
 
 class GmsLoader(BaseModelLoader):
     def __init__(self, load_config: Any) -> None:
         super().__init__(load_config)
-        self._home = home_of(load_config.model_loader_extra_config)
-        self._checkpoint = versions.loader(load_config, self._home.load_format, self._home.load_extra)
+        self._settings = WorkerSettings.of(load_config.model_loader_extra_config)
+        self._checkpoint = versions.loader(load_config, self._settings.load_format, self._settings.load_extra)
 
     def download_model(self, model_config: Any) -> None:
         self._checkpoint.download_model(model_config)
@@ -54,7 +53,7 @@ class GmsLoader(BaseModelLoader):
         raise CannotShare("weights in GMS are shared, and can't be loaded anew under a model; start the engine anew")
 
     def load_model(self, vllm_config: Any, model_config: Any, prefix: str = "") -> torch.nn.Module:
-        weights = Weights(self._home, vllm_config.parallel_config.rank)
+        weights = Weights(self._settings, vllm_config.parallel_config.rank)
         device = torch_device(weights.device)
         weights.get(
             versions.described(vllm_config, model_config),
@@ -114,7 +113,7 @@ def _process_without_values(model: torch.nn.Module, model_config: Any) -> None:
 
 
 def to_host(model: torch.nn.Module, names: list[str]) -> None:
-    """Numbers that kernels want from the host's memory."""
+    """Moves the tensors that kernels want in the host's memory back there."""
     wanted = set(names)
     for found in list(modules.find(model)):
         if found.name not in wanted or found.tensor.device == _HOST:
@@ -126,7 +125,7 @@ def to_host(model: torch.nn.Module, names: list[str]) -> None:
 
 
 def without_values(model: torch.nn.Module) -> Iterator[str]:
-    """Tensors that are still on the meta device: in modules, and in what hangs on them (kernels, backends)."""
+    """Tensors that are still on the meta device: in modules, and in objects that hang on them (kernels, backends)."""
     for path, module in model.named_modules():
         for key, value in {**module._parameters, **module._buffers, **vars(module)}.items():
             if isinstance(value, torch.Tensor):

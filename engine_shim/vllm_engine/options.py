@@ -1,7 +1,7 @@
 """The vLLM engine's arguments: what `vllm serve` takes, and what can't be in a pair.
 
-What this file may not do: start anything. A wrong argument ends the program with a sentence (argparse's own), or is a
-CantRun.
+What this file may not do: start anything. A wrong argument ends the program with a sentence, which is argparse's own or
+a CannotRun.
 """
 
 import json
@@ -9,10 +9,10 @@ import os
 from argparse import Namespace
 from typing import Any
 
-from engine_shim.engines import CantRun, Setting
+from engine_shim.engine import CannotRun, Setting
 from engine_shim.vllm_engine import budget, versions
-from engine_shim.vllm_engine.home import Home
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.memory import DeviceError, cuda
 from sidecar.settings import BadValue, size_bytes
 
@@ -20,15 +20,16 @@ WORKER = "engine_shim.vllm_engine.worker.HostWorker"
 CUDA_WORKER = "engine_shim.vllm_engine.cuda_worker.CudaWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
 _HARDLY_ANY = 0.001
-"""Of the memory of the machine, or of the GPU: vLLM wants so much of it to be free when it starts. On the CPU the cache
-isn't there (`worker.py`), and on a GPU the other engine has it (`budget.py`)."""
+"""The part of the machine's or the GPU's memory that vLLM wants to find free when it starts. On the CPU the KV cache
+isn't there (`worker.py`), and on a GPU the other engine may have it (`budget.py`)."""
 
-# What there must be one of: (attribute, flag, why).
+# Of these there must be exactly one: (attribute, flag, why).
 _ONE = (
     ("data_parallel_size", "--data-parallel-size", "every data-parallel engine is to be a pair of its own"),
     ("api_server_count", "--api-server-count", "the endpoint is the engine's main process"),
     ("nnodes", "--nnodes", "an engine is on one node"),
 )
+# These can't be in a pair at all: (attribute, flag, why).
 _NONE = (
     ("headless", "--headless", "the endpoint is the engine's main process"),
     ("grpc", "--grpc", "the endpoint speaks HTTP"),
@@ -41,22 +42,22 @@ _NONE = (
 )
 
 
-def parse(setting: Setting) -> tuple[Namespace, Home]:
-    """vLLM's own arguments with ours put in, and what they mean for us."""
+def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
+    """vLLM's own arguments with ours put in, and what its workers are to be told."""
     args = versions.arguments(setting.arguments)
     for name, flag, why in _ONE:
         if getattr(args, name, None) not in (None, 0, 1):
-            raise CantRun(f"{flag} {getattr(args, name)} can't be in a pair: {why}")
+            raise CannotRun(f"{flag} {getattr(args, name)} can't be in a pair: {why}")
     for name, flag, why in _NONE:
         if getattr(args, name, None):
-            raise CantRun(f"{flag} can't be in a pair: {why}")
+            raise CannotRun(f"{flag} can't be in a pair: {why}")
     if args.worker_cls != "auto":
-        raise CantRun("--worker-cls is what makes vLLM one of a pair, and can't be another")
+        raise CannotRun("--worker-cls is what makes vLLM one of a pair, and can't be another")
     on_gpu = versions.on_cuda()
     if not on_gpu and not versions.on_cpu():
-        raise CantRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
+        raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
-    home = Home(
+    settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
         writes=setting.role == "primary",
@@ -69,34 +70,34 @@ def parse(setting: Setting) -> tuple[Namespace, Home]:
     if on_gpu or args.kv_cache_memory_bytes is None:
         args.gpu_memory_utilization = _HARDLY_ANY
     args.load_format = LOAD_FORMAT
-    args.model_loader_extra_config = home.settings()
+    args.model_loader_extra_config = settings.to_extra()
     args.worker_cls = CUDA_WORKER if on_gpu else WORKER
-    return args, home
+    return args, settings
 
 
 def _host_devices(ranks: int) -> tuple[str, ...]:
-    """Rank by rank. By default host:0, host:1 ..."""
+    """One for each rank. By default host:0, host:1 and so on."""
     names = _named(ranks) or tuple(f"host:{n}" for n in range(ranks))
     wrong = [name for name in names if not name.startswith("host:") or name == "host:"]
     if wrong:
-        raise CantRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no device of the CPU; allowed: host:NAME, ...")
+        raise CannotRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no device of the CPU; allowed: host:NAME, ...")
     return names
 
 
 def _gpus(ranks: int) -> tuple[str, ...]:
-    """Rank by rank, by UUID. By default the first that CUDA shows, which are the ones that vLLM takes."""
+    """One for each rank, by UUID. By default the first that CUDA shows, which are the ones that vLLM takes."""
     names = _named(ranks)
     wrong = [name for name in names if not name.startswith("GPU-")]
     if wrong:
-        raise CantRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no GPU's UUID; allowed: GPU-..., ... (nvidia-smi -L)")
+        raise CannotRun(f"{DEVICES_VARIABLE}: {wrong[0]!r} is no GPU's UUID; allowed: GPU-..., ... (nvidia-smi -L)")
     if names:
         return names
     try:
         there = cuda.devices()
     except DeviceError as error:
-        raise CantRun(str(error)) from None
+        raise CannotRun(str(error)) from None
     if len(there) < ranks:
-        raise CantRun(f"there are {ranks} ranks, and CUDA shows {len(there)} GPUs here: one for each")
+        raise CannotRun(f"there are {ranks} ranks, and CUDA shows {len(there)} GPUs here: one for each")
     return tuple(there[:ranks])
 
 
@@ -104,7 +105,7 @@ def _named(ranks: int) -> tuple[str, ...]:
     given = os.environ.get(DEVICES_VARIABLE)
     names = tuple(name.strip() for name in given.split(",")) if given else ()
     if names and len(names) != ranks:
-        raise CantRun(
+        raise CannotRun(
             f"{DEVICES_VARIABLE} (--devices of failover up) names {len(names)} devices, and there are {ranks} ranks: "
             "one for each"
         )
@@ -116,7 +117,7 @@ def _reserve() -> int:
     try:
         return size_bytes(given) if given else 0
     except BadValue as error:
-        raise CantRun(f"{budget.RESERVE_VARIABLE}: {error}") from None
+        raise CannotRun(f"{budget.RESERVE_VARIABLE}: {error}") from None
 
 
 def _extra(given: Any) -> dict[str, Any]:
@@ -124,10 +125,10 @@ def _extra(given: Any) -> dict[str, Any]:
 
 
 def check(vllm_config: Any) -> None:
-    """What only vLLM's own configuration shows, with the model's in it. Raises CantRun."""
+    """Refuses what only vLLM's own configuration shows, which includes the model's. Raises CannotRun."""
     quantization = vllm_config.model_config.quantization
     if quantization is not None and versions.on_cpu():
-        raise CantRun(
+        raise CannotRun(
             f"quantization {quantization}: on the CPU vLLM repacks quantised weights into a form that can't be shared; "
             "take the model unquantised"
         )

@@ -1,18 +1,19 @@
-"""vLLM's general plugin: runs in every process of an engine's tree before that touches a device.
+"""vLLM's general plugin. It runs in every process of an engine before that process touches a device.
 
-EngineCore and the workers join: they count with the lock server, die with their parent, and are known to the shim. The
-main process has done that already (`run.py`). A short-lived program that vLLM starts to look at a model's class touches
-no device, so it only dies with its parent; as a member its end would be the engine's.
+EngineCore and the workers join here: the lock server counts them as members, they die with their parent, and the shim
+knows them. The main process has done that already (`main_process.py`). vLLM also starts short-lived programs that look
+at a model's class. They touch no device, so they only die with their parent; as members, their end would be the end of
+the engine.
 
-Without the engine's environment this does nothing at all: it may be installed beside a vLLM of anybody's own. What
-this file may not do: import vLLM before that is known.
+Without an engine-shim's environment this does nothing at all, so it may be installed beside anybody's vLLM. What this
+file may not do: import vLLM before it knows that.
 """
 
 import functools
 import multiprocessing
 import os
 
-from engine_shim import presence
+from engine_shim import membership
 from sidecar import process_setup
 
 LOAD_FORMAT = "gms"
@@ -20,24 +21,24 @@ _PARENT = os.getppid()
 
 
 def register() -> None:
-    if presence.SHIM_VARIABLE not in os.environ:
+    if membership.SHIM_VARIABLE not in os.environ:
         return
     if multiprocessing.parent_process() is not None:
         joined()
     elif not _is_main():
         process_setup.die_with_parent(_PARENT)
-    from engine_shim.vllm_engine import heap, versions
+    from engine_shim.vllm_engine import huge_pages, versions
     from engine_shim.vllm_engine.loader import GmsLoader
 
     versions.register_loader(LOAD_FORMAT, GmsLoader)
     if has_joined():
-        heap.into_huge_pages()  # by now nearly all is loaded
+        huge_pages.move_memory()  # nearly everything is loaded by now
 
 
 @functools.cache
-def joined() -> presence.Presence:
-    """Kept by the cache for as long as the process lives."""
-    return presence.enter()
+def joined() -> membership.Member:
+    """The cache keeps it for as long as the process lives."""
+    return membership.enter()
 
 
 def has_joined() -> bool:
@@ -45,5 +46,5 @@ def has_joined() -> bool:
 
 
 def _is_main() -> bool:
-    """The shim started it."""
-    return os.environ.get(presence.SHIM_PID_VARIABLE) == str(_PARENT)
+    """Whether the shim started this process."""
+    return os.environ.get(membership.SHIM_PID_VARIABLE) == str(_PARENT)

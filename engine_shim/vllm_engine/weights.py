@@ -1,4 +1,5 @@
-"""One rank's weights: its connection to GMS, and what it reads there. It hangs on the model, where the worker finds it.
+"""The weights of one rank: its connection to GMS, and the layout that it reads there. It hangs on the model, where the
+worker finds it.
 
 What this file may not do: know how a model is built (`loader.py`), or import vLLM.
 """
@@ -8,36 +9,36 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from engine_shim.engines import CantRun
-from engine_shim.vllm_engine import scratch
-from engine_shim.vllm_engine.home import Home
+from engine_shim.engine import CannotRun
+from engine_shim.vllm_engine import engine_directory
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
 from gms.client import GmsClient, Memory, Reader, Writer, open_memory
 from gms.torch_views import torch_device
 
 KEY = "vllm"
 ON_HOST_KEY = "vllm-on-host"
-"""Names of tensors that were in the host's memory, and not on the device, before they were published."""
+"""Names of the tensors that were in the host's memory and not on the device before they were published."""
 
 
-class OtherWeights(CantRun):
+class OtherWeights(CannotRun):
     """GMS has the weights of another model, or of another vLLM."""
 
 
 class Weights:
-    def __init__(self, home: Home, rank: int) -> None:
+    def __init__(self, settings: WorkerSettings, rank: int) -> None:
         """Touches the device. Blocks only in `get`."""
-        self._home = home
+        self._settings = settings
         self._rank = rank
-        self.device = home.devices[rank]
+        self.device = settings.devices[rank]
         self.memory: Memory = open_memory(self.device)
         self._lost = ""
         self._there: str | None = None
-        """The hash of the layout that GMS has; None: nothing was heard of one since ours was read or written."""
+        """The hash of the layout that GMS has; None: it has named none since ours was read or written."""
         self._client = GmsClient(
-            home.directory,
+            settings.directory,
             self.device,
-            home.engine_id,
+            settings.engine_id,
             memory=self.memory,
             on_change=self._on_change,
             on_lost=self._on_lost,
@@ -47,12 +48,12 @@ class Weights:
     def get(
         self, described: Mapping[str, str], load: Callable[[], torch.nn.Module], private: Sequence[str] = ()
     ) -> Reader:
-        """A layout to read. Whoever may write loads it first if nobody has: `load` gives a module with its weights,
-        which is moved to GMS, and is good for nothing else afterwards. `private`: patterns of names of which each
-        engine has a copy of its own.
+        """Returns a layout to read. An engine that may write loads it first if nobody has: `load` returns a module with
+        its weights, which is moved to GMS and serves no other purpose afterwards. `private` has patterns of the names
+        of tensors of which each engine keeps a copy of its own.
         """
-        timeout_s = self._home.weights_timeout_s
-        granted = self._client.write_or_read(timeout_s) if self._home.writes else self._client.read(timeout_s)
+        timeout_s = self._settings.weights_timeout_s
+        granted = self._client.write_or_read(timeout_s) if self._settings.writes else self._client.read(timeout_s)
         said = json.dumps(dict(described), sort_keys=True)
         if isinstance(granted, Writer):
             with granted:
@@ -78,7 +79,7 @@ class Weights:
 
     @property
     def on_host(self) -> list[str]:
-        """Tensors that belong in the host's memory again once a module has adopted them."""
+        """Names of tensors that have to be in the host's memory again once a module has adopted them."""
         found: list[str] = json.loads(self.reader.layout.metadata.get(ON_HOST_KEY, "[]"))
         return found
 
@@ -89,7 +90,7 @@ class Weights:
 
     @property
     def well(self) -> bool:
-        """Could they be mapped now, as far as is known?"""
+        """Whether they could be mapped now, as far as this process knows."""
         return not self._lost and self._there in (None, self.reader.hash)
 
     def sleep(self) -> None:
@@ -97,7 +98,7 @@ class Weights:
 
     def wake(self) -> None:
         """Raises StaleLayout or NotInTime."""
-        self.reader.wake(self._home.wake_timeout_s)
+        self.reader.wake(self._settings.wake_timeout_s)
 
     def close(self) -> None:
         self._client.close()
@@ -112,4 +113,4 @@ class Weights:
 
     def _mark(self) -> None:
         if self._reader is not None:
-            scratch.mark(self._home.directory, self._home.engine_id, self._rank, well=self.well)
+            engine_directory.mark(self._settings.directory, self._settings.engine_id, self._rank, well=self.well)

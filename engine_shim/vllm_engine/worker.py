@@ -1,22 +1,23 @@
-"""vLLM's worker for the CPU, as one of a pair (`napping.py`).
+"""vLLM's worker for the CPU, as one of a pair (`pair_worker.py`).
 
 What this file may not do: know a GPU (`cuda_worker.py`).
 """
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
-from engine_shim.vllm_engine.napping import Napping, UnknownCache, step
+from engine_shim.vllm_engine.pair_worker import PairWorker, UnknownCache, step
 
 _RESERVE_BYTES = 16 << 20
 _RESERVE_PART = 32
-"""What of a device is left to the other engine's scratch, and to rounding: a thirty-second, but 16 MiB at least."""
+"""The part of a device that is left for the other engine's scratch and for rounding: a thirty-second, at least 16
+MiB."""
 
 
-class HostWorker(Napping, CPUWorker):
+class HostWorker(PairWorker, CPUWorker):
     @step
     def determine_available_memory(self) -> int:
-        """Unless it is given, the KV cache's size comes from totals: what happens to be free at the moment depends on
-        whether the other engine is awake.
+        """Unless it is given, the size of the KV cache comes from totals. What happens to be free at the moment depends
+        on whether the other engine is awake.
         """
         if self.vllm_config.cache_config.kv_cache_memory_bytes is not None:
             return int(super().determine_available_memory())

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from gms.memory import DeviceError
 from sidecar import host_usage
+from sidecar.path_watch import make_private_directory
 
 GRANULARITY = 2 << 20
 """A huge page. Ranges, addresses and offsets are multiples of it, so that huge pages can be had."""
@@ -109,17 +110,21 @@ def same_file(fd: int, path: Path) -> bool:
 def _make_directory(directory: Path) -> None:
     """Only this user may make and remove files in it. /dev/shm is everybody's: somebody else may have been first."""
     try:
-        directory.mkdir(mode=0o700, exist_ok=True)
+        make_private_directory(directory)
         status = directory.lstat()
+    except FileExistsError:
+        raise DeviceError(f"{directory} is to be the directory of the host devices and is none; remove it") from None
     except OSError as error:
         raise DeviceError(f"the directory of the host devices, {directory}, can't be made: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode):
         raise DeviceError(f"{directory} is to be the directory of the host devices and is none; remove it")
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        advice = f"set {host_usage.ENVIRONMENT} to another"
+        if directory.is_mount():  # a volume's mode and owner are its giver's: in Kubernetes 2777 and root's
+            advice = f"it is a mount point: use a directory below it, such as {directory / 'host'}"
         raise DeviceError(
             f"the directory of the host devices, {directory}, has to be yours alone (mode 0700, uid {os.geteuid()}); it"
-            f" has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}. "
-            f"Set {host_usage.ENVIRONMENT} to another"
+            f" has mode {stat.S_IMODE(status.st_mode):04o} and uid {status.st_uid}: {advice}"
         )
 
 

@@ -3,7 +3,6 @@
 from collections import Counter
 from pathlib import PurePosixPath
 
-from k8s.lint import programs
 from k8s.lint.formats import NoQuantity, quantity
 from k8s.lint.node import Node
 from k8s.lint.pods import Container, Pod
@@ -44,7 +43,7 @@ def check(pod: Pod, ours: list[Program]) -> None:
     if volume is not None:
         _capacity(pod, ours, volume)
     for program in ours:
-        _writable(pod, program.container)
+        _writable(program)
         _python_path(pod, program.container)
     _shm(pod, ours)
 
@@ -157,8 +156,9 @@ def _bytes(node: Node) -> int | None:
         return None
 
 
-def _writable(pod: Pod, container: Container) -> None:
+def _writable(program: Program) -> None:
     """With a root that can't be written, what is to be written has to be on a volume."""
+    container = program.container
     if container.node.at("securityContext", "readOnlyRootFilesystem").flag is not True:
         return
     for each in container.node["env"].items():
@@ -168,9 +168,7 @@ def _writable(pod: Pod, container: Container) -> None:
         mount = mount_of(container, path(value))
         if mount is None or mount["readOnly"].flag:
             each["value"].error(f"{value} can't be written: the root is read-only, and no volume is there")
-    words = container.words
-    engine = bool(words) and PurePosixPath(words[0]).name in programs.ENGINES
-    if engine and programs.value_of(words, "--engine") == "vllm":
+    if program.option("engine") == "vllm":
         for needed in ("/tmp", "/dev/shm"):
             if mount_of(container, path(needed)) is None:
                 container.node["volumeMounts"].error(f"vLLM writes to {needed}: an emptyDir belongs there")

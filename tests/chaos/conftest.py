@@ -1,8 +1,11 @@
 """Fixtures of the real-process suite. Everything that a test starts is a descendant of the nursery and is killed when
 the test is over."""
 
+import os
+import resource
 import shutil
 import socket
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,3 +33,24 @@ def house(nursery: socket.socket, tmp_path: Path) -> Iterator[h.House]:
         house.clear()
         house.tell()
         shutil.rmtree(directory)
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[int]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield hard
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.fixture
+def small_tmpfs(house: h.House) -> Iterator[None]:
+    """The run directory is a filesystem of its own, with little room."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root: mounts")
+    house.run_dir.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(house.run_dir)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)

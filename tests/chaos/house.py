@@ -482,6 +482,21 @@ class House:
         process.wait()
         return int(self.ask({"do": "wait", "pid": process.pid})[0]["code"])
 
+    def lockctl(self, *words: str) -> str:
+        """What it prints. It has to succeed."""
+        done = self._lockctl(*words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def lockctl_code(self, *words: str) -> int:
+        done = self._lockctl(*words)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done.returncode
+
+    def _lockctl(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        command = [sys.executable, "-m", "lockserver.lockctl", "--run-dir", str(self.run_dir), *words]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+
     def clear(self) -> None:
         """Ends everything."""
         self.ask({"do": "clear"})

@@ -3,11 +3,10 @@
 import contextlib
 import os
 import random as randomness
-import resource
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -35,14 +34,6 @@ pytestmark = pytest.mark.chaos
 NOBODY, SOMEBODY = 65534, 65533
 OBSERVE = msgspec.msgpack.encode(m.Observe(protocol=m.PROTOCOL))
 HELLO = struct.pack(">I", len(OBSERVE)) + OBSERVE
-
-
-@pytest.fixture
-def many_descriptors() -> Iterator[int]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield hard
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def idle(house: House, count: int) -> list[socket.socket]:

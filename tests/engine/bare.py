@@ -14,9 +14,9 @@ from sidecar.logs import Log
 
 BEGIN = """
 import os, signal, subprocess, sys, threading
-from engine_shim import messages as m, presence
-presence.arm_main()
-shim = presence.enter_main()
+from engine_shim import membership, messages as m
+membership.arm_main()
+shim = membership.enter_main()
 def step(to, **more): shim.say(m.Step(to=to, **more))
 def child(program, **how): return subprocess.Popen([sys.executable, "-c", program], **how)
 def forever(): threading.Event().wait()

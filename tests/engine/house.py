@@ -11,18 +11,19 @@ import socket
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from engine_shim import places, status, tree
-from engine_shim.leftovers import Leftovers
+from engine_shim import paths, shim_status
+from engine_shim.shm_cleanup import ShmCleanup
 from gms.messages import AskStatus
 from gms.messages import Status as Weights
 from gms.observer import Observer as GmsOnlooker
 from lockserver.messages import Status
 from lockserver.observer import Observer, ObserverError
-from sidecar import peers
+from sidecar import peers, process_tree
 from sidecar.sockets import address_of
 from tests.engine.kinds import Kind
 
@@ -31,7 +32,8 @@ DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
 LOOK_EVERY_S = DEADLINE_S / 4000
 """Whoever waits for minutes looks less often: a hundred looks a second at two pairs took a third of two processors."""
 T = TypeVar("T")
-NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "tree": "", "url": ""}
+NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "url": ""}
+NO_ANSWER["incarnation"] = ""
 
 
 def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
@@ -41,6 +43,20 @@ def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T
         assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
         select.select([], [], [], LOOK_EVERY_S)
     return value
+
+
+def alone(story: Callable[[], None], said: Path) -> None:
+    """In a process that has no other children: `process_tree.collect` takes all that there are."""
+    child = os.fork()
+    if child == 0:
+        try:
+            story()
+        except BaseException:
+            said.write_text(traceback.format_exc())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert not said.exists(), said.read_text()
 
 
 class Process:
@@ -121,8 +137,8 @@ class Shim(Program):
 
     def state(self) -> dict[str, Any]:
         try:
-            return status.ask(self.house.run_dir, self.engine_id)
-        except status.NoAnswer:
+            return shim_status.ask(self.house.run_dir, self.engine_id)
+        except shim_status.NoAnswer:
             return dict(NO_ANSWER)
 
     def until(self, state: str, **fields: Any) -> dict[str, Any]:
@@ -142,24 +158,24 @@ class Shim(Program):
         return last
 
     def main(self) -> Process:
-        for pid in tree.descendants(self.pid):
-            if b"engine_shim.run" in _file(pid, "cmdline"):
+        for pid in process_tree.descendants(self.pid):
+            if b"engine_shim.main_process" in _file(pid, "cmdline"):
                 return Process(pid)
         raise AssertionError(f"{self.engine_id} has no main process")
 
     def workers(self) -> list[Process]:
         """Registered processes, other than the main one: they know their tree."""
         found = []
-        for pid in tree.descendants(self.pid):
+        for pid in process_tree.descendants(self.pid):
             line = _file(pid, "cmdline")
             registered = b"FAILOVER_TREE=" in _file(pid, "environ") and b"resource_tracker" not in line
-            if registered and b"engine_shim.run" not in line:
+            if registered and b"engine_shim.main_process" not in line:
                 found.append(Process(pid))
         return found
 
     def tree(self) -> list[Process]:
         found = []
-        for pid in tree.descendants(self.pid):
+        for pid in process_tree.descendants(self.pid):
             with contextlib.suppress(ProcessLookupError):
                 found.append(Process(pid))
         return found
@@ -275,8 +291,8 @@ class House:
         return (status.holder.endpoint or "") if status is not None and status.holder is not None else ""
 
     def endpoints(self, engine_id: str) -> list[str]:
-        names = os.listdir(self.run_dir / places.ENGINES)
-        return [name for name in names if places.is_endpoint_of(engine_id, name)]
+        names = os.listdir(self.run_dir / paths.ENGINES)
+        return [name for name in names if paths.is_endpoint_of(engine_id, name)]
 
     def served(self, kind: Kind) -> str:
         """What the announced endpoint answers."""
@@ -316,8 +332,8 @@ class House:
             for pid in left():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for notes in (self.run_dir / places.ENGINES).glob("*.leftovers"):  # of shims that were killed here
-                Leftovers(list, notes).remove()
+            for notes in (self.run_dir / paths.ENGINES).glob("*.leftovers"):  # of shims that were killed here
+                ShmCleanup(list, notes).remove()
 
 
 def _exchange(sock: socket.socket, path: str, body: bytes | None = None) -> tuple[int, str]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from engine_shim.vllm_engine.pool import KvPool
+from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.client import GmsClient, Layout, Reader, Writer, open_memory
 from gms.memory import OutOfMemory
 from tools.vmm_refcount.contents import contents

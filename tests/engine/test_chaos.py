@@ -48,7 +48,7 @@ class Pair:
             self._ends(what, self.shims[engine_id])
 
     def _ends(self, what: str, shim: Shim) -> None:
-        name = shim.state()["tree"]
+        name = shim.state()["incarnation"]
         if what in ("shim", "told to end"):
             everything = shim.tree()
             shim.signal(signal.SIGKILL if what == "shim" else signal.SIGTERM)
@@ -89,7 +89,7 @@ class Pair:
 
     def _settled(self) -> tuple[Shim, Shim] | None:
         states = {engine_id: shim.state() for engine_id, shim in self.shims.items()}
-        if any(states[engine_id]["tree"] == name for engine_id, name in self.ended.items()):
+        if any(states[engine_id]["incarnation"] == name for engine_id, name in self.ended.items()):
             return None
         found = {state["state"]: engine_id for engine_id, state in states.items() if state["ready"]}
         if set(found) != {"Active", "Standby"} or self.house.endpoint() != states[found["Active"]]["url"]:

@@ -15,7 +15,7 @@ from engine_shim import failover
 from tests.engine.house import ROOT, House, Program, until
 from tests.engine.kinds import TOY
 
-SHIM = ("--engine-id", "a", "--run-dir", "/run/failover", "--probe", ":0")
+SHIM = ("--engine", "reference", "--engine-id", "a", "--run-dir", "/run/failover", "--probe", ":0")
 
 
 def answer(module: str, *words: str, **environment: str) -> tuple[int, str]:
@@ -47,7 +47,7 @@ def mistake(capsys: pytest.CaptureFixture[str], command: object, *words: str) ->
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "the following arguments are required: --engine-id, --run-dir, --probe"),
+        ((), "the following arguments are required: --engine, --engine-id, --run-dir, --probe"),
         ((*SHIM, "--engine", "nix"), "'nix' is no engine; allowed: reference, vllm, or MODULE:FACTORY"),
         ((*SHIM, "--role", "boss"), "'boss' is unknown; allowed: primary, shadow"),
         ((*SHIM, "--restart", "maybe"), "'maybe' is unknown; allowed: in-place, exit"),
@@ -108,12 +108,13 @@ def test_a_mistake_in_the_environment_is_named_with_its_variable() -> None:
 def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ENGINE_ID", "x")
     monkeypatch.setenv("ENGINE_ROLE", "shadow")
-    options = shim_command.parser().parse_args(["--run-dir", "/r", "--probe", ":9", "--", "--seed", "7"])
+    place = ["--engine", "vllm", "--run-dir", "/r", "--probe", ":9"]
+    options = shim_command.parser().parse_args([*place, "--", "--seed", "7"])
     assert (options.engine_id, options.role, options.arguments) == ("x", "shadow", ["--seed", "7"])
-    assert (options.engine, options.restart, options.listen) == ("reference", "in-place", None)
+    assert (options.engine, options.restart, options.listen) == ("vllm", "in-place", None)
     assert (options.waking_timeout_s, options.init_timeout_s, options.stall_s, options.drain_s) == (60, 7200, 60, 20)
     flags = ["--engine-id", "y", "--role", "primary", "--listen", "unix:/x.sock", "--restart", "exit"]
-    options = shim_command.parser().parse_args(["--run-dir", "/r", "--probe", ":9", *flags])
+    options = shim_command.parser().parse_args([*place, *flags])
     assert (options.engine_id, options.role, options.listen.path) == ("y", "primary", "/x.sock")
     assert options.restart == "exit"
 
@@ -141,7 +142,7 @@ def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> Non
     ],
 )
 def test_what_the_machine_refuses_the_shim_is_said_in_a_line(words: tuple[str, ...], expected: str) -> None:
-    code, said = answer("engine_shim", "--engine-id", "a", "--run-dir", "/tmp", "--probe", "127.0.0.1:0", *words)
+    code, said = answer("engine_shim", *SHIM, "--run-dir", "/tmp", "--probe", "127.0.0.1:0", *words)
     assert code == 1 and said.startswith(f"engine-shim: {expected}") and len(said.splitlines()) == 1
 
 

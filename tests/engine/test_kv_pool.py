@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from engine_shim.vllm_engine.pool import KvPool
+from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.memory import DeviceError, Memory, OutOfMemory
 from tests.gms.memory.makers import MAKERS
 from tests.gms.memory.remote import Died, Remote, until

@@ -12,9 +12,9 @@ from engine_shim.lifecycle import (
     STEADY_S,
     STEPS,
     UNWELL_S,
-    Tree,
+    TreePhase,
 )
-from tests.engine.bench import CONN, MAIN, WORKER, Bench, kinds
+from tests.engine.machine import CONN, MAIN, WORKER, Bench, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
 MODES = list(Restart)
@@ -29,7 +29,9 @@ def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> 
 
 def dies(bench: Bench) -> bool:
     """Its tree was killed, all of it and at once."""
-    return "KillTree" in kinds(bench.said) and bench.machine.tree is Tree.ENDING and bench.machine.state is State.DEAD
+    return (
+        "KillTree" in kinds(bench.said) and bench.machine.tree is TreePhase.ENDING and bench.machine.state is State.DEAD
+    )
 
 
 # -- one tree at a time ------------------------------------------------------------------------------------------------
@@ -126,7 +128,7 @@ def test_a_drain_has_a_bound(state: State) -> None:
     bench = at(state, drain_s=3.0, stall_s=1000.0)
     bench.feed(e.Terminate())
     bench.wait(3.0 + DRAIN_MARGIN_S - 0.1)
-    assert bench.machine.tree is Tree.ALIVE
+    assert bench.machine.tree is TreePhase.ALIVE
     bench.wait(0.2)
     assert dies(bench)
 
@@ -152,7 +154,7 @@ def test_told_to_end_between_two_starts_it_ends() -> None:
         bench.feed(e.Ended(1))
         bench.gone()
         bench.register()
-    assert bench.machine.tree is Tree.NONE, "it rests"
+    assert bench.machine.tree is TreePhase.NONE, "it rests"
     bench.feed(e.Terminate())
     assert isinstance(bench.said[-1], e.Exit)
 
@@ -342,7 +344,7 @@ def test_one_that_held_the_lock_leaves_its_successor_the_processors(state: State
         bench = at(state)
         bench.feed(e.Ended(-9))
         bench.gone()
-        bench.feed(e.LockSeen(bench.machine.name, serves=True))
+        bench.feed(e.LockSeen(bench.machine.incarnation, serves=True))
         assert "Start" not in kinds(bench.said)
         bench.feed(e.LockSeen("engine-b.1", serves=serves))
         assert "Start" not in kinds(bench.said)
@@ -394,14 +396,14 @@ def test_a_failover_is_a_wake_after_having_waited_behind_another() -> None:
         bench.feed(e.LockSeen("engine-a.0123456789abcdef"), after_s=0.25)
         bench.step(State.WAKING)
         bench.step(State.ACTIVE)
-    assert (first.machine.figures.failovers, second.machine.figures.failovers) == (0, 1)
+    assert (first.machine.counters.failovers, second.machine.counters.failovers) == (0, 1)
 
 
 def test_a_holder_that_was_seen_while_it_initialised_counts_too() -> None:
     bench = at(State.INIT)
     bench.feed(e.LockSeen("engine-b.1"))
     bench.to(State.ACTIVE)
-    assert bench.machine.figures.failovers == 1
+    assert bench.machine.counters.failovers == 1
 
 
 def test_the_wait_for_the_fence_is_measured() -> None:
@@ -410,7 +412,7 @@ def test_the_wait_for_the_fence_is_measured() -> None:
     bench.feed(e.LockSeen("engine-b.1", fencing=True), after_s=9.0)
     bench.now += 0.25
     bench.step(State.WAKING)
-    assert bench.machine.figures.phases["fence_wait"].last_s == pytest.approx(0.25)
+    assert bench.machine.counters.phases["fence_wait"].last_s == pytest.approx(0.25)
 
 
 def test_the_time_to_restore_redundancy_runs_from_the_death_to_the_next_standby() -> None:
@@ -424,5 +426,5 @@ def test_the_time_to_restore_redundancy_runs_from_the_death_to_the_next_standby(
     bench.register()
     bench.now = bench.now + 1.0
     bench.step(State.STANDBY)
-    assert bench.machine.figures.restored.last_s == pytest.approx(4.0)
-    assert bench.machine.figures.restored.counts.count(1) == 1
+    assert bench.machine.counters.restored.last_s == pytest.approx(4.0)
+    assert bench.machine.counters.restored.counts.count(1) == 1

@@ -9,8 +9,8 @@ import pytest
 from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import Restart, State
-from engine_shim.lifecycle import HANDOFF_S, LOOK_FIRST_S, LOOK_MOST_S, STEADY_S, STUCK_S, UNWELL_S, Tree
-from tests.engine.bench import CONN, MAIN, WORKER, Bench, kinds
+from engine_shim.lifecycle import HANDOFF_S, LOOK_FIRST_S, LOOK_MOST_S, STEADY_S, STUCK_S, UNWELL_S, TreePhase
+from tests.engine.machine import CONN, MAIN, WORKER, Bench, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
 
@@ -26,14 +26,14 @@ def again(bench: Bench) -> Bench:
     """Nothing is left of a tree that has ended, and its next start is there."""
     number = bench.machine.number
     bench.gone()
-    bench.wait(100.0 if bench.machine.tree is Tree.NONE else 0.0)
+    bench.wait(100.0 if bench.machine.tree is TreePhase.NONE else 0.0)
     assert bench.machine.number == number + 1
     bench.said.clear()
     return bench
 
 
 def lives(bench: Bench) -> bool:
-    return bench.machine.tree is Tree.ALIVE
+    return bench.machine.tree is TreePhase.ALIVE
 
 
 def notes(bench: Bench, event: str) -> list[e.Note]:
@@ -79,7 +79,7 @@ def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
 def test_a_look_that_comes_late_proves_nothing_of_a_tree_that_lives(state: State) -> None:
     bench = at(state)
     bench.gone()
-    assert bench.said == [] and bench.machine.tree is Tree.ALIVE
+    assert bench.said == [] and bench.machine.tree is TreePhase.ALIVE
 
 
 # -- 2: as a whole -----------------------------------------------------------------------------------------------------
@@ -89,7 +89,7 @@ def test_a_tree_ends_once_however_many_of_its_processes_are_seen_to_end_and_what
     bench = at(State.ACTIVE)
     for event in (e.Died(WORKER), e.Died(MAIN), e.Ended(-9), e.Reported(State.WAKING), e.NotStarted("x")):
         bench.feed(event)
-    assert bench.machine.figures.deaths == 1
+    assert bench.machine.counters.deaths == 1
     assert len(notes(bench, "tree_ends")) == 1
 
 
@@ -147,7 +147,7 @@ def test_the_steps_are_these(state: State, to: State) -> None:
     bench.step(to)
     way = ["Init", "Standby", "Waking", "Active", "Draining", "Active"]
     allowed = (state.value, to.value) in itertools.pairwise(way)
-    assert (bench.machine.tree is Tree.ALIVE) is allowed
+    assert (bench.machine.tree is TreePhase.ALIVE) is allowed
 
 
 def test_a_url_is_said_in_active_alone() -> None:
@@ -197,7 +197,7 @@ def test_one_that_got_well_is_not_ended_for_what_was(state: State) -> None:
     bench.feed(e.Beat(False, "weights gone"))
     for _ in range(20):
         bench.feed(e.Beat(True), after_s=UNWELL_S / 4)
-    assert bench.machine.tree is Tree.ALIVE and kinds(bench.said) == []
+    assert bench.machine.tree is TreePhase.ALIVE and kinds(bench.said) == []
 
 
 def test_a_new_start_is_well_until_it_says_otherwise() -> None:
@@ -207,7 +207,7 @@ def test_a_new_start_is_well_until_it_says_otherwise() -> None:
     again(bench).register()
     assert bench.machine.well and not bench.machine.unwell_why and not bench.machine.queued
     bench.wait(2 * UNWELL_S)
-    assert bench.machine.tree is Tree.ALIVE
+    assert bench.machine.tree is TreePhase.ALIVE
 
 
 # -- 6: in place -------------------------------------------------------------------------------------------------------
@@ -243,7 +243,7 @@ def test_a_pause_after_failures_is_not_cut_short_by_who_serves() -> None:
         bench.feed(e.Ended(1))
         bench.gone()
         bench.feed(e.LockSeen("engine-b.1", serves=True))
-        assert bench.machine.tree is Tree.NONE and bench.machine.restart_at >= bench.now + HANDOFF_S
+        assert bench.machine.tree is TreePhase.NONE and bench.machine.restart_at >= bench.now + HANDOFF_S
         bench.wait(100.0)
         bench.register()
 
@@ -309,7 +309,7 @@ def test_who_held_the_lock_while_an_earlier_start_waited_makes_no_failover_of_th
     bench.feed(e.LockSeen(""))
     again(bench).register()
     bench.to(State.ACTIVE)
-    assert bench.machine.figures.failovers == 0
+    assert bench.machine.counters.failovers == 0
 
 
 def test_a_switchover_that_is_called_off_is_no_failover() -> None:
@@ -317,7 +317,7 @@ def test_a_switchover_that_is_called_off_is_no_failover() -> None:
     bench.feed(e.LockSeen("engine-b.1"))
     for step in (State.WAKING, State.ACTIVE, State.DRAINING, State.ACTIVE):
         bench.step(step)
-    assert bench.machine.figures.failovers == 1
+    assert bench.machine.counters.failovers == 1
 
 
 def test_the_wait_for_the_fence_is_measured_from_its_begin() -> None:
@@ -327,7 +327,7 @@ def test_the_wait_for_the_fence_is_measured_from_its_begin() -> None:
         bench.feed(e.LockSeen("engine-b.1", fencing=True), after_s=1.0)
     bench.now += 1.0
     bench.step(State.WAKING)
-    assert bench.machine.figures.phases["fence_wait"].last_s == pytest.approx(3.0)
+    assert bench.machine.counters.phases["fence_wait"].last_s == pytest.approx(3.0)
 
 
 def test_whether_the_pair_is_redundant_is_what_the_lock_shows() -> None:

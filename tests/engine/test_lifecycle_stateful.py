@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import Restart, State
-from engine_shim.lifecycle import Tree
-from tests.engine.bench import Bench, kinds
+from engine_shim.lifecycle import TreePhase
+from tests.engine.machine import Bench, kinds
 
 steps = st.sampled_from([State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING])
 events = st.one_of(
@@ -45,22 +45,22 @@ def test_the_machine_keeps_its_promises(
             proven = not event.left and not event.held
         before, number = machine.tree, machine.number
         effects = bench.feed(event, after_s)
-        if machine.tree is Tree.NONE and before is Tree.ENDING:
+        if machine.tree is TreePhase.NONE and before is TreePhase.ENDING:
             assert isinstance(event, e.Looked) and not event.left
         for effect in effects:
             if isinstance(effect, e.Start):
-                assert before is not Tree.ALIVE and proven, "a second tree was started beside the first"
+                assert before is not TreePhase.ALIVE and proven, "a second tree was started beside the first"
                 assert effect.number == number + 1
             exits += isinstance(effect, e.Exit)
-        if before is Tree.ALIVE and machine.tree is not Tree.ALIVE:
+        if before is TreePhase.ALIVE and machine.tree is not TreePhase.ALIVE:
             assert "KillTree" in kinds(effects), "the rest of the tree lives on"
             proven = False
-        if machine.tree is Tree.ALIVE:
+        if machine.tree is TreePhase.ALIVE:
             assert machine.state is not State.DEAD
             assert machine.deadline < float("inf"), "nothing takes for ever"
         else:
             assert machine.url == "", "who is dead serves nowhere"
-        assert machine.exiting or machine.tree is not Tree.ENDING or machine.deadline <= bench.now + 0.2
+        assert machine.exiting or machine.tree is not TreePhase.ENDING or machine.deadline <= bench.now + 0.2
         assert bool(machine.url) <= (machine.state is State.ACTIVE)
         assert exits <= 1
         for probe in probes.PROBES.values():

@@ -8,17 +8,17 @@ from engine_shim import events as e
 from engine_shim.events import State
 from engine_shim.metrics import prepare, registry_of
 from sidecar import metrics
-from tests.engine.bench import WALL, Bench
 from tests.engine.house import ROOT
+from tests.engine.machine import WALL, Bench
 
 pytest.importorskip("prometheus_client")
 BEHIND = e.LockSeen("engine-b.0123456789abcdef", serves=True)
 
 
 def scrape(bench: Bench) -> dict[str, float]:
-    code, _, body = metrics.page(registry_of(bench.machine, lambda: bench.now))
-    assert code == 200
-    lines = [line.rpartition(" ") for line in body.decode().splitlines() if not line.startswith("#")]
+    page = metrics.page_of(registry_of(bench.machine, lambda: bench.now))()
+    assert page.status == 200
+    lines = [line.rpartition(" ") for line in page.body.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
 
 

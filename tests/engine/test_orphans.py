@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import tree
+from sidecar import process_tree
 from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit, needs_root
 from tests.chaos.house import Process as Traced
 from tests.engine.house import ROOT, House, Process, Program, Shim, until
@@ -89,7 +89,7 @@ def orphans(shim: Shim) -> list[Process]:
 
 def the_shim(shim: Shim) -> Process:
     """Under `unshare` it is that one's child."""
-    found = [shim.pid, *tree.descendants(shim.pid)]
+    found = [shim.pid, *process_tree.descendants(shim.pid)]
     return Process(next(pid for pid in found if command_of(pid)[1:3] == [b"-m", b"engine_shim"]))
 
 
@@ -193,7 +193,7 @@ def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys
     until(lambda: " a serves at " in up.said() or " b serves at " in up.said(), "somebody serves")
     first = house.holder()
     until(lambda: (s := house.status()) is not None and any(w.ready for w in s.waiters), "somebody is ready")
-    everything = [Process(pid) for pid in tree.descendants(up.pid)]
+    everything = [Process(pid) for pid in process_tree.descendants(up.pid)]
     assert len(everything) >= 6  # itself, the lock server, two shims, two engines
     for asked in (("kill", "active"), ("down",)):  # from outside the numbers there are other processes'
         outside = Program(house, "outside", "engine_shim.failover", *asked, *place)
@@ -202,7 +202,9 @@ def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys
         assert "in another PID namespace: in a container, say this inside it" in outside.said()
         outside.log.unlink()
     assert house.holder() == first and not any(process.dead for process in everything)
-    one = next(pid for pid in tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.failover"])
+    one = next(
+        pid for pid in process_tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.failover"]
+    )
     into = ("nsenter", "--target", str(one), "--pid", "--mount")
     killed = Program(house, "kill", "engine_shim.failover", "kill", "active", *place, through=into)
     house.add(killed)

@@ -5,7 +5,7 @@ import pytest
 from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import Restart, State
-from tests.engine.bench import Bench
+from tests.engine.machine import Bench
 
 IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT
 

@@ -87,7 +87,7 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
     a, b = house.pair(REFERENCE, arguments=("--wake-timeout-s", "1"))
     assert house.gms is not None
     house.gms.kill()
-    house.gms.child.wait()
+    house.gms.device_process.wait()
     a.main().kill()
     until(lambda: b.state()["deaths"] >= 1, "the wake is given up")
     assert "failed in waking: NotInTime" in b.said() and not house.endpoint()
@@ -235,7 +235,7 @@ def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: Ho
         a = house.shim(REFERENCE, "a", "--listen", address)
         until(lambda: a.state()["deaths"] >= 2, "it is tried again")
         url = f"http://{address}" if port else address
-        assert f"failed in waking: CannotServe: {url} can't be listened at: " in a.said()
+        assert f"failed in waking: CannotServe: the engine can't listen on {address}: " in a.said()
         assert "Traceback" not in a.said()
         (house.directory / "later").mkdir()
     a.until("Active", ready=True)

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from engine_shim import tree
+from sidecar import process_tree
 from tests.engine import kinds
 from tests.engine.house import House, Process, Shim, until
 from tests.engine.kinds import Kind
@@ -65,11 +65,11 @@ def test_the_shim_of_the_active_is_killed_its_whole_tree_goes_with_it(house: Hou
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_standby_that_is_killed_while_it_waits_does_not_win(house: House, kind: Kind, victim: str) -> None:
     a, b = house.pair(kind)
-    old = {shim.state()["tree"] for shim in (a, b)}
+    old = {shim.state()["incarnation"] for shim in (a, b)}
     (b.main() if victim == "main" else b.workers()[0]).signal(signal.SIGKILL)
     a.main().signal(signal.SIGKILL)
     settled(house, kind, *served_by_a_new_start(house, a, b, old))
-    assert not old & {shim.state()["tree"] for shim in (a, b)}
+    assert not old & {shim.state()["incarnation"] for shim in (a, b)}
     assert a.state()["starts"] == b.state()["starts"] == 2
 
 
@@ -88,7 +88,7 @@ def served_by_a_new_start(house: House, a: Shim, b: Shim, old: set[str]) -> tupl
 @pytest.mark.parametrize("kind", KINDS)
 def test_both_are_killed_at_once_and_one_serves(house: House, kind: Kind) -> None:
     a, b = house.pair(kind)
-    old = {shim.state()["tree"] for shim in (a, b)}
+    old = {shim.state()["incarnation"] for shim in (a, b)}
     for shim in (a, b):
         os.killpg(shim.main().pid, signal.SIGKILL)
     settled(house, kind, *served_by_a_new_start(house, a, b, old))
@@ -195,7 +195,7 @@ def test_ten_times_round_nothing_grows(house: House, kind: Kind) -> None:
 
     def memory_kib() -> int:
         """Of those who live through all of it: their own, not what they share."""
-        pids = [pid for program in servers for pid in (program.pid, *tree.descendants(program.pid))]
+        pids = [pid for program in servers for pid in (program.pid, *process_tree.descendants(program.pid))]
         return sum(_own_kib(pid) for pid in [*pids, *(shim.pid for shim in pair)])
 
     servers = [program for program in (house.lock, house.gms) if program is not None]

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from engine_shim import places
+from engine_shim import paths
 from sidecar.sockets import connect
 from tests.engine.house import House, Program, until
 from tests.engine.kinds import TOY, Kind
@@ -60,7 +60,7 @@ def test_an_engine_that_makes_no_progress_is_ended(house: House) -> None:
     a, b = house.pair(TOY, "--stall-s", "3")
     (house.faults("a") / "stall").touch()
     b.until("Active", ready=True)
-    assert "no step finished for 3 s" in a.said()
+    until(lambda: "no step finished for 3 s" in a.said(), "it says why")
     (house.faults("a") / "stall").unlink()
     a.until("Standby", ready=True)
 
@@ -122,7 +122,7 @@ def test_a_drain_that_hangs_is_ended_at_its_bound(house: House) -> None:
 def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_its_drain_hangs(house: House) -> None:
     """Called off by the end of whoever asked for it."""
     a, b = house.pair(TOY)
-    url, tree = house.endpoint(), a.state()["tree"]
+    url, tree = house.endpoint(), a.state()["incarnation"]
     (house.faults("a") / "hang_drain").touch()
     words = ("--run-dir", str(house.run_dir), "switchover", "--drain-timeout", "3600")
     for _ in range(2):
@@ -133,7 +133,7 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
         asked.kill()
         a.until("Active", ready=True, url=url)
         assert house.endpoint() == url and house.served(TOY)
-    assert a.state()["tree"] == tree and b.state()["state"] == "Standby"
+    assert a.state()["incarnation"] == tree and b.state()["state"] == "Standby"
     (house.faults("a") / "hang_drain").unlink()
     asked = Program(house, "switchover", "lockserver.lockctl", *words)
     house.add(asked)
@@ -204,7 +204,7 @@ def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_nobody_el
     house.start_lock()
     a = house.shim(TOY, "a")
     a.until("Active")
-    path = house.run_dir / places.ENGINES / places.shim_socket("a")
+    path = house.run_dir / paths.ENGINES / paths.shim_socket("a")
     for rubbish in (b"\xff\xff\xff\xff", b"\0\0\0\4\xc1\xc1\xc1\xc1", b"\0\0\0\1\x80"):
         with connect(path) as sock:
             sock.sendall(rubbish)
@@ -235,7 +235,7 @@ def test_what_a_killed_shims_engine_left_goes_with_its_successors_first_start(ho
     a = house.shim(TOY, "a")
     a.until("Active")
     files = shared_files(a.main().pid)
-    notes = house.run_dir / places.ENGINES / places.leftovers("a")
+    notes = house.run_dir / paths.ENGINES / paths.shm_files("a")
     until(notes.exists, "it is on the list")
     main = a.main()
     for process in a.tree():  # all but the main process: no resource tracker removes anything

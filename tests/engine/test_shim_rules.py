@@ -1,4 +1,4 @@
-"""The rules of the shim's shell (`shim.py`) and of who belongs to a tree (`presence.py`), with an engine of a few lines
+"""The rules of the shim's shell (`shim.py`) and of membership (`membership.py`), with an engine of a few lines
 (`bare.py`): real processes, and no lock server but where it says so. `tests/mutants/shim_rules.py` takes the rules out.
 """
 
@@ -9,18 +9,24 @@ import signal
 import socket
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from engine_shim import events as e
+from engine_shim import membership, paths, shim_status
 from engine_shim import messages as m
-from engine_shim import places, presence, status
+from engine_shim.events import Config
+from engine_shim.shim import Options, Shim
 from lockserver import client as lock_client
 from sidecar import peers, sockets
 from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
-from tests.engine.house import DEADLINE_S, NO_ANSWER, ROOT, House, Process, Program, until
+from sidecar.logs import Log
+from tests.engine.bare import BEGIN
+from tests.engine.house import DEADLINE_S, NO_ANSWER, ROOT, House, Process, Program, alone, until
 
 NAP = "import threading; threading.Event().wait()"
 
@@ -37,8 +43,8 @@ class Bare(Program):
 
     def state(self) -> dict[str, Any]:
         try:
-            return status.ask(self.house.run_dir, "a")
-        except status.NoAnswer:
+            return shim_status.ask(self.house.run_dir, "a")
+        except shim_status.NoAnswer:
             return dict(NO_ANSWER)
 
     def until(self, what: str, **fields: Any) -> None:
@@ -56,8 +62,8 @@ class Bare(Program):
 class Line:
     """A connection to the shim, as a process of its tree would have it."""
 
-    def __init__(self, house: House) -> None:
-        path = house.run_dir / places.ENGINES / places.shim_socket("a")
+    def __init__(self, run_dir: Path) -> None:
+        path = run_dir / paths.ENGINES / paths.shim_socket("a")
         self.channel = Channel(sockets.connect(path), m.from_shim)
 
     def say(self, message: Any) -> None:
@@ -104,9 +110,11 @@ def test_whatever_an_engine_has_started_ends_with_it_and_only_then_comes_the_nex
 def test_a_registered_process_that_nobody_here_has_started_ends_with_the_tree(house: House) -> None:
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     main = shim.process("main")
-    path = house.run_dir / places.ENGINES / places.shim_socket("a")
-    program = f"from engine_shim import presence; line = presence._register(main=False); print('in', flush=True); {NAP}"
-    environment = {**os.environ, **presence.environment(path, 1, shim.pid)}
+    path = house.run_dir / paths.ENGINES / paths.shim_socket("a")
+    program = (
+        f"from engine_shim import membership; line = membership._register(main=False); print('in', flush=True); {NAP}"
+    )
+    environment = {**os.environ, **membership.environment(path, 1, shim.pid)}
     with subprocess.Popen(
         [sys.executable, "-c", program], cwd=ROOT, env=environment, stdout=subprocess.PIPE
     ) as outsider:
@@ -116,7 +124,7 @@ def test_a_registered_process_that_nobody_here_has_started_ends_with_the_tree(ho
 
 
 def test_the_end_of_any_registered_process_is_seen_and_is_the_end_of_all(house: House) -> None:
-    worker = "from engine_shim import presence; line = presence._register(main=False); " + NAP
+    worker = "from engine_shim import membership; line = membership._register(main=False); " + NAP
     shim = Bare(house, f"told(HERE + 'worker', child({worker!r}).pid); told(HERE + 'main', os.getpid()); forever()")
     main, victim = shim.process("main"), shim.process("worker")
     shim.until("both are registered", processes=2)
@@ -160,7 +168,7 @@ def test_the_exit_code_of_an_engine_that_was_called_wrongly_is_its_shims(house: 
 
 
 def test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_ends(house: House) -> None:
-    worker = "from engine_shim import presence; line = presence._register(main=False); " + (
+    worker = "from engine_shim import membership; line = membership._register(main=False); " + (
         "line.failing('other weights', hopeless=True)"
     )
     shim = Bare(house, f"child({worker!r}); forever()")
@@ -168,16 +176,37 @@ def test_any_process_of_the_tree_may_say_that_no_start_can_help_and_the_shim_end
     assert 'why="other weights"' in shim.said()
 
 
+def test_what_a_process_said_before_its_end_is_heard_before_it(tmp_path: Path) -> None:
+    """A busy machine may show the shim's loop both at once, the end first."""
+    alone(lambda: hears_of_an_end_first(tmp_path), tmp_path / "said")
+
+
+def hears_of_an_end_first(run_dir: Path) -> None:
+    program = BEGIN + "shim.failing('other weights', hopeless=True); os._exit(1)"
+    options = Options(Config("a"), run_dir, ("127.0.0.1", 0), (sys.executable, "-c", program))
+    shim = Shim(options, Log("shim", stream=StringIO()))
+    shim.feed(e.Started())
+    while not shim.machine.processes:
+        for fd, what in shim.loop.poll():
+            shim.loop.handlers[fd](what)
+    (number,) = shim.machine.processes
+    (pidfd,) = shim.processes.pidfds([number])
+    assert select.select([pidfd], [], [], DEADLINE_S)[0]
+    shim._on_death(number)
+    assert shim.machine.why == "other weights"
+    assert shim.code == 64 and shim.loop.stopping
+
+
 def test_only_the_main_process_says_steps(house: House) -> None:
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     shim.told("main")
-    stranger, worker = Line(house), Line(house)
+    stranger, worker = Line(house.run_dir), Line(house.run_dir)
     stranger.say(m.Step(to="standby"))
     assert isinstance(stranger.heard(), m.Problem) and stranger.heard() is None
     assert isinstance(worker.hello(), m.Welcome)
     worker.say(m.Step(to="standby"))
     assert isinstance(worker.heard(), m.Problem)
-    another = Line(house)
+    another = Line(house.run_dir)
     another.say(m.Failing(why="it isn't mine", hopeless=True))
     assert isinstance(another.heard(), m.Problem)
     assert shim.state()["state"] == "Init" and shim.state()["deaths"] == 0
@@ -187,10 +216,10 @@ def test_one_hello_of_this_protocol_for_this_start_and_one_main_process(house: H
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
     shim.told("main")
     for wrong in ({"protocol": 99}, {"start": 7}, {"main": True}):
-        line = Line(house)
+        line = Line(house.run_dir)
         assert isinstance(line.hello(**wrong), m.Problem), wrong
         assert line.heard() is None, "the connection ends with it"
-    line = Line(house)
+    line = Line(house.run_dir)
     assert isinstance(line.hello(), m.Welcome) and isinstance(line.hello(), m.Problem)
     assert shim.state()["deaths"] == 0
 
@@ -198,7 +227,7 @@ def test_one_hello_of_this_protocol_for_this_start_and_one_main_process(house: H
 def test_a_start_in_which_nobody_could_register_is_none(house: House) -> None:
     shim = Bare(house, "told(HERE + os.environ['FAILOVER_START'], os.getpid()); forever()")
     main = shim.process("1")
-    (house.run_dir / places.ENGINES / places.shim_socket("a")).unlink()
+    (house.run_dir / paths.ENGINES / paths.shim_socket("a")).unlink()
     main.kill()
     assert shim.code() == 1 and "was removed or replaced" in shim.said()
 
@@ -207,7 +236,7 @@ def test_a_start_in_which_nobody_could_register_is_none(house: House) -> None:
 
 
 def test_while_somebody_holds_a_life_lock_of_this_engine_nothing_is_started(house: House) -> None:
-    life = house.run_dir / places.LIFE
+    life = house.run_dir / paths.LIFE
     life.mkdir(parents=True)
     lock = LifeLock.create(life, "a.00000000000000aa")
     shim = Bare(house, "told(HERE + 'main', os.getpid()); forever()")
@@ -220,7 +249,7 @@ def test_while_somebody_holds_a_life_lock_of_this_engine_nothing_is_started(hous
 
 def test_what_a_killed_engine_leaves_is_gone_before_the_next(house: House) -> None:
     name = f"psm_rules_{os.getpid()}"
-    endpoint = places.endpoint(house.run_dir, "a", 3)
+    endpoint = paths.endpoint(house.run_dir, "a", 3)
     shim = Bare(
         house,
         f"from multiprocessing import shared_memory\nfirst = os.environ['FAILOVER_START'] == '1'\n"
@@ -231,7 +260,7 @@ def test_what_a_killed_engine_leaves_is_gone_before_the_next(house: House) -> No
     )
     try:
         main = shim.process("main")
-        notes = house.run_dir / places.ENGINES / places.leftovers("a")
+        notes = house.run_dir / paths.ENGINES / paths.shm_files("a")
         until(lambda: notes.exists() and name in notes.read_text(), "it was seen")
         main.kill()
         assert shim.told("seen2") == "(False, False)"
@@ -241,7 +270,7 @@ def test_what_a_killed_engine_leaves_is_gone_before_the_next(house: House) -> No
 
 # -- presence ----------------------------------------------------------------------------------------------------------
 
-WORKER = "import ctypes, os; from engine_shim import presence; kept = presence.enter(); death = ctypes.c_int(); "
+WORKER = "import ctypes, os; from engine_shim import membership; kept = membership.enter(); death = ctypes.c_int(); "
 WORKER += (
     "ctypes.CDLL(None).prctl(2, ctypes.byref(death)); open(os.environ['HERE'] + 'in', 'w').write(str(death.value)); "
     + NAP
@@ -259,8 +288,8 @@ def test_a_worker_is_armed_is_known_to_the_shim_and_counts_with_the_lock_before_
     worker = shim.process("worker")
     assert shim.told("in") == str(int(signal.SIGKILL))
     shim.until("it is known", processes=2)
-    (life,) = os.listdir(house.run_dir / places.LIFE)
-    inode = os.stat(house.run_dir / places.LIFE / life).st_ino
+    (life,) = os.listdir(house.run_dir / paths.LIFE)
+    inode = os.stat(house.run_dir / paths.LIFE / life).st_ino
     descriptors = [f"/proc/{worker.pid}/fd/{fd}" for fd in os.listdir(f"/proc/{worker.pid}/fd")]
     assert any(os.path.exists(fd) and os.stat(fd).st_ino == inode for fd in descriptors), "it holds the life lock"
 
@@ -288,14 +317,14 @@ def door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> socket.socket:
     listener = doorway.open()
     listener.setblocking(True)
     listener.settimeout(DEADLINE_S)
-    for name, value in presence.environment(doorway.path, 5, os.getpid()).items():
+    for name, value in membership.environment(doorway.path, 5, os.getpid()).items():
         monkeypatch.setenv(name, value)
     return listener
 
 
 def test_a_worker_registers_armed_and_joins_the_lock_only_when_it_is_welcome(door: socket.socket) -> None:
-    program = "from engine_shim import presence; from lockserver import client; presence.WELCOME_S = 1000.0\n"
-    program += "client.join = lambda: print('joins', flush=True); presence.enter()"
+    program = "from engine_shim import membership; from lockserver import client; membership.WELCOME_S = 1000.0\n"
+    program += "client.join = lambda: print('joins', flush=True); membership.enter()"
     parent = (
         f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {program!r}]).pid, flush=True); {NAP}"
     )
@@ -325,12 +354,12 @@ def test_a_worker_registers_armed_and_joins_the_lock_only_when_it_is_welcome(doo
 
 def test_who_is_turned_away_does_not_go_on(door: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_client, "join", lambda: pytest.fail("it went on"))
-    monkeypatch.setattr(presence.process_setup, "die_with_parent", lambda parent: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(membership.process_setup, "die_with_parent", lambda parent: None)  # type: ignore[attr-defined]
     pid = os.fork()
     if pid == 0:
         try:
-            presence.enter()
-        except presence.PresenceError as error:
+            membership.enter()
+        except membership.NotAMember as error:
             os._exit(7 if "start 5 is over" in str(error) else 8)
         finally:
             os._exit(9)
@@ -342,14 +371,14 @@ def test_who_is_turned_away_does_not_go_on(door: socket.socket, monkeypatch: pyt
 
 def test_without_a_shim_nobody_enters(monkeypatch: pytest.MonkeyPatch, door: socket.socket, tmp_path: Path) -> None:
     for name, enters in (
-        (presence.SHIM_VARIABLE, presence.enter_main),
-        (presence.START_VARIABLE, presence.enter_main),
-        (presence.SHIM_PID_VARIABLE, presence.arm_main),
+        (membership.SHIM_VARIABLE, membership.enter_main),
+        (membership.START_VARIABLE, membership.enter_main),
+        (membership.SHIM_PID_VARIABLE, membership.arm_main),
     ):
         with monkeypatch.context() as without:
             without.delenv(name)
-            with pytest.raises(presence.PresenceError, match=f"{name} is not in the environment"):
+            with pytest.raises(membership.NotAMember, match=f"{name} is not in the environment"):
                 enters()
-    monkeypatch.setenv(presence.SHIM_VARIABLE, str(tmp_path / "none"))
-    with pytest.raises(presence.PresenceError, match="no engine-shim listens"):
-        presence.enter_main()
+    monkeypatch.setenv(membership.SHIM_VARIABLE, str(tmp_path / "none"))
+    with pytest.raises(membership.NotAMember, match="no engine-shim listens"):
+        membership.enter_main()

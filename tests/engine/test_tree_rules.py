@@ -1,5 +1,5 @@
 """The rules of two small parts, each alone: `tree.py` (start, find, kill, collect, who holds a life lock) and
-`leftovers.py` (what of /dev/shm is ours). Together, in a shim: `test_shim_rules.py`.
+`shm_cleanup.py` (what of /dev/shm is ours). Together, in a shim: `test_shim_rules.py`.
 """
 
 import ctypes
@@ -9,16 +9,16 @@ import signal
 import subprocess
 import sys
 import tempfile
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from engine_shim import leftovers, tree
-from engine_shim.leftovers import Leftovers
+from engine_shim import paths, shm_cleanup
+from engine_shim.shm_cleanup import ShmCleanup
+from sidecar import process_tree
 from sidecar.lifelock import LifeLock
-from tests.engine.house import Process, until
+from tests.engine.house import Process, alone, until
 
 FOREVER = "import threading; threading.Event().wait()"
 
@@ -27,13 +27,13 @@ FOREVER = "import threading; threading.Event().wait()"
 
 
 def started(program: str, tmp_path: Path) -> str:
-    """What a child of `tree.start` says of itself."""
+    """What a child of `process_tree.start` says of itself."""
     said = tmp_path / "said"
     reading, writing = os.pipe()
     with open(said, "wb") as output:
         own = os.dup(0)
         os.dup2(reading, 0)
-        pid = tree.start((sys.executable, "-c", program), dict(os.environ), output=output.fileno())
+        pid = process_tree.start((sys.executable, "-c", program), dict(os.environ), output=output.fileno())
         os.dup2(own, 0)
     for fd in (own, reading, writing):
         os.close(fd)
@@ -63,20 +63,6 @@ def test_a_child_hears_all_signals_whatever_its_parent_did_with_them(tmp_path: P
 # -- tree: find, kill, collect -----------------------------------------------------------------------------------------
 
 
-def alone(story: Callable[[], None], said: Path) -> None:
-    """In a process that has no other children: `collect` takes all that there are."""
-    child = os.fork()
-    if child == 0:
-        try:
-            story()
-        except BaseException:
-            said.write_text(traceback.format_exc())
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    assert not said.exists(), said.read_text()
-
-
 def test_a_kill_of_the_group_and_of_each_that_was_found_reaches_all_and_the_dead_are_taken_away(tmp_path: Path) -> None:
     alone(kill_and_collect, tmp_path / "said")
 
@@ -84,34 +70,34 @@ def test_a_kill_of_the_group_and_of_each_that_was_found_reaches_all_and_the_dead
 def kill_and_collect() -> None:
     environment = dict(os.environ)
     family = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {FOREVER!r}]); {FOREVER}"
-    before = set(tree.descendants(os.getpid()))
+    before = set(process_tree.descendants(os.getpid()))
 
     def found() -> set[int]:
-        return set(tree.descendants(os.getpid())) - before
+        return set(process_tree.descendants(os.getpid())) - before
 
-    first = tree.start((sys.executable, "-c", family), environment)
-    second = tree.start((sys.executable, "-c", FOREVER), environment)
+    first = process_tree.start((sys.executable, "-c", family), environment)
+    second = process_tree.start((sys.executable, "-c", FOREVER), environment)
     until(lambda: len(found()) == 3, "two children and a grandchild")
     group = [Process(pid) for pid in found() - {second}]
-    assert tree.collect() == ({}, True)
-    tree.kill((), first)
+    assert process_tree.collect() == ({}, True)
+    process_tree.kill((), first)
     until(lambda: all(process.dead for process in group), "all of the group is gone")
     assert found() == {second}, "and nobody else"
-    tree.kill([second], 0)
+    process_tree.kill([second], 0)
     until(lambda: not found(), "the other one, too")
-    ended, left = tree.collect()
+    ended, left = process_tree.collect()
     assert (ended, left) == ({first: -signal.SIGKILL, second: -signal.SIGKILL}, False)
 
 
 def test_children_of_a_thread_that_lives_on_are_found() -> None:
     start = f"subprocess.Popen([sys.executable, '-c', {FOREVER!r}]).wait()"
     program = f"import subprocess, sys, threading; threading.Thread(target=lambda: {start}).start()"
-    before = set(tree.descendants(os.getpid()))
-    child = tree.start((sys.executable, "-c", program), dict(os.environ))
+    before = set(process_tree.descendants(os.getpid()))
+    child = process_tree.start((sys.executable, "-c", program), dict(os.environ))
     try:
-        until(lambda: len(set(tree.descendants(os.getpid())) - before) == 2, "the child and its child")
+        until(lambda: len(set(process_tree.descendants(os.getpid())) - before) == 2, "the child and its child")
     finally:
-        tree.kill((), child)
+        process_tree.kill((), child)
         os.waitpid(child, 0)
 
 
@@ -120,9 +106,9 @@ def test_exit_codes_are_collected(tmp_path: Path) -> None:
 
 
 def collect_a_code() -> None:
-    pid = tree.start((sys.executable, "-c", "raise SystemExit(64)"), dict(os.environ))
+    pid = process_tree.start((sys.executable, "-c", "raise SystemExit(64)"), dict(os.environ))
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert tree.collect() == ({pid: 64}, False)
+    assert process_tree.collect() == ({pid: 64}, False)
 
 
 # -- tree: files -------------------------------------------------------------------------------------------------------
@@ -130,31 +116,31 @@ def collect_a_code() -> None:
 
 def test_a_life_lock_of_any_start_of_this_engine_is_held_and_of_no_other(tmp_path: Path) -> None:
     life = tmp_path / "life"
-    assert not tree.life_held(tmp_path, "a.b")
+    assert not paths.life_held(tmp_path, "a.b")
     life.mkdir()
     for name in ("a.b.00000000000000aa", "b.00000000000000cc", "a.00000000000000cc", "axb.00000000000000cc"):
         LifeLock.create(life, name).close()
-        assert not tree.life_held(tmp_path, "a.b")
+        assert not paths.life_held(tmp_path, "a.b")
     others = [
         LifeLock.create(life, name) for name in ("b.00000000000000dd", "axb.00000000000000dd", "a.b.c.00000000000000dd")
     ]
-    assert not tree.life_held(tmp_path, "a.b")
+    assert not paths.life_held(tmp_path, "a.b")
     ours = LifeLock.create(life, "a.b.00000000000000bb")
-    assert tree.life_held(tmp_path, "a.b")
+    assert paths.life_held(tmp_path, "a.b")
     ours.close()
-    assert not tree.life_held(tmp_path, "a.b")
+    assert not paths.life_held(tmp_path, "a.b")
     for other in others:
         other.close()
 
 
 def test_the_sockets_of_earlier_grants_go_and_nothing_else(tmp_path: Path) -> None:
-    tree.remove_endpoints(tmp_path, "a.b")
+    paths.remove_endpoints(tmp_path, "a.b")
     engine = tmp_path / "engine"
     engine.mkdir()
     stays = {"a.b.shim.sock", "b.17.sock", "axb.17.sock", "a.b.c.17.sock", "a.b.lock", "a.b.17.sock.old"}
     for name in (*stays, "a.b.17.sock", "a.b.4.sock"):
         (engine / name).touch()
-    tree.remove_endpoints(tmp_path, "a.b")
+    paths.remove_endpoints(tmp_path, "a.b")
     assert set(os.listdir(engine)) == stays
 
 
@@ -171,8 +157,8 @@ class Shelf:
         assert self.leftovers.watch()
         self.kept: list[int] = []
 
-    def successor(self) -> Leftovers:
-        return Leftovers(lambda: [os.getpid()], self.notes, self.directory)
+    def successor(self) -> ShmCleanup:
+        return ShmCleanup(lambda: [os.getpid()], self.notes, self.directory)
 
     def put(self, name: str, *, keep: bool = False) -> None:
         """A file of that name. It stays open, if it is to be kept, and else nobody ever has it open."""
@@ -271,7 +257,7 @@ def test_what_was_nobodys_when_the_tree_was_gone_is_nobodys_for_ever(shelf: Shel
 
 
 def test_whose_a_file_is_is_not_asked_for_ever(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "AGAIN_MS", (1, 1))
+    monkeypatch.setattr(shm_cleanup, "AGAIN_MS", (1, 1))
     shelf.looked()  # with the times that hold now
     shelf.put("psm_1")
     shelf.looked()

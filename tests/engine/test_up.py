@@ -43,7 +43,7 @@ def status(house: House, name: str = "status", code: int | None = None) -> dict[
 def running(house: House, *words: str) -> Program:
     """A pair of which one serves and the other is ready."""
     up = failover(house, "up", "up", *words)
-    until(lambda: "redundancy      yes" in _shown(house), f"one serves, one is ready: {up.said()}")
+    until(lambda: "redundancy     yes" in _shown(house), f"one serves, one is ready: {up.said()}")
     return up
 
 
@@ -56,9 +56,9 @@ def _shown(house: House) -> str:
 
 
 def children_of(up: Program) -> list[Process]:
-    from engine_shim import tree
+    from sidecar import process_tree
 
-    return [Process(pid) for pid in tree.descendants(up.pid)]
+    return [Process(pid) for pid in process_tree.descendants(up.pid)]
 
 
 @chaos
@@ -69,7 +69,7 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     shown = said(house, "kill", "kill", "active")
     assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
     assert house.holder() != first
-    until(lambda: "redundancy      yes" in _shown(house), "the killed one is back as the other's standby")
+    until(lambda: "redundancy     yes" in _shown(house), "the killed one is back as the other's standby")
     assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
@@ -126,7 +126,7 @@ def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim
     found = next(process for process in children_of(up) if words in Path(f"/proc/{process.pid}/cmdline").read_bytes())
     found.kill()
     until(lambda: "started again" in up.said(), "it says so")
-    until(lambda: "redundancy      yes" in _shown(house), "and the pair is whole again")
+    until(lambda: "redundancy     yes" in _shown(house), "and the pair is whole again")
 
 
 @chaos

@@ -17,9 +17,8 @@ import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
-from engine_shim import presence
-from engine_shim.engine import Health, Listen
-from engine_shim.engines import CantRun, Setting
+from engine_shim import membership
+from engine_shim.engine import CannotRun, Health, Listen, Setting
 from sidecar.sockets import address_of
 
 ORPHANS = """
@@ -39,7 +38,7 @@ class Toy:
         parser.add_argument("--shared-memory", action="store_true")
         self.options = parser.parse_args(setting.arguments)
         if self.options.refuse:
-            raise CantRun("the toy engine was told to refuse")
+            raise CannotRun("the toy engine was told to refuse")
         self.setting = setting
         self.workers: list[subprocess.Popen[bytes]] = []
         self.shared: SharedMemory | None = None
@@ -128,7 +127,7 @@ class Toy:
 
 
 def worker() -> None:
-    kept = presence.enter()
+    kept = membership.enter()
     sys.stdout.write("here\n")
     sys.stdout.flush()
     threading.Event().wait()

@@ -177,7 +177,8 @@ class Container:
         for program in reversed(self._programs):
             program.close()
         for lock in self.run_dir.glob("gms/*:*.lock"):
-            self._end_orphan(int(lock.read_text() or 0))
+            if lock.is_file():
+                self._end_orphan(int(lock.read_text() or 0))
 
     def _end_orphan(self, pid: int) -> None:
         """A server that outlived its supervisor, which none should: a test that found one has said so."""

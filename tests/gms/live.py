@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from gms.child import Settings
 from gms.client import GmsClient
+from gms.device_process import Settings
 from gms.layout import ITEM_BITS, Layout, Tensor
 from gms.memory.host import HostMemory
 from gms.memory.host_device import create_device
@@ -54,7 +54,7 @@ class House:
             window_s=self.window_s,
             memory_wait_s=2.0,
         )
-        command = [sys.executable, "-m", "gms.child", device, msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", "gms.device_process", device, msgspec.json.encode(settings).decode()]
         server = self.servers[device] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         until(lambda: self._listens(device) or server.poll() is not None, f"{device} listens")
         assert server.poll() is None, "the server ended"

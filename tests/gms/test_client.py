@@ -15,7 +15,8 @@ from gms import messages as m
 from gms.client import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
 from gms.errors import Asleep
 from gms.layout import Layout, Tensor
-from gms.mapped import Reader, Writer
+from gms.reader import Reader
+from gms.writer import Writer
 from tests.gms.live import MIB, ROOT, House, ask, plain_layout, until
 
 
@@ -326,7 +327,7 @@ def test_checksums_are_made_behind_the_commit_and_recorded(house: House) -> None
     client = house.client(checksums=True, huge_pages=True)
     with client.write(10) as writer:
         written(writer, 1, 2)
-    assert client.wait_behind(30)
+    assert client.wait_for_background(30)
     sums = until(lambda: ask(house.run_dir, "host:0", m.AskLayout()).sums, "the server has the sums")
     reader = house.client("other").read(10)
     assert reader.sums == sums == [f"crc32:{zlib.crc32(reader.memory(slab)):08x}" for slab in range(2)]

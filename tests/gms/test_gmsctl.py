@@ -19,7 +19,16 @@ from tests.lockctl.house import DEADLINE_S, ROOT
 from tests.sidecar.processes import Child
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
-FIELDS += ["waiting_for", "pins", "alarms", "events", "server_incarnation", "server_pid", "since"]
+FIELDS += [
+    "clients_total",
+    "waiting_for",
+    "pending_drops",
+    "alarms",
+    "events",
+    "server_incarnation",
+    "server_pid",
+    "since",
+]
 CLIENT = ["engine_id", "pid", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"
 
@@ -324,7 +333,7 @@ def test_every_command_has_help_with_examples(container: Container) -> None:
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
 
-def test_who_pins_memory_and_what_is_wrong_stand_before_everything_else() -> None:
+def test_what_is_wrong_and_who_has_still_to_drop_memory_stand_before_everything_else() -> None:
     status = m.Status(
         state="COMMITTED",
         device="host:0",
@@ -333,14 +342,15 @@ def test_who_pins_memory_and_what_is_wrong_stand_before_everything_else() -> Non
         bytes=SLAB,
         slabs=1,
         tensors=1,
-        pins=["engine-b (pid 7) has memory of layout 7, and was asked to drop it at 2026-11-20T11:00:00.000Z"],
+        pending_drops=["engine-b (pid 7) has memory of layout 7, and was asked to drop it at 2026-11-20T11:00:00.000Z"],
         alarms=["engine-b (pid 7) still has memory of layout 7, which is no more, and does not answer"],
         clients=[m.Client(engine_id="engine-b", pid=7, doing="asleep", since="2026-11-20T10:00:00Z", holds=[7])],
         since="2026-11-20T11:00:00Z",
     )
     text = "\n".join(status_text.status_lines(status, NOW))
     places = [
-        text.index(words) for words in ("COMMITTED", "ALARM  engine-b", "pins memory", "asleep      ", "what to do")
+        text.index(words)
+        for words in ("COMMITTED", "ALARM  engine-b", "has still to drop", "asleep      ", "what to do")
     ]
     assert places == sorted(places)
     assert "for 2h" in text and "has layout 7" in text and "kill -CONT" in text

@@ -4,7 +4,7 @@ from gms import client_events as c
 from gms import messages as m
 from gms.client_machine import GRACE_S, RETRY_MOST_S, ClientMachine, Doing
 from gms.layout import structure_hash
-from tests.gms.machine_bench import document
+from tests.gms.machine_shell import document
 
 DOCUMENT = document(10, 20)
 HASH = structure_hash(DOCUMENT)

@@ -7,7 +7,8 @@ from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.sessions import Doing
-from tests.gms.machine_bench import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
+from gms.weights import Phase
+from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
 
 
 def refused(answer: m.ServerMessage | None) -> m.Refused:
@@ -136,7 +137,7 @@ def test_a_process_that_is_gone_reads_no_more_though_a_fork_of_it_keeps_the_conn
     house.loaded(5)
     house.hello(2)
     house.says(2, m.Open(mode="ro"))
-    process = house.machine.clients[2].process
+    process = house.machine.sessions.clients[2].process
     assert process is not None
     house.feed(e.Died(process))
     assert 2 in house.closed and house.state == "COMMITTED"
@@ -167,7 +168,7 @@ def test_each_writer_gets_a_number_of_its_own_and_the_file_knows_it_first() -> N
 
 
 def test_numbers_begin_above_the_floor_where_the_file_is_lost() -> None:
-    assert House(b"{").machine.given == House().machine.given == FLOOR
+    assert House(b"{").machine.weights.given == House().machine.weights.given == FLOOR
 
 
 def test_no_layout_is_on_disk_before_the_writer_that_clears_it_hears_of_it() -> None:
@@ -216,7 +217,7 @@ def test_a_commit_makes_its_writer_a_reader_with_no_moment_between() -> None:
     house.hello(2)
     house.says(2, m.Open(mode="rw"))
     house.commits(1, 10)
-    assert house.machine.clients[1].doing is Doing.READING and not house.heard(2, m.Opened)
+    assert house.doing(1) is Doing.READING and not house.heard(2, m.Opened)
 
 
 @pytest.mark.parametrize(
@@ -254,8 +255,7 @@ def test_a_commit_that_the_disk_refuses_is_no_commit_and_can_be_tried_again() ->
 
 
 def test_sizes_are_made_multiples_of_what_the_device_can_do() -> None:
-    house = House()
-    house.machine.config = e.Config("gpu", "s1", granularity=64, capacity=CAPACITY)
+    house = House(granularity=64)
     house.writer(1)
     created = house.says(1, m.Create(size=65))
     assert isinstance(created, m.Created) and created.size == 128
@@ -350,11 +350,11 @@ def test_whoever_has_the_old_layout_is_asked_to_drop_it_and_named_until_it_has()
     house.writer(4, 20, replace=True, bytes=20)
     house.commits(4, 20)
     assert house.heard(2, m.Drop) == [m.Drop(generation=generation)] and not house.heard(3, m.Drop)
-    assert "sleeper (pid 2)" in house.status.pins[0] and not house.status.alarms
+    assert "sleeper (pid 2)" in house.status.pending_drops[0] and not house.status.alarms
     house.later(6.0)
     assert "sleeper (pid 2)" in house.status.alarms[0]
     house.says(2, m.Dropped(generation=generation))
-    assert not house.status.pins and not house.status.alarms
+    assert not house.status.pending_drops and not house.status.alarms
 
 
 def test_a_sleeper_that_dropped_wakes_on_a_new_layout_of_the_same_structure_and_on_no_other() -> None:
@@ -448,7 +448,7 @@ def test_the_first_hand_back_wins_and_the_others_match_without_leaving_anything_
     house.hello(2)
     house.says(1, hand_back(house), memory)
     assert isinstance(house.says(2, hand_back(house, reading=True), memory), m.HandedBack)
-    assert len(house.slabs) == 1 and house.machine.clients[2].doing is Doing.READING
+    assert len(house.slabs) == 1 and house.doing(2) is Doing.READING
     house.hello(3)
     assert isinstance(house.says(3, hand_back(house)), m.HandedBack), "the word is enough now"
 
@@ -565,7 +565,7 @@ def test_one_that_comes_back_after_another_layout_was_committed_is_stale_and_nam
     house.loaded(10, by=1)
     house.hello(2, "late")
     house.says(2, back)
-    assert house.heard(2, m.Refused) and house.heard(2, m.Drop) and "late" in house.status.pins[0]
+    assert house.heard(2, m.Refused) and house.heard(2, m.Drop) and "late" in house.status.pending_drops[0]
 
 
 def test_a_layout_of_which_nobody_has_the_memory_is_given_up_at_once_first_on_disk() -> None:
@@ -701,8 +701,8 @@ def test_an_onlooker_sees_everything_and_changes_nothing() -> None:
     assert isinstance(history, m.History) and "committed" in [event.event for event in history.events]
     assert isinstance(house.says(1, m.Ping()), m.Pong)
     house.says(1, m.Watch())
-    assert house.machine.watchers() == [1]
-    assert isinstance(house.says(1, m.Open(mode="ro")), m.Problem) and house.machine.watchers() == []
+    assert list(house.machine.watchers) == [1]
+    assert isinstance(house.says(1, m.Open(mode="ro")), m.Problem) and not house.machine.watchers
 
 
 def test_checksums_are_kept_for_the_layout_that_they_are_of() -> None:
@@ -768,3 +768,51 @@ def test_tensors_are_counted_without_being_read() -> None:
     for garbage in (b"", b"\x00", b"\x91" * 99999):
         with pytest.raises(lay.BadLayout):
             lay.count_tensors(garbage)
+
+
+# -- 11: a mistake in this program -------------------------------------------------------------------------------------
+
+
+def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> None:
+    house = House()
+    house.loaded(10)
+    house.hello(2, "reader")
+    house.says(2, m.Open(mode="ro"))
+    house.hello(3, "writer")
+    house.says(3, m.Open(mode="rw", timeout_s=5.0))
+    slabs, file = dict(house.slabs), house.file
+    house.machine.weights.readers.clear()
+    house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
+    alarm = house.status.alarms[0]
+    for words in ("the phase is RO, and 0 read", "Tick", "reader (pid 2)", "report this line"):
+        assert words in alarm, "what is needed to report it"
+    assert house.slabs == slabs and house.file == file and 2 not in house.closed
+    house.machine.weights.readers.add(2)
+    effects = house.machine.handle(e.Tick(), e.Time(house.now + 6.0, 1e9))
+    answers = [effect.message for effect in effects if isinstance(effect, e.Send) and effect.conn == 3]
+    assert "mistake in its own program" in refused(answers[0]).why, "who waits is told in time"
+    assert house.machine.status().generation and not [each for each in effects if isinstance(each, e.Persist)]
+
+
+def test_a_step_that_no_rule_allows_is_not_taken_and_reported() -> None:
+    house = House()
+    house.writer(1, 10)
+    house.machine.weights.given -= 1
+    house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
+    assert "generations fall" in house.status.alarms[0]
+    effects = house.machine.handle(e.Received(1, m.Commit(layout=document(10))), e.Time(house.now, 1e9))
+    answers = [effect.message for effect in effects if isinstance(effect, e.Send)]
+    assert refused(answers[0]).reason == "not_now" and house.machine.weights.committed is None
+    assert not [effect for effect in effects if isinstance(effect, e.Persist)]
+
+
+def test_a_mistake_in_the_middle_of_a_step_is_an_alarm_and_not_the_end_of_the_server() -> None:
+    house = House()
+    house.writer(1, 10)
+    house.machine.weights.phase = Phase.EMPTY
+    effects = house.machine.handle(e.Closed(1), e.Time(house.now, 1e9))
+    assert any(isinstance(effect, e.Note) and effect.event == "rule_broken" for effect in effects)
+    assert house.machine.admission.closed
+    house.machine.handle(e.Received(2, m.Observe(protocol=1)), e.Time(house.now, 1e9))
+    effects = house.machine.handle(e.Received(2, m.Ping()), e.Time(house.now, 1e9))
+    assert any(isinstance(effect, e.Send) and isinstance(effect.message, m.Pong) for effect in effects)

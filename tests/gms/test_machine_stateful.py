@@ -1,6 +1,6 @@
 """GMS's machine under Hypothesis: any interleaving of what processes, disk, memory, people and time may do.
 
-The bench (`machine_bench.py`) checks after each event that no writer is beside a reader, that the machine knows exactly
+The bench (`machine_shell.py`) checks after each event that no writer is beside a reader, that the machine knows exactly
 the descriptors that there are, and that no deadline has passed already. Here stand what may happen, and that the file,
 read by a server after a crash, never tells of anything that wasn't committed. A failing example is printed with its
 blob.
@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gms import events as e
 from gms import messages as m
-from gms.sessions import Doing
-from tests.gms.machine_bench import CAPACITY, House, document
+from gms.sessions import IDLE, Doing
+from tests.gms.machine_shell import CAPACITY, House, document
 
 MODEST = settings(
     max_examples=200,
@@ -39,7 +39,11 @@ class GmsProcesses(RuleBasedStateMachine):
 
     @property
     def conns(self) -> list[int]:
-        return list(self.house.machine.clients)
+        return list(self.house.machine.sessions.clients)
+
+    def doing(self, conn: int) -> Doing:
+        sessions = self.house.machine.sessions
+        return sessions.doing(sessions.clients[conn])
 
     def one(self, index: int) -> int | None:
         return self.conns[index % len(self.conns)] if self.conns else None
@@ -58,24 +62,25 @@ class GmsProcesses(RuleBasedStateMachine):
     )
     def somebody_asks(self, index: int, mode: m.Mode, replace: bool, wait: float | None) -> None:
         conn = self.one(index)
-        if conn is not None and self.house.machine.clients[conn].doing in (Doing.WATCHING, Doing.ASLEEP):
+        if conn is not None and self.doing(conn) in IDLE:
             self.house.says(conn, m.Open(mode=mode, replace=replace, timeout_s=wait, bytes=100))
 
     @rule(size=st.integers(1, CAPACITY + 10))
     def the_writer_makes(self, size: int) -> None:
-        draft = self.house.machine.draft
-        if draft is not None and draft.create is None:
-            self.house.says(draft.writer.conn, m.Create(size=size))
+        draft = self.house.machine.weights.draft
+        if draft is not None and self.house.machine.writing.wanted is None:
+            self.house.says(draft.writer, m.Create(size=size))
 
     @rule()
     def the_writer_commits(self) -> None:
-        draft = self.house.machine.draft
-        if draft is None or draft.create is not None or not draft.slabs:
+        machine = self.house.machine
+        draft = machine.weights.draft
+        if draft is None or machine.writing.wanted is not None or not draft.slabs:
             return
         memory = tuple((slab.identity, slab.size) for slab in draft.slabs)
-        answer = self.house.says(draft.writer.conn, m.Commit(layout=document(*[size for _, size in memory])))
-        committed = self.house.heard(draft.writer.conn, m.Committed)
-        if self.house.machine.committed is not None and self.house.machine.draft is None:
+        answer = self.house.says(draft.writer, m.Commit(layout=document(*[size for _, size in memory])))
+        committed = self.house.heard(draft.writer, m.Committed)
+        if machine.weights.committed is not None and machine.weights.draft is None:
             last = committed[-1]
             assert isinstance(last, m.Committed) and answer is not None
             assert self.house.record.generation == last.generation, "first on disk, then told"
@@ -83,7 +88,7 @@ class GmsProcesses(RuleBasedStateMachine):
 
     @rule(index=pick, keeps=st.booleans())
     def somebody_withdraws(self, index: int, keeps: bool) -> None:
-        conn, layout = self.one(index), self.house.machine.committed
+        conn, layout = self.one(index), self.house.machine.weights.committed
         if conn is not None:
             self.house.says(conn, m.Withdraw(keeps=layout.generation if keeps and layout is not None else 0))
 
@@ -105,12 +110,11 @@ class GmsProcesses(RuleBasedStateMachine):
         conn = self.one(index)
         if conn is None or not self.committed:
             return
-        client = self.house.machine.clients[conn]
-        if client.doing not in (Doing.WATCHING, Doing.ASLEEP) or client.returning is not None:
+        if self.doing(conn) not in IDLE or self.house.machine.recovery.comes_from(conn):
             return
         generation = sorted(self.committed)[which % len(self.committed)]
         name, memory = self.committed[generation]
-        awaited = self.house.machine.recovery.awaited is not None
+        awaited = self.house.machine.weights.awaited is not None
         for first in range(0, len(memory), self.batch) if awaited else (0,):
             came = memory[first : first + self.batch] if awaited else ()
             message = m.HandBack(
@@ -124,9 +128,9 @@ class GmsProcesses(RuleBasedStateMachine):
             self.house.says(
                 conn, message, tuple((f"not {each}", size) for each, size in came) if wrong == "memory" else came
             )
-            if conn not in self.house.machine.clients:
+            if conn not in self.house.machine.sessions.clients:
                 return
-        layout = self.house.machine.committed
+        layout = self.house.machine.weights.committed
         if awaited and layout is not None:
             assert not wrong and layout.generation == generation
             assert tuple((slab.identity, slab.size) for slab in layout.slabs) == memory
@@ -189,7 +193,7 @@ class GmsProcesses(RuleBasedStateMachine):
     @invariant()
     def numbers_grow(self) -> None:
         house = getattr(self, "house", None)
-        draft = house.machine.draft if house is not None else None
+        draft = house.machine.weights.draft if house is not None else None
         if draft is not None and draft.generation not in self.given[-1:]:
             assert not self.given or draft.generation > self.given[-1]
             self.given.append(draft.generation)

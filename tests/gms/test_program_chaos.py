@@ -269,7 +269,7 @@ def test_a_server_killed_under_a_writer_has_all_of_its_commit_or_nothing(house: 
 # -- sleepers and readers ------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_sleeper_is_named_for_as_long_as_it_pins_a_replaced_layout(house: House) -> None:
+def test_a_stopped_sleeper_is_named_for_as_long_as_it_has_a_replaced_layout(house: House) -> None:
     sleeper = commit(house, 1)
     sleeper.do("sleep")
     until(lambda: doing(house, "asleep"), "it sleeps")
@@ -278,10 +278,10 @@ def test_a_stopped_sleeper_is_named_for_as_long_as_it_pins_a_replaced_layout(hou
     other.do("replace", 2 * MIB, 20)
     other.do("create", 2 * MIB, 2)
     other.do("commit", "second")
-    assert any(f"pid {sleeper.pid}" in pin for pin in house.status().pins)
+    assert any(f"pid {sleeper.pid}" in drop for drop in house.status().pending_drops)
     assert house.used() == 4 * MIB
     os.kill(sleeper.pid, signal.SIGCONT)
-    until(lambda: not house.status().pins, "it has dropped it")
+    until(lambda: not house.status().pending_drops, "it has dropped it")
     assert house.used() == 2 * MIB
     with pytest.raises(Failed, match="StaleLayout"):
         sleeper.do("wake")

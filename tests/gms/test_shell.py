@@ -334,7 +334,8 @@ def test_while_the_disk_refuses_nobody_commits_and_afterwards_somebody_does(cont
     writer = container.caller(hello("a"), m.Open(mode="rw"))
     writer.hear(m.Opened)
     writer.ask(m.Create(size=SLAB), m.Created)
-    in_the_way = directory(container.run_dir) / "host:0.json.tmp"
+    in_the_way = directory(container.run_dir) / "host:0.json.spare"
+    in_the_way.unlink()
     in_the_way.mkdir()
     refused = writer.ask(m.Commit(layout=document((SLAB,))), m.Refused)
     assert refused.reason == "disk" and "can be tried again" in refused.why

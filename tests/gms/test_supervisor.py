@@ -122,7 +122,7 @@ def test_a_device_outlives_it_and_needs_no_capacity_the_next_time(container: Con
 
 
 REFUSED = {
-    "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "give a --run-dir that this user may write"),
+    "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "where directories can be made"),
     "a new device without a capacity": (("--devices", "host:new"), "--capacity 4GiB"),
     "more than the filesystem has": (("--devices", "host:0", "--capacity", "1000TiB"), "mount -o remount"),
     "a capacity that is no multiple": (("--devices", "host:0", "--capacity", "1000"), "multiple of"),
@@ -228,6 +228,8 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
     assert seen['failover_gms_commits_total{device="host:1"}'] == 1
     assert seen['failover_gms_hand_backs_total{device="host:1"}'] == 0
     assert seen['failover_gms_generation{device="host:1"}'] == container.status("host:1").generation
+    incarnation = container.status("host:1").server_incarnation
+    assert seen[f'failover_gms_incarnation{{device="host:1",incarnation="{incarnation}"}}'] == 1
     os.kill(container.server_pid("host:0"), signal.SIGSTOP)
     seen = scrape(port)
     assert (seen['failover_gms_up{device="host:0"}'], seen['failover_gms_up{device="host:1"}']) == (0, 1)

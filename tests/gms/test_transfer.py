@@ -5,6 +5,8 @@ import os
 import pty
 import random
 import signal
+import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -82,13 +84,18 @@ def contents(*paths: Path) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Read by hand, so that nothing of ours judges itself."""
     found = {}
     for path in paths:
-        data = path.read_bytes()
-        length = int.from_bytes(data[:8], "little")
-        header = json.loads(data[8 : 8 + length])
-        header.pop("__metadata__", None)
-        for name, said in header.items():
-            start, end = said["data_offsets"]
-            found[name] = (said["dtype"], tuple(said["shape"]), data[8 + length + start : 8 + length + end])
+        found.update(contents_of(path.read_bytes()))
+    return found
+
+
+def contents_of(data: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    found = {}
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header.pop("__metadata__", None)
+    for name, said in header.items():
+        start, end = said["data_offsets"]
+        found[name] = (said["dtype"], tuple(said["shape"]), data[8 + length + start : 8 + length + end])
     return found
 
 
@@ -228,7 +235,7 @@ def test_verify_sees_a_changed_byte_and_says_where(house: House, tmp_path: Path)
     assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
     reader = house.client("vandal").read(10)
     memory = house.memory()
-    handle = memory.import_(reader._held.descriptors[0], reader.sizes[0])  # type: ignore[union-attr]
+    handle = memory.import_(reader._slabs.descriptors[0], reader.sizes[0])  # type: ignore[union-attr]
     address = memory.reserve(reader.sizes[0])
     memory.map(address, handle, size=reader.sizes[0], writable=True)
     import ctypes
@@ -324,3 +331,96 @@ def test_on_a_terminal_there_is_a_bar(house: House, tmp_path: Path) -> None:
     shown = os.read(ours, 100_000).decode()
     os.close(ours)
     assert "100%" in shown
+
+
+def test_a_device_node_is_written_to_and_not_replaced(house: House, tmp_path: Path) -> None:
+    assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
+    node = tmp_path / "null"
+    try:
+        os.mknod(node, 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    except PermissionError:
+        node = Path("/dev/null")
+    assert gmsctl(house, "get", node).returncode == 0
+    assert stat.S_ISCHR(node.stat().st_mode)
+
+
+def test_a_pipe_is_written_to(house: House, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "1.safetensors", dense_7b(64), 1)
+    assert gmsctl(house, "put", file).returncode == 0
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    get = subprocess.Popen(command(house, "get", pipe), cwd=ROOT, env=environment(house), stdout=subprocess.DEVNULL)
+    assert contents_of(pipe.read_bytes()) == contents(file)
+    assert get.wait(60) == 0
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    line = " ".join(command(house, "get", "/dev/stdout")) + " | head -c 8 | wc -c"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, env=environment(house), capture_output=True, text=True)
+    assert done.stdout.strip() == "8" and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["directory", "socket"])
+def test_what_is_no_file_is_refused_and_stays(house: House, tmp_path: Path, kind: str) -> None:
+    assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
+    place = tmp_path / "place"
+    if kind == "directory":
+        place.mkdir()
+    else:
+        socket.socket(socket.AF_UNIX).bind(str(place))
+    before = place.stat().st_mode
+    done = gmsctl(house, "get", place)
+    assert done.returncode == 1 and "neither a file nor a pipe" in done.stderr
+    assert place.stat().st_mode == before
+
+
+def test_what_a_symlink_leads_to_is_replaced_and_not_the_symlink(house: House, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "1.safetensors", dense_7b(64), 1)
+    assert gmsctl(house, "put", file).returncode == 0
+    (tmp_path / "there").mkdir()
+    target, link = tmp_path / "there" / "out.safetensors", tmp_path / "link"
+    target.write_bytes(b"old")
+    link.symlink_to(target)
+    assert gmsctl(house, "get", link).returncode == 0
+    assert link.is_symlink() and contents(target) == contents(file)
+
+
+@pytest.mark.parametrize("replace", [(), ("--replace",)])
+def test_a_file_that_can_never_fit_clears_nothing(house: House, tmp_path: Path, replace: tuple[str, ...]) -> None:
+    assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
+    before = house.status()
+    large = tmp_path / "large.safetensors"
+    size = 1200 * MIB
+    with large.open("wb") as file:
+        file.write(compose([("w", "uint8", (size,))], {}))
+        file.truncate(file.tell() + size)
+    done = gmsctl(house, "put", *replace, large)
+    assert done.returncode == 1 and "needs" in done.stderr and str(1024 * MIB) in done.stderr
+    assert house.status().generation == before.generation
+
+
+def named(tmp_path: Path, header: str) -> Path:
+    path = tmp_path / "named.safetensors"
+    text = header.encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(4))
+    return path
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        '{"a\\ud800": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}',
+        '{"__metadata__": {"k": "\\udfff"}, "a": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}',
+    ],
+)
+def test_halves_of_characters_are_refused_before_anything_is_cleared(house: House, tmp_path: Path, header: str) -> None:
+    assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
+    before = house.status()
+    done = gmsctl(house, "put", named(tmp_path, header))
+    assert done.returncode == 1 and "is no text" in done.stderr and "Traceback" not in done.stderr
+    assert house.status().generation == before.generation
+
+
+def test_names_with_commands_for_the_terminal_are_shown_and_not_obeyed(house: House, tmp_path: Path) -> None:
+    header = '{"a\\u001b[2J\\nb": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
+    assert gmsctl(house, "put", named(tmp_path, header)).returncode == 0
+    shown = gmsctl(house, "layout").stdout
+    assert "\x1b" not in shown and "a\\x1b[2J\\nb" in shown and len(shown.splitlines()) == 2

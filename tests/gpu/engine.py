@@ -33,12 +33,12 @@ from tests.engine.house import House
 from tests.engine.kinds import Kind
 from tests.gpu import plan
 
-Figures = dict[str, Any]
+Counters = dict[str, Any]
 ROUNDS = 5
 CAPACITY = "28MiB"
 """Of a host device."""
 NAMED = "tiny"
-NAPPER = "tests.gpu.naps:make"
+NAPPER = "tests.gpu.sleep_and_wake:make"
 _FIGURE = re.compile(r"(\w+)=(\d+)")
 MEMORY_LINE = " vllm-worker memory "
 
@@ -102,8 +102,8 @@ def why_not(device: str) -> str:
 # -- the parts -----------------------------------------------------------------------------------------------------
 
 
-def measure_pair(place: Place) -> Figures:
-    figures: Figures = {}
+def measure_pair(place: Place) -> Counters:
+    figures: Counters = {}
     with _house(place) as here:
         pair = Pair(here, place.kind(place.model(plan.SMALL)), NAMED, "a", deadline_s=place.left_s)
         figures["cold_start_s"] = pair.cold_start_ns / 1e9
@@ -126,7 +126,7 @@ def measure_pair(place: Place) -> Figures:
     return figures
 
 
-def survivor_serves(pair: Pair) -> Figures:
+def survivor_serves(pair: Pair) -> Counters:
     """The main process of whoever serves is killed; the other is asked again and again until the killed one is back."""
     active, standby = pair.whole()
     idle = [asked(pair) for _ in range(10)]
@@ -163,7 +163,7 @@ def asked(pair: Pair) -> tuple[float, list[int]]:
     return (first - began) / 1e9, tokens
 
 
-def of_takeovers(taken: list[Takeover]) -> Figures:
+def of_takeovers(taken: list[Takeover]) -> Counters:
     """Medians."""
     if not taken:
         return {}
@@ -180,7 +180,7 @@ def of_takeovers(taken: list[Takeover]) -> Figures:
     }
 
 
-def planned(said: str) -> Figures:
+def planned(said: str) -> Counters:
     """What the worker wrote of its memory, from its engine's log."""
     lines = [line for line in said.splitlines() if MEMORY_LINE in line]
     if not lines:
@@ -189,10 +189,10 @@ def planned(said: str) -> Figures:
     return {"planned": found, "scratch_bytes": found.get("kv_scratch", 0)}
 
 
-def measure_wake(place: Place) -> Figures:
+def measure_wake(place: Place) -> Counters:
     total = open_memory(place.device).capacity() if not place.on_host else 0
     sizes, left_out = plan.fitting(place.device, total) if not place.on_host else ([0], {})
-    measured: list[Figures] = []
+    measured: list[Counters] = []
     for gib in sizes:
         if measured and place.left_s < plan.LEAST_S:
             left_out[gib] = "no time was left for it"
@@ -201,7 +201,7 @@ def measure_wake(place: Place) -> Figures:
     return {"sizes": measured, "left_out": {str(gib): why for gib, why in left_out.items()}}
 
 
-def _naps(place: Place, gib: int) -> Figures:
+def _naps(place: Place, gib: int) -> Counters:
     notes = place.directory / f"notes-{gib}"
     model = place.model(plan.synthetic(gib))
     with _house(place) as here:
@@ -213,7 +213,7 @@ def _naps(place: Place, gib: int) -> Figures:
     return of_naps(json.loads(notes.read_text()), start_s)
 
 
-def of_naps(notes: dict[str, Any], start_s: float) -> Figures:
+def of_naps(notes: dict[str, Any], start_s: float) -> Counters:
     """Medians of all but the first wake."""
     wakes = notes["wakes"][1:]
     medians = {name: statistics.median(wake[name] for wake in wakes) for name in ("wake_s", "remap", "kv")}
@@ -228,7 +228,7 @@ def of_naps(notes: dict[str, Any], start_s: float) -> Figures:
     }
 
 
-PARTS: dict[str, Callable[[Place], Figures]] = {"pair": measure_pair, "wake": measure_wake}
+PARTS: dict[str, Callable[[Place], Counters]] = {"pair": measure_pair, "wake": measure_wake}
 
 
 # -- within --------------------------------------------------------------------------------------------------------
@@ -269,7 +269,7 @@ def main(part: str, device: str, seconds: str) -> int:
     with tempfile.TemporaryDirectory(prefix="failover-gpu-", dir="/dev/shm") as directory:
         place = Place(device, end, Path(directory), _environment(device))
         try:
-            result: Figures = {"passed": True, "figures": PARTS[part](place)}
+            result: Counters = {"passed": True, "figures": PARTS[part](place)}
         except (Broken, DeviceError, AssertionError) as error:
             result = {"passed": False, "why": str(error)[-6000:]}
     print(json.dumps(result))

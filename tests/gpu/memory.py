@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from engine_shim.vllm_engine.pool import KvPool
+from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.memory import DeviceError, Handle, OutOfMemory
 from gms.memory.cuda import CudaMemory, devices
 from tools.vmm_refcount.contents import contents
@@ -25,7 +25,7 @@ MIB = 1 << 20
 SIZE = 64 * MIB
 TOLERANCE = 16 * MIB  # what the driver takes for itself beside the memory
 SETTLE_S = 10.0
-Figures = dict[str, Any]
+Counters = dict[str, Any]
 
 
 class Failed(Exception):
@@ -76,7 +76,7 @@ def mapped(memory: CudaMemory, handle: Handle, size: int, *, offset: int = 0, wr
 # --- the checks
 
 
-def context_is_needed_by(uuid: str) -> Figures:
+def context_is_needed_by(uuid: str) -> Counters:
     """Every call of the path in a process without a context: which of them the driver refuses."""
     from cuda.bindings import driver
 
@@ -105,7 +105,7 @@ def context_is_needed_by(uuid: str) -> Figures:
     return {"without_a_context": said, "server_bytes": server, "mapped_raw_bytes": without, "context_bytes": context}
 
 
-def counts(uuid: str) -> Figures:
+def counts(uuid: str) -> Counters:
     """Free memory follows create and release; more than there is is OutOfMemory with true figures."""
     memory = CudaMemory(uuid)
     before = memory.free()
@@ -132,7 +132,7 @@ def counts(uuid: str) -> Figures:
     }
 
 
-def reads_as_zeros(uuid: str) -> Figures:
+def reads_as_zeros(uuid: str) -> Counters:
     """Also where another process wrote: all of the free memory is filled by one and had by the next."""
     memory = CudaMemory(uuid)
     size = min(memory.free() // 2, 8 << 30) // memory.granularity * memory.granularity
@@ -150,7 +150,7 @@ def reads_as_zeros(uuid: str) -> Figures:
     return {"checked_bytes": size}
 
 
-def sizes_are_checked(uuid: str) -> Figures:
+def sizes_are_checked(uuid: str) -> Counters:
     """`import_` believes that no more can be mapped than there is, and that all of it can."""
     memory = CudaMemory(uuid)
     unit = memory.granularity
@@ -163,7 +163,7 @@ def sizes_are_checked(uuid: str) -> Figures:
     return {"refused": said}
 
 
-def garbage_is_refused(uuid: str) -> Figures:
+def garbage_is_refused(uuid: str) -> Counters:
     """Descriptors that are no memory, and numbers that are no descriptor."""
     memory = CudaMemory(uuid)
     near, far = socket.socketpair()
@@ -187,7 +187,7 @@ def garbage_is_refused(uuid: str) -> Figures:
     return {"refused": said}
 
 
-def descriptors_look_like(uuid: str) -> Figures:
+def descriptors_look_like(uuid: str) -> Counters:
     """What the kernel tells of exported descriptors: could two pieces of memory be told apart after all?"""
     from cuda.bindings import driver
 
@@ -195,7 +195,7 @@ def descriptors_look_like(uuid: str) -> Figures:
     one, two = memory.create(SIZE), memory.create(SIZE)
     kind = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
     raw = driver.cuMemExportToShareableHandle(memory._allocations[one].driver_handle, kind, 0)[1]
-    found: Figures = {"close_on_exec_by_the_driver": not os.get_inheritable(raw)}
+    found: Counters = {"close_on_exec_by_the_driver": not os.get_inheritable(raw)}
     for name, fd in {"one": raw, "one again": memory.export(one), "two": memory.export(two)}.items():
         status = os.fstat(fd)
         with open(f"/proc/self/fdinfo/{fd}", encoding="ascii") as info:
@@ -211,7 +211,7 @@ def descriptors_look_like(uuid: str) -> Figures:
     return found
 
 
-def mappings(uuid: str) -> Figures:
+def mappings(uuid: str) -> Counters:
     """Two addresses, an offset, the same address again, and what overlaps is refused."""
     memory = CudaMemory(uuid)
     unit = memory.granularity
@@ -225,7 +225,7 @@ def mappings(uuid: str) -> Figures:
     fd = memory.export(handle)
     imported = memory.import_(fd, 4 * unit)
     os.close(fd)
-    figures: Figures = {}
+    figures: Counters = {}
     for name, of in {"own": handle, "imported": imported}.items():
         address = memory.reserve(2 * unit)
         refused = device_error(partial(memory.map, address, of, size=2 * unit, offset=2 * unit, writable=False))
@@ -246,7 +246,7 @@ def mappings(uuid: str) -> Figures:
     return figures
 
 
-def read_only(uuid: str) -> Figures:
+def read_only(uuid: str) -> Counters:
     """A write through a read-only mapping fails, and hurts nobody but its process."""
     with process("writer", uuid) as writer, process("offender", uuid) as offender:
         writer.create("w", SIZE)
@@ -264,7 +264,7 @@ def read_only(uuid: str) -> Figures:
     return {"write": write, "reading_afterwards": afterwards or "works"}
 
 
-def costs(uuid: str) -> Figures:
+def costs(uuid: str) -> Counters:
     """Medians of 50, in microseconds, for 64 MiB. The first of each is left out."""
     memory = CudaMemory(uuid)
     seen: dict[str, list[float]] = {}
@@ -291,14 +291,14 @@ def costs(uuid: str) -> Figures:
     return {name: {"median": statistics.median(times[1:]), "first": times[0]} for name, times in seen.items()}
 
 
-def a_kv_cache(uuid: str) -> Figures:
+def a_kv_cache(uuid: str) -> Counters:
     """One piece mapped over and over, then memory of its own at the same addresses; twice. What each step takes."""
     memory = CudaMemory(uuid)
     touch = contents(uuid)
     memory.release(memory.create(memory.granularity))
     size = min(memory.free() // 2, 64 << 30) // memory.granularity * memory.granularity
     pool = KvPool(memory, pieces=1024)
-    figures: Figures = {"bytes": size}
+    figures: Counters = {"bytes": size}
 
     def timed(name: str, do: Callable[[], Any]) -> Any:
         started = time.perf_counter()
@@ -327,7 +327,7 @@ def a_kv_cache(uuid: str) -> Figures:
     return figures
 
 
-CHECKS: dict[str, Callable[[str], Figures]] = {
+CHECKS: dict[str, Callable[[str], Counters]] = {
     check.__name__: check
     for check in (
         context_is_needed_by,
@@ -346,7 +346,7 @@ CHECKS: dict[str, Callable[[str], Figures]] = {
 
 def main(name: str, uuid: str) -> None:
     try:
-        result: Figures = {"passed": True, "figures": CHECKS[name](uuid)}
+        result: Counters = {"passed": True, "figures": CHECKS[name](uuid)}
     except (Failed, DeviceError) as error:
         result = {"passed": False, "why": str(error)}
     print(json.dumps(result))

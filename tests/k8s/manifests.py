@@ -1,8 +1,9 @@
-"""Manifests to break: the base set of the recorded verdicts, and a worked example of a whole pod of ours.
+"""Manifests to break: the base set of the recorded verdicts, and our own as they are shipped.
 
     findings = broken(GOOD, {"Deployment.spec.replicas": -1})
 
-A path is KIND.field.field[0].field; DROP takes the field out, a function makes the new value from the old one.
+A path is KIND.field.field[0].field; an entry of a list is named by its place or its name, and [+] is one more. DROP
+takes the field out, a function makes the new value from the old one.
 """
 
 import functools
@@ -19,7 +20,9 @@ from k8s.lint.node import Finding, Level
 
 HERE = Path(__file__).parent
 GOOD = (HERE / "cases" / "good.yaml").read_text(encoding="utf-8")
-POD = (HERE / "pod.yaml").read_text(encoding="utf-8")
+SHIPPED = HERE.parent.parent / "k8s" / "dra"
+POD = (SHIPPED / "one-gpu.yaml").read_text(encoding="utf-8")
+REFERENCE = (SHIPPED / "reference.yaml").read_text(encoding="utf-8")
 DROP = object()
 Edit = Mapping[str, Any]
 
@@ -55,18 +58,28 @@ def warnings(findings: list[Finding]) -> list[str]:
 
 
 def _put(document: Any, path: str, value: Any) -> None:
-    parts: list[Any] = [int(part[1:-1]) if part[0] == "[" else part for part in re.findall(r"[^.\[\]]+|\[\d+\]", path)]
     node: Any = document
-    for part in parts[:-1]:
+    *parts, last = re.findall(r"[^.\[\]]+|\[[^\]]+\]", path)
+    for part in parts:
         if isinstance(node, dict) and part not in node:
             node[part] = {}
-        node = node[part]
-    last = parts[-1]
+        node = node[_key(node, part)]
+    key = _key(node, last)
     if value is DROP:
-        del node[last]
-    elif isinstance(node, list) and last == len(node):
+        del node[key]
+    elif isinstance(node, list) and key == len(node):
         node.append(value)
     else:
         change: Callable[[Any], Any] = value if callable(value) else lambda _: value
-        old = node[last] if isinstance(node, list) or last in node else None
-        node[last] = change(old)
+        old = node[key] if isinstance(node, list) or key in node else None
+        node[key] = change(old)
+
+
+def _key(node: Any, part: str) -> Any:
+    """Of a mapping the field; of a list the place."""
+    if not part.startswith("["):
+        return part
+    inside = part[1:-1]
+    if inside == "+":
+        return len(node)
+    return int(inside) if inside.isdigit() else next(n for n, each in enumerate(node) if each["name"] == inside)

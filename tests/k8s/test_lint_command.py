@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.k8s.manifests import GOOD, HERE, POD, edited
+from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
 
 ROOT = HERE.parent.parent
 
@@ -22,7 +22,7 @@ def lint(*words: str, stdin: str = "", code: int = 0) -> tuple[str, str]:
 
 
 def test_a_good_file_ends_with_0() -> None:
-    out, err = lint(str(HERE / "pod.yaml"))
+    out, err = lint(str(SHIPPED / "one-gpu.yaml"))
     assert out == "1 file: 0 errors, 0 warnings\n" and err == ""
 
 
@@ -73,11 +73,11 @@ def test_have_names_what_the_cluster_has(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
 def test_every_version_that_serves_the_claims_takes_the_example(version: str) -> None:
-    lint("--kubernetes", version, str(HERE / "pod.yaml"))
+    lint("--kubernetes", version, str(SHIPPED / "one-gpu.yaml"))
 
 
 def test_a_version_before_the_claims_says_so() -> None:
-    out, _ = lint("--kubernetes", "1.30", str(HERE / "pod.yaml"), code=1)
+    out, _ = lint("--kubernetes", "1.30", str(SHIPPED / "one-gpu.yaml"), code=1)
     assert "has no ResourceClaimTemplate in version resource.k8s.io/v1" in out
 
 
@@ -86,7 +86,7 @@ def test_a_version_before_the_claims_says_so() -> None:
     [
         ((), 64, "FILE"),
         (("--nope", "x"), 64, "unrecognized arguments: --nope"),
-        (("--kubernetes", "1.99", str(HERE / "pod.yaml")), 64, "there are no schemas of Kubernetes 1.99; there are:"),
+        (("--kubernetes", "1.99", str(SHIPPED / "one-gpu.yaml")), 64, "no schemas of Kubernetes 1.99; there are:"),
         (("--have", "x", "y"), 64, "'x' is no object; allowed: KIND/NAME"),
         (("/nowhere/x.yaml",), 2, "/nowhere/x.yaml can't be read: No such file"),
         (("/",), 2, "there is no .yaml in /"),

@@ -1,17 +1,19 @@
-"""Our own programs in a manifest: one edit of a whole pod of ours (pod.yaml), and what the linter says to it."""
+"""Our own programs in a manifest: one edit of a pod as it is shipped, and what the linter says to it."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.k8s.manifests import DROP, POD, broken, errors, warnings
+from k8s.lint.check import check
+from tests.k8s.manifests import DROP, POD, REFERENCE, SHIPPED, broken, errors, warnings
 
 SPEC = "Deployment.spec.template.spec"
-LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{n}]" for n in range(3))
-A, B = (f"{SPEC}.containers[{n}]" for n in range(2))
+LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{name}]" for name in ("lockserver", "gms", "gateway"))
+A, B = (f"{SPEC}.containers[engine-{name}]" for name in "ab")
 SHIM = ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--"]
 CLAIM = "ResourceClaimTemplate.spec.spec.devices.requests[0].exactly"
-DEVICES = {"name": "FAILOVER_HOST_DEVICES", "value": "/run/failover/host"}
+ON_TWO = ["gms", "--devices", "host:0,host:1", "--metrics", ":9401"]
 
 
 def without(flag: str) -> Any:
@@ -20,23 +22,6 @@ def without(flag: str) -> Any:
 
 def swapped(old: str, new: str) -> Any:
     return lambda words: [new if word == old else word for word in words]
-
-
-def reference(**edits: Any) -> dict[str, Any]:
-    """The pod on host devices, as reference.yaml has it."""
-    shim = ["engine-shim", "--engine", "reference", "--probe", ":900%d", "--"]
-    found: dict[str, Any] = {
-        f"{LOCK}.command": ["lockserver", "--memory", "host", "--metrics", ":9400"],
-        f"{GMS}.command": ["gms", "--devices", "host:0", "--capacity", "40MiB", "--metrics", ":9401"],
-        f"{SPEC}.volumes[8]": {"name": "devices", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
-    }
-    for n, place in enumerate((A, B)):
-        found[f"{place}.command"] = [word.replace("%d", str(n)) for word in shim]
-        found[f"{place}.args"] = ["--kv-bytes", "16MiB"]
-    for place, mounts in ((LOCK, 1), (GMS, 1), (A, 5), (B, 5)):
-        found[f"{place}.env"] = lambda old: [*old, {"name": "FAILOVER_HOST_DEVICES", "value": "/run/devices/host"}]
-        found[f"{place}.volumeMounts[{mounts}]"] = {"name": "devices", "mountPath": "/run/devices"}
-    return found | edits
 
 
 ERRORS: list[tuple[dict[str, Any], str]] = [
@@ -48,16 +33,15 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", "9000", "--"]}, "is no address"),
     ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--max-model-len"]}, "go behind --"),
     ({f"{A}.command": ["python3", "-m", "engine_shim", "--engine", "vlm", "--probe", ":9000"]}, "is no engine"),
-    ({f"{A}.env[0].value": ""}, "--run-dir"),
-    ({f"{A}.env[12]": {"name": "FAILOVER_STALL_S", "value": "soon"}}, "FAILOVER_STALL_S"),
+    ({f"{A}.env[FAILOVER_RUN_DIR].value": ""}, "--run-dir"),
+    ({f"{A}.env[+]": {"name": "FAILOVER_STALL_S", "value": "soon"}}, "FAILOVER_STALL_S"),
     # engines
-    ({f"{B}.env[1].value": "a"}, "engine-a is engine a, too"),
-    ({f"{B}.env[2].value": "primary"}, "is the primary already"),
-    ({f"{A}.env[2].value": "shadow"}, "no engine is the primary"),
+    ({f"{B}.env[ENGINE_ID].value": "a"}, "engine-a is engine a, too"),
+    ({f"{B}.env[ENGINE_ROLE].value": "primary"}, "is the primary already"),
+    ({f"{A}.env[ENGINE_ROLE].value": "shadow"}, "no engine is the primary"),
     ({f"{A}.args": []}, "no model is named"),
     ({f"{A}.args": ["--max-model-len", "5"]}, "no model is named"),
-    ({f"{A}.args": ["/model", "-tp", "2"], f"{B}.args": ["/model", "-tp", "2"]}, "needs as many GPUs, and the claim has 1"),
-    (reference(**{f"{A}.args": ["--kv-bytes", "x"]}), "is no size"),
+    ({f"{A}.args": ["/models/model", "-tp", "2"], f"{B}.args": ["/models/model", "-tp", "2"]}, "needs as many GPUs, and the claim has 1"),
     ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--listen", "127.0.0.1:8000", "--"]}, "nobody outside"),
     # GPUs
     ({f"{LOCK}.resources.claims": DROP}, "lockserver names no claim: --memory nvml"),
@@ -66,7 +50,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.resources.claims": DROP}, "engine-shim names no claim"),
     (
         {
-            f"{SPEC}.resourceClaims[1]": {"name": "others", "resourceClaimTemplateName": "failover-gpus"},
+            f"{SPEC}.resourceClaims[+]": {"name": "others", "resourceClaimTemplateName": "failover-gpus"},
             f"{B}.resources.claims": [{"name": "others"}],
         },
         "other claims than lockserver's",
@@ -75,21 +59,17 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{SPEC}.shareProcessNamespace": True}, "has to be its shim"),
     ({f"{A}.securityContext.runAsUser": 3000}, "user 3000 where another"),
     # places
-    ({f"{GMS}.env[0].value": "/run/failover/other"}, "they would never meet"),
-    ({f"{GMS}.volumeMounts[0].mountPath": "/run/elsewhere"}, "lies on no volume of gms"),
-    ({f"{B}.volumeMounts[0].name": "tmp-b"}, "is on another volume here"),
-    ({f"{B}.volumeMounts[0].subPath": "x"}, "is on another volume here"),
-    ({f"{A}.volumeMounts[0].readOnly": True}, "has to be written"),
-    ({f"{A}.env[4].value": "/run/failover/home"}, "HOME is on the run directory's volume"),
-    ({f"{A}.env[4].value": "/root"}, "/root can't be written"),
-    ({f"{A}.volumeMounts[3]": DROP}, "vLLM writes to /tmp"),
-    ({f"{A}.volumeMounts[1]": DROP}, "vLLM writes to /dev/shm"),
-    ({f"{B}.volumeMounts[1].name": "shm-a"}, "has the same /dev/shm"),
-    ({f"{A}.env[12]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nobody puts anything into the volume tmp-a"),
-    (reference(**{f"{GMS}.env": lambda old: [*old, {"name": "FAILOVER_HOST_DEVICES", "value": "/run/devices"}]}), "the mount itself"),
-    (reference(**{f"{GMS}.env": lambda old: old}), "FAILOVER_HOST_DEVICES is missing"),
-    (reference(**{f"{GMS}.command": swapped("40MiB", "65MiB")}) | {f"{GMS}.command": ["gms", "--devices", "host:0", "--capacity", "65MiB", "--metrics", ":9401"]}, "don't fit into the volume devices"),
-    (reference() | {f"{GMS}.command": ["gms", "--devices", "host:0,host:1", "--capacity", "40MiB", "--metrics", ":9401"]}, "2 device(s) of 40 MiB"),
+    ({f"{GMS}.env[FAILOVER_RUN_DIR].value": "/run/failover/other"}, "they would never meet"),
+    ({f"{GMS}.volumeMounts[run].mountPath": "/run/elsewhere"}, "lies on no volume of gms"),
+    ({f"{B}.volumeMounts[run].name": "tmp-b"}, "is on another volume here"),
+    ({f"{B}.volumeMounts[run].subPath": "x"}, "is on another volume here"),
+    ({f"{A}.volumeMounts[run].readOnly": True}, "has to be written"),
+    ({f"{A}.env[HOME].value": "/run/failover/home"}, "HOME is on the run directory's volume"),
+    ({f"{A}.env[HOME].value": "/root"}, "/root can't be written"),
+    ({f"{A}.volumeMounts[tmp-a]": DROP}, "vLLM writes to /tmp"),
+    ({f"{A}.volumeMounts[shm-a]": DROP}, "vLLM writes to /dev/shm"),
+    ({f"{B}.volumeMounts[shm-b].name": "shm-a"}, "has the same /dev/shm"),
+    ({f"{A}.env[+]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nobody puts anything into the volume tmp-a"),
     # probes
     ({f"{A}.command": swapped(":9000", ":9005")}, "port 9005, which the container doesn't declare"),
     ({f"{A}.command": swapped(":9000", ":9005")}, "answers on 9005, and not on 9000"),
@@ -109,13 +89,32 @@ def test_an_error_of_ours_is_found(edits: dict[str, Any], says: str) -> None:
     assert any(says in error for error in errors(broken(POD, edits))), errors(broken(POD, edits))
 
 
+ON_HOST: list[tuple[dict[str, Any], str]] = [
+    ({f"{A}.args": ["--kv-bytes", "x"]}, "is no size"),
+    ({f"{GMS}.env[FAILOVER_HOST_DEVICES].value": "/run/devices"}, "the mount itself"),
+    ({f"{GMS}.env[FAILOVER_HOST_DEVICES]": DROP}, "FAILOVER_HOST_DEVICES is missing"),
+    ({f"{GMS}.command": swapped("40MiB", "257MiB")}, "don't fit into the volume devices"),
+    ({f"{GMS}.command": [*ON_TWO, "--capacity", "129MiB"]}, "2 device(s) of 129 MiB"),
+]
+
+
+@pytest.mark.parametrize(("edits", "says"), ON_HOST, ids=[f"{n}-{says}" for n, (_, says) in enumerate(ON_HOST)])
+def test_an_error_with_host_devices_is_found(edits: dict[str, Any], says: str) -> None:
+    assert any(says in error for error in errors(broken(REFERENCE, edits))), errors(broken(REFERENCE, edits))
+
+
+def test_a_device_larger_than_its_containers_memory_is_warned_of() -> None:
+    little = {f"{GMS}.resources.limits.memory": "32Mi", f"{GMS}.resources.requests.memory": "32Mi"}
+    assert any("--capacity is more" in warning for warning in warnings(broken(REFERENCE, little)))
+
+
 WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{LOCK}.command": ["locksrever", "--metrics", ":9400"]}, "lockserver is meant?"),
-    ({f"{A}.env[0].name": "FAILOVER_RUNDIR"}, "none of our programs reads FAILOVER_RUNDIR; FAILOVER_RUN_DIR is meant?"),
-    ({f"{A}.env[12]": {"name": "ENGINE_IDD", "value": "x"}}, "ENGINE_ID is meant?"),
+    ({f"{A}.env[FAILOVER_RUN_DIR].name": "FAILOVER_RUNDIR"}, "none of our programs reads FAILOVER_RUNDIR; FAILOVER_RUN_DIR is meant?"),
+    ({f"{A}.env[+]": {"name": "ENGINE_IDD", "value": "x"}}, "ENGINE_ID is meant?"),
     ({f"{SPEC}.containers": lambda old: old[:1]}, "one engine alone"),
-    ({f"{A}.args": ["/model", "--max-model-len", "5"]}, "other arguments than engine-a's"),
-    ({f"{A}.args": ["/model", "--port", "5"]}, "--port means nothing here"),
+    ({f"{A}.args": ["/models/model", "--max-model-len", "5"]}, "other arguments than engine-a's"),
+    ({f"{A}.args": ["/models/model", "--port", "5"]}, "--port means nothing here"),
     ({f"{A}.args": ["/weights"]}, "/weights lies on no volume"),
     ({f"{CLAIM}.count": 2}, "the rest would lie idle"),
     ({f"{LOCK}.command": ["lockserver", "--metrics", ":9400"]}, "nvml ends at once and says why"),
@@ -129,16 +128,15 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{SPEC}.securityContext.seccompProfile": DROP}, "seccompProfile"),
     ({f"{SPEC}.securityContext.fsGroup": DROP, f"{SPEC}.securityContext.fsGroupChangePolicy": DROP}, "the pod's fsGroup"),
     ({"Deployment.spec.strategy.rollingUpdate.maxSurge": 1}, "second set of GPUs"),
-    ({f"{SPEC}.containers[2]": {"name": "lock2", "image": "x", "command": ["lockserver", "--run-dir", "/run/failover/pair"]}}, "should be a native sidecar"),
-    ({place + ".env[0].value": "/run/failover" for place in (LOCK, GMS, DOOR, A, B)}, "is the mount itself, 2777"),
-    ({f"{SPEC}.volumes[0].emptyDir.medium": DROP}, "medium: Memory is meant for the run directory"),
-    ({f"{SPEC}.volumes[0].emptyDir.sizeLimit": "4Mi"}, "is little for a run directory"),
-    ({f"{SPEC}.volumes[0]": {"name": "run", "hostPath": {"path": "/run/x"}}}, "belongs into an emptyDir"),
-    ({f"{SPEC}.volumes[1].emptyDir.medium": DROP}, "/dev/shm belongs into memory"),
-    ({f"{A}.env[4].name": "HOMES"}, "HOME isn't set"),
-    ({f"{A}.env[3].name": "LOGNAME"}, "USER isn't set"),
-    ({f"{A}.env[12]": {"name": "PYTHONPATH", "value": "/opt/x"}}, "/opt/x, which is on no volume"),
-    (reference(**{f"{GMS}.resources.limits.memory": "32Mi", f"{GMS}.resources.requests.memory": "32Mi"}), "--capacity is more"),
+    ({f"{SPEC}.containers[+]": {"name": "lock2", "image": "x", "command": ["lockserver", "--run-dir", "/run/failover/pair"]}}, "should be a native sidecar"),
+    ({place + ".env[FAILOVER_RUN_DIR].value": "/run/failover" for place in (LOCK, GMS, DOOR, A, B)}, "is the mount itself, 2777"),
+    ({f"{SPEC}.volumes[run].emptyDir.medium": DROP}, "medium: Memory is meant for the run directory"),
+    ({f"{SPEC}.volumes[run].emptyDir.sizeLimit": "4Mi"}, "is little for a run directory"),
+    ({f"{SPEC}.volumes[run]": {"name": "run", "hostPath": {"path": "/run/x"}}}, "belongs into an emptyDir"),
+    ({f"{SPEC}.volumes[shm-a].emptyDir.medium": DROP}, "/dev/shm belongs into memory"),
+    ({f"{A}.env[HOME].name": "HOMES"}, "HOME isn't set"),
+    ({f"{A}.env[USER].name": "LOGNAME"}, "USER isn't set"),
+    ({f"{A}.env[+]": {"name": "PYTHONPATH", "value": "/opt/x"}}, "/opt/x, which is on no volume"),
     ({f"{A}.startupProbe": DROP}, "engine-shim has no startupProbe"),
     ({f"{GMS}.livenessProbe": DROP}, "gms has no livenessProbe"),
     ({f"{A}.readinessProbe": {"httpGet": {"path": "/ready", "port": "probe-a"}}}, "an engine that restarts would take it out"),
@@ -149,7 +147,7 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{LOCK}.startupProbe.timeoutSeconds": DROP}, "a Python that starts on a busy node takes longer"),
     ({f"{LOCK}.startupProbe.exec.command": ["gmsctl", "ping"]}, "lockctl ping is meant?"),
     ({f"{LOCK}.livenessProbe.httpGet": DROP, f"{LOCK}.livenessProbe.exec": {"command": ["lockctl", "ping", "--count", "1"]}}, "costs a start of Python"),
-    ({f"{A}.command": swapped("in-place", "exit")}, "has to last for all of Init: 1 s x 60 is 60 s"),
+    ({f"{A}.env[FAILOVER_RESTART].value": "exit"}, "has to last for all of Init: 1 s x 60 is 60 s"),
 ]  # fmt: skip
 
 
@@ -160,15 +158,14 @@ def test_a_warning_of_ours_is_given(edits: dict[str, Any], says: str) -> None:
 
 VALID: list[dict[str, Any]] = [
     {},
-    reference(),
-    {f"{A}.env[12]": {"name": "FAILOVER_DRAIN_S", "value": "10"}},
-    {f"{SPEC}.initContainers[3]": {"name": "more", "image": "x", "restartPolicy": "Always"}},
+    {f"{A}.env[+]": {"name": "FAILOVER_DRAIN_S", "value": "10"}},
+    {f"{SPEC}.initContainers[+]": {"name": "more", "image": "x", "restartPolicy": "Always"}},
     {f"{A}.command": ["python3.12", "-m", "engine_shim", "--engine", "vllm", "--probe", "[::]:9000", "--"]},
-    {f"{A}.args": ["$(MODEL)"], f"{A}.env[12]": {"name": "MODEL", "value": "/model"}},
+    {f"{A}.args": ["$(MODEL)"], f"{A}.env[+]": {"name": "MODEL", "value": "/models/model"}},
     {
         f"{CLAIM}.count": 2,
-        f"{A}.args": ["/model", "--tensor-parallel-size=2"],
-        f"{B}.args": ["/model", "--tensor-parallel-size=2"],
+        f"{A}.args": ["/models/model", "--tensor-parallel-size=2"],
+        f"{B}.args": ["/models/model", "--tensor-parallel-size=2"],
     },
 ]
 
@@ -178,5 +175,6 @@ def test_a_valid_variation_of_ours_is_taken(edits: dict[str, Any]) -> None:
     assert errors(broken(POD, edits)) == []
 
 
-def test_the_example_has_nothing_to_warn_of() -> None:
-    assert broken(POD, {}) == []
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
+def test_what_is_shipped_has_nothing_to_warn_of(path: Path) -> None:
+    assert check([(path.name, path.read_text())]) == []

@@ -2,15 +2,16 @@
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
-from tests.k8s.manifests import HERE
+from tests.k8s.manifests import SHIPPED
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
 
 POD = (
-    str(HERE / "pod.yaml"),
+    str(SHIPPED / "reference.yaml"),
     "--overlay",
-    str(HERE / "pod-reference.yaml"),
+    str(Path(__file__).parent / "today.yaml"),
     "--relist-s",
     "0.2",
     "--startup-period-s",

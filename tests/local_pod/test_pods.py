@@ -361,7 +361,8 @@ def test_a_command_ends_with_whoever_asked_for_it(here: Place) -> None:
 def test_logs_of_one_of_all_of_the_run_before_and_as_they_come(here: Place) -> None:
     script = "echo run $(cat /run/pod/n 2>/dev/null); echo again > /run/pod/n; " + FOREVER
     a = shell("a", script, volumeMounts=[{"name": "run", "mountPath": "/run/pod"}])
-    with running(here, pod(here, a, shell("b", "echo b; " + FOREVER)), *QUICK):
+    path = pod(here, a, shell("b", "echo b; " + FOREVER), terminationGracePeriodSeconds=1)
+    with running(here, path, *QUICK):
         follower = subprocess.Popen(here.command("logs", "-f", "a"), stdout=subprocess.PIPE, text=True, cwd="/")
         assert follower.stdout is not None
         assert follower.stdout.readline() == "run\n"

@@ -31,8 +31,8 @@ _ONE_TREE = (
         "first-start-waits",
         "1: the first start, too: an earlier shim may have left a tree",
         (
-            "        self.figures.entered_at[State.INIT] = self._wall\n        self._await_end()\n",
-            "        self.figures.entered_at[State.INIT] = self._wall\n        self._start()\n",
+            "        self.counters.entered_at[State.INIT] = self._wall\n        self._await_end()\n",
+            "        self.counters.entered_at[State.INIT] = self._wall\n        self._start()\n",
         ),
     ),
     _rule(
@@ -80,8 +80,8 @@ _ONE_TREE = (
         "cleans-up-after-the-proof",
         "1: and not before",
         (
-            "        if self.tree is not Tree.ENDING:\n            return\n        if event.left",
-            "        if self.tree is not Tree.ENDING:\n            return\n        self._out.append(e.CleanUp())\n"
+            "        if self.tree is not TreePhase.ENDING:\n            return\n        if event.left",
+            "        if self.tree is not TreePhase.ENDING:\n            return\n        self._out.append(e.CleanUp())\n"
             "        if event.left",
         ),
     ),
@@ -93,7 +93,7 @@ _ONE_TREE = (
     _rule(
         "a-look-that-nobody-awaits",
         "1: a look that comes late proves nothing of a living tree",
-        ("        if self.tree is not Tree.ENDING:\n            return\n", ""),
+        ("        if self.tree is not TreePhase.ENDING:\n            return\n", ""),
     ),
 )
 
@@ -107,8 +107,8 @@ _AS_A_WHOLE = (
         "strangers-end",
         "2: and nobody else's",
         (
-            "        if self.tree is Tree.ALIVE and event.process in self.processes:\n",
-            "        if self.tree is Tree.ALIVE:\n",
+            "        if self.tree is TreePhase.ALIVE and event.process in self.processes:\n",
+            "        if self.tree is TreePhase.ALIVE:\n",
         ),
     ),
     _rule(
@@ -123,15 +123,15 @@ _AS_A_WHOLE = (
         "killed-at-once",
         "2: the rest is killed at once",
         (
-            "        if self.tree is Tree.ENDING and now >= self._look_at:\n",
-            "        if self.tree is Tree.ENDING and now > self._look_at:\n",
+            "        if self.tree is TreePhase.ENDING and now >= self._look_at:\n",
+            "        if self.tree is TreePhase.ENDING and now > self._look_at:\n",
         ),
     ),
     _rule(
         "ended-once",
         "2: a tree that is ending ends only once",
         (
-            "    def _on_died(self, event: e.Died) -> None:\n        if self.tree is Tree.ALIVE and",
+            "    def _on_died(self, event: e.Died) -> None:\n        if self.tree is TreePhase.ALIVE and",
             "    def _on_died(self, event: e.Died) -> None:\n        if",
         ),
     ),
@@ -157,15 +157,15 @@ _LATE = (
         "late-registration",
         "3: who registers for a start that is over is turned away",
         (
-            "        if self.tree is not Tree.ALIVE or event.start != self.number:\n",
-            "        if self.tree is not Tree.ALIVE:\n",
+            "        if self.tree is not TreePhase.ALIVE or event.start != self.number:\n",
+            "        if self.tree is not TreePhase.ALIVE:\n",
         ),
     ),
     _rule(
         "late-join-of-an-ending-tree",
         "3: and who registers with a tree that is ending",
         (
-            "        if self.tree is not Tree.ALIVE or event.start != self.number:\n",
+            "        if self.tree is not TreePhase.ALIVE or event.start != self.number:\n",
             "        if event.start != self.number:\n",
         ),
     ),
@@ -234,7 +234,7 @@ _STEPS = (
         "a-dying-trees-words",
         "4: what a dying tree still says counts for nothing",
         (
-            "    def _on_reported(self, event: e.Reported) -> None:\n        if self.tree is not Tree.ALIVE:\n            return\n",
+            "    def _on_reported(self, event: e.Reported) -> None:\n        if self.tree is not TreePhase.ALIVE:\n            return\n",
             "    def _on_reported(self, event: e.Reported) -> None:\n",
         ),
     ),
@@ -325,8 +325,8 @@ _BOUNDS = (
         "beats-in-their-states",
         "5: a beat in Init or Waking, which have bounds of their own, counts for nothing",
         (
-            "        if self.tree is not Tree.ALIVE or self.state not in BEATING:\n            return\n",
-            "        if self.tree is not Tree.ALIVE:\n            return\n",
+            "        if self.tree is not TreePhase.ALIVE or self.state not in BEATING:\n            return\n",
+            "        if self.tree is not TreePhase.ALIVE:\n            return\n",
         ),
     ),
     _rule(
@@ -433,7 +433,7 @@ _AGAIN = (
     _rule(
         "serves-not-only-holds",
         "6: not only holds the lock",
-        ("        if self.tree is Tree.NONE and event.serves and", "        if self.tree is Tree.NONE and"),
+        ("        if self.tree is TreePhase.NONE and event.serves and", "        if self.tree is TreePhase.NONE and"),
     ),
     _rule(
         "its-own-endpoint-is-no-successors",
@@ -525,8 +525,8 @@ _TOLD = (
         "between-two-starts",
         "7: told to end between two starts, it ends",
         (
-            "        if self.tree is Tree.NONE:\n            self._exit()\n",
-            "        if self.tree is Tree.NONE:\n            pass\n",
+            "        if self.tree is TreePhase.NONE:\n            self._exit()\n",
+            "        if self.tree is TreePhase.NONE:\n            pass\n",
         ),
     ),
     _rule(
@@ -609,7 +609,7 @@ _FIGURES = (
     _rule(
         "failover-is-behind-another",
         "a failover is a wake after having waited behind another",
-        ("            self.figures.failovers += self._behind\n", "            self.figures.failovers += 1\n"),
+        ("            self.counters.failovers += self._behind\n", "            self.counters.failovers += 1\n"),
     ),
     _rule(
         "failovers-count",
@@ -632,7 +632,7 @@ _FIGURES = (
     _rule(
         "fence-wait-is-measured",
         "the wait for the fence is measured",
-        ('                self.figures.phase("fence_wait", self._now - self._fencing_at)\n', "                pass\n"),
+        ('                self.counters.phase("fence_wait", self._now - self._fencing_at)\n', "                pass\n"),
     ),
     _rule(
         "fence-wait-from-its-begin",
@@ -642,7 +642,7 @@ _FIGURES = (
     _rule(
         "restore-is-measured",
         "the time to restore redundancy runs from the death to the next Standby",
-        ("                self.figures.restored.add(self._now - self._lost_at)\n", "                pass\n"),
+        ("                self.counters.restored.add(self._now - self._lost_at)\n", "                pass\n"),
     ),
     _rule(
         "restore-from-the-first-death",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from tests.mutants.rules import Mutant
 
 SHIM = "engine_shim/shim.py"
-PRESENCE = "engine_shim/presence.py"
+PRESENCE = "engine_shim/membership.py"
 RANK = "reference_engine/rank.py"
 KV = "reference_engine/kv.py"
 STORE = "reference_engine/store.py"
@@ -48,7 +48,7 @@ _SHIM = (
         "shim-descendants",
         "whatever an engine has started is killed, in whatever session",
         _WHOLE,
-        ("            tree.kill(tree.descendants(os.getpid()), 0)\n", "            pass\n"),
+        ("            process_tree.kill(process_tree.descendants(os.getpid()), 0)\n", "            pass\n"),
     ),
     _rule(
         SHIM,
@@ -56,7 +56,7 @@ _SHIM = (
         "the next start waits until no child is left",
         _WHOLE,
         ("        left = int(self._collect())\n", "        self._collect()\n        left = 0\n"),
-        ("            tree.kill(tree.descendants(os.getpid()), 0)\n", "            pass\n"),
+        ("            process_tree.kill(process_tree.descendants(os.getpid()), 0)\n", "            pass\n"),
     ),
     _rule(
         SHIM,
@@ -205,14 +205,14 @@ _SHIM = (
         "shim-life-lock",
         "nothing is started while somebody holds a life lock of this engine",
         "test_while_somebody_holds_a_life_lock_of_this_engine_nothing_is_started",
-        ("not left and tree.life_held(options.run_dir, options.config.engine_id)", "False"),
+        ("not left and paths.life_held(options.run_dir, options.config.engine_id)", "False"),
     ),
     _rule(
         SHIM,
         "shim-endpoints",
         "sockets of earlier grants go",
         _LEFT,
-        ("        tree.remove_endpoints(self.options.run_dir, self.options.config.engine_id)\n", ""),
+        ("        paths.remove_endpoints(self.options.run_dir, self.options.config.engine_id)\n", ""),
     ),
     _rule(
         SHIM,
@@ -284,8 +284,8 @@ _SHIM = (
         "who is turned away does not go on",
         "test_who_is_turned_away_does_not_go_on",
         (
-            '                raise PresenceError(f"the engine-shim turned',
-            '                return m.Welcome(beat_s=1.0)\n                raise PresenceError(f"the engine-shim turned',
+            '                raise NotAMember(f"the engine-shim turned',
+            '                return m.Welcome(beat_s=1.0)\n                raise NotAMember(f"the engine-shim turned',
         ),
     ),
     _rule(
@@ -513,7 +513,7 @@ _DEVICE = (
     ),
 )
 
-NURSERY = "engine_shim/nursery.py"
+NURSERY = "sidecar/supervisor.py"
 
 
 def _kept(name: str, without: str, *edits: tuple[str, str]) -> Mutant:
@@ -521,7 +521,7 @@ def _kept(name: str, without: str, *edits: tuple[str, str]) -> Mutant:
         f"nursery-{name}",
         without,
         tuple((NURSERY, text, instead) for text, instead in edits),
-        tests=("tests/engine/test_nursery_rules.py",),
+        tests=("tests/sidecar/test_supervisor.py",),
         in_process=True,
     )
 
@@ -573,7 +573,7 @@ _NURSERY = (
     _kept(
         "armed",
         "children die with failover up",
-        ('"-m", "engine_shim.armed", str(os.getpid()), *child.command)', '"-m", *child.command)'),
+        ('"-m", "sidecar.child_program", str(os.getpid()), *child.command)', '"-m", *child.command)'),
     ),
     _kept(
         "names",

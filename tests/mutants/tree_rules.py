@@ -1,13 +1,13 @@
 # ruff: noqa: E501 (quotes from the source)
-"""The mutants of what a shim does to processes and files: `engine_shim/tree.py`, `leftovers.py`, `places.py`."""
+"""The mutants of what a shim does to processes and files: `sidecar/process_tree.py`, `shm_cleanup.py`, `places.py`."""
 
 from dataclasses import replace
 
 from tests.mutants.rules import Mutant
 
-TREE_ = "engine_shim/tree.py"
-LEFTOVERS = "engine_shim/leftovers.py"
-PLACES = "engine_shim/places.py"
+TREE_ = "sidecar/process_tree.py"
+LEFTOVERS = "engine_shim/shm_cleanup.py"
+PLACES = "engine_shim/paths.py"
 
 
 def _in(path: str, name: str, without: str, *edits: tuple[str, str]) -> Mutant:
@@ -74,7 +74,7 @@ _ALL = (
             "        if probe is None:\n            continue\n        if name != sorted(names)[0]:\n            continue\n",
         ),
     ),
-    _in(TREE_, "tree-life-own", "and of no other engine", ("if places.is_life_of(engine_id, name)]", "]")),
+    _in(TREE_, "tree-life-own", "and of no other engine", ("if paths.is_life_of(engine_id, name)]", "]")),
     _in(
         PLACES,
         "tree-life-own-name",
@@ -91,7 +91,7 @@ _ALL = (
         TREE_,
         "tree-endpoints-own",
         "those of this engine",
-        ("            if places.is_endpoint_of(engine_id, name):\n", '            if name.endswith(".sock"):\n'),
+        ("            if paths.is_endpoint_of(engine_id, name):\n", '            if name.endswith(".sock"):\n'),
     ),
     _in(
         PLACES,
@@ -184,6 +184,6 @@ _ALL = (
 )
 
 PROCESSES = tuple(
-    replace(mutant, tests=("tests/engine/test_tree_rules.py", "tests/engine/test_tree.py"), in_process=True)
+    replace(mutant, tests=("tests/engine/test_tree_rules.py", "tests/sidecar/test_process_tree.py"), in_process=True)
     for mutant in _ALL
 )

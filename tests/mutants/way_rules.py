@@ -1,11 +1,11 @@
 # ruff: noqa: E501 (quotes from the source)
-"""The mutants of the way of an engine's main process: the order in `engine_shim/run.py`, and what it says of itself."""
+"""The mutants of the way of an engine's main process: the order in `engine_shim/main_process.py`, and what it says of itself."""
 
 from dataclasses import replace
 
 from tests.mutants.rules import Mutant
 
-RUN = "engine_shim/run.py"
+RUN = "engine_shim/main_process.py"
 
 
 def _rule(name: str, without: str, *edits: tuple[str, str]) -> Mutant:
@@ -33,7 +33,7 @@ _ALL = (
     _rule(
         "says-its-name",
         "the shim knows under which name the lock has this start",
-        ("        self.shim.say(m.Tree(name=lock.name))\n", ""),
+        ("        self.shim.say(m.Named(incarnation=lock.name))\n", ""),
     ),
     _rule("permit", "it initialises with the permit", ("        with lock.permit():\n", "        if True:\n")),
     _rule(
@@ -125,7 +125,7 @@ _ALL = (
         "the endpoint is bound only after the wake",
         (
             '        with self._timed("wake"):\n',
-            '        at = listen or Listen(path=str(places.endpoint(self.run_dir, self.engine_id, grant.token)))\n        engine.serve(at)\n        with self._timed("wake"):\n',
+            '        at = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))\n        engine.serve(at)\n        with self._timed("wake"):\n',
         ),
         ("            engine.serve(at)\n" + _SERVING, "            pass\n" + _SERVING),
     ),
@@ -148,8 +148,8 @@ _ALL = (
         "named-by-the-token",
         "the socket's name has the token",
         (
-            "places.endpoint(self.run_dir, self.engine_id, grant.token)",
-            "places.endpoint(self.run_dir, self.engine_id, 0)",
+            "paths.endpoint(self.run_dir, self.engine_id, grant.token)",
+            "paths.endpoint(self.run_dir, self.engine_id, 0)",
         ),
     ),
     _rule("listen", "it serves where it is told to", ("        at = listen or Listen(", "        at = Listen(")),
@@ -343,15 +343,15 @@ _ALL = (
         "armed-first",
         "it is armed before it counts",
         (
-            "        presence.arm_main()\n        shim = presence.enter_main()\n",
-            "        shim = presence.enter_main()\n        presence.arm_main()\n",
+            "        membership.arm_main()\n        shim = membership.enter_main()\n",
+            "        shim = membership.enter_main()\n        membership.arm_main()\n",
         ),
     ),
     _rule(
         "counts-before-the-engine",
         "it counts before there is an engine",
-        ("        shim = presence.enter_main()\n", ""),
-        ("        main = Main(engine", "        shim = presence.enter_main()\n        main = Main(engine"),
+        ("        shim = membership.enter_main()\n", ""),
+        ("        main = Main(engine", "        shim = membership.enter_main()\n        main = Main(engine"),
         ("shim.phase)\n        engine", "lambda *_: None)\n        engine"),
     ),
     _rule(
@@ -375,17 +375,17 @@ _ALL = (
     _rule(
         "cannot-run",
         "64 is what another start can't help",
-        ("os._exit(EX_USAGE if isinstance(error, CantRun) else 1)", "os._exit(1)"),
+        ("os._exit(EX_USAGE if isinstance(error, CannotRun) else 1)", "os._exit(1)"),
     ),
     _rule(
         "cannot-run-is-said",
         "and it is said so",
-        ("hopeless=isinstance(error, CantRun)", "hopeless=False"),
+        ("hopeless=isinstance(error, CannotRun)", "hopeless=False"),
     ),
     _rule(
         "presence-is-tried-again",
         "no shim is nothing of the kind",
-        ("os._exit(EX_USAGE if isinstance(error, CantRun) else 1)", "os._exit(EX_USAGE)"),
+        ("os._exit(EX_USAGE if isinstance(error, CannotRun) else 1)", "os._exit(EX_USAGE)"),
     ),
     _rule(
         "arguments",
@@ -394,4 +394,4 @@ _ALL = (
     ),
 )
 
-WAY = tuple(replace(mutant, tests=("tests/engine/test_way_rules.py",), in_process=True) for mutant in _ALL)
+WAY = tuple(replace(mutant, tests=("tests/engine/test_main_process_rules.py",), in_process=True) for mutant in _ALL)

@@ -6,7 +6,6 @@ between any two effects of the server it may be killed. Who starts them, what go
 """
 
 import contextlib
-import errno
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -64,7 +63,7 @@ class SimGms:
         process.on_readable(process.listen(SOCKET), self._on_connect)
 
     def _first_event(self) -> e.Started:
-        floor = int(self.kernel.now * 1000) + 1
+        floor = int(self.kernel.wall_time_s * 1000)
         try:
             return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
         except FileNotFoundError:
@@ -151,16 +150,16 @@ class SimGms:
         for handle in effect.slabs:
             self.process.close(self.slabs.pop(handle))
 
-    def _do_look_at_memory(self, effect: e.LookAtMemory) -> None:
-        self.answers.append(e.MemorySeen(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
+    def _do_check_memory(self, effect: e.CheckMemory) -> None:
+        self.answers.append(e.MemoryChecked(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
 
-    def _do_look_at_peer(self, effect: e.LookAtPeer) -> None:
+    def _do_check_peer(self, effect: e.CheckPeer) -> None:
         fd = self.conns.get(effect.conn)
         there = fd is not None and not self._ended(fd)
         handle = self.process_of.get(effect.conn)
         if handle is not None and handle in self.pidfds and self.process.is_dead(self.pidfds[handle]):
             there = False
-        self.answers.append(e.PeerSeen(effect.conn, there))
+        self.answers.append(e.PeerChecked(effect.conn, there))
 
     def _ended(self, fd: int) -> bool:
         file = self.process.descriptors[fd]
@@ -238,8 +237,8 @@ _DO: dict[type, Callable[[SimGms, Any], None]] = {
     e.ForgetProcess: SimGms._do_forget_process,
     e.Allocate: SimGms._do_allocate,
     e.Forget: SimGms._do_forget,
-    e.LookAtMemory: SimGms._do_look_at_memory,
-    e.LookAtPeer: SimGms._do_look_at_peer,
+    e.CheckMemory: SimGms._do_check_memory,
+    e.CheckPeer: SimGms._do_check_peer,
     e.Persist: SimGms._do_persist,
     e.Note: SimGms._do_note,
     e.Stop: SimGms._do_stop,
@@ -323,8 +322,8 @@ class SimReader:
     def _connect(self) -> c.Event:
         try:
             self.fd = self.process.connect(SOCKET)
-        except OSError as error:
-            return c.Disconnected(errno.errorcode.get(error.errno or 0, ""))
+        except OSError:
+            return c.Disconnected()
         self.process.on_readable(self.fd, self._on_ready)
         return c.Connected()
 

@@ -6,7 +6,8 @@ what must hold.
  2. A committed layout is lost only to a writer that was let in, to a replacement, or when nobody has it any more. No
     process that wasn't stopped and has the memory is told that it is stale for another reason.
  3. What is handed back, and what a reader gets, is the very memory of the layout with that number.
- 4. Numbers only grow, and no two writers get the same.
+ 4. Numbers only grow, and no two writers get the same, also where the file was lost or an older one is there again
+    (unless the clock on the wall went back, too).
  5. First on disk, then told: what is acknowledged as committed stands in the file.
  6. Nobody is let in to write who is dead already.
  7. The server keeps exactly those descriptors that the machine knows; at the end all memory of the device belongs to
@@ -25,13 +26,14 @@ import random
 from collections import Counter
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from gms import client_events as c
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
 from gms import record
 from gms.client_machine import Doing
-from gms.sessions import Returning
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SOCKET, SimGms, SimReader, memory
 from tests.sim.kernel import Kernel, Process, ReleaseOrder
 from tests.sim.openfiles import Allocation
@@ -292,6 +294,11 @@ class GmsWorld:
         self.over_since: dict[int, str] = {}
         """Layouts that were rightly lost, and to whom."""
         self.last_given = 0
+        self.given: set[int] = set()
+        """Every generation that any writer was let in with."""
+        self.clock_went_back = False
+        self.older: list[bytes] = []
+        """What the file said before: backups."""
         self.spoiled = False
         """The file was destroyed: whatever stood in it may be lost, until a new layout is committed."""
         self.blind = False
@@ -364,15 +371,13 @@ class GmsWorld:
             self.fail(f"{MOST_EVENTS} events: something goes round in a circle")
 
     def turn_ended(self, server: SimGms) -> None:
-        machine = server.machine
-        known = {slab.handle for each in (machine.committed, machine.draft) if each is not None for slab in each.slabs}
-        for client in machine.clients.values():
-            if isinstance(client.returning, Returning):
-                known |= {slab.handle for slab in client.returning.slabs}
+        machine, weights = server.machine, server.machine.weights
+        known = {slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs}
+        known |= {slab.handle for slab in machine.recovery.kept}
         if known != set(server.slabs):
             only = sorted(set(server.slabs) - known), sorted(known - set(server.slabs))
             self.fail(f"descriptors that only the shell has: {only[0]}; only the machine: {only[1]}")
-        processes = {client.process for client in machine.clients.values()}
+        processes = {client.process for client in machine.sessions.clients.values()}
         if processes != set(server.pidfds):
             self.fail(f"pidfds {sorted(server.pidfds)}, known {sorted(map(str, processes))}")
 
@@ -384,6 +389,8 @@ class GmsWorld:
 
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
         new, machine = self.on_disk(), server.machine
+        if old is not None and new != old:
+            self.older.append(record.encode(old))
         if old is None or new is None or new == old:
             return
         if new.given < old.given:
@@ -395,7 +402,7 @@ class GmsWorld:
             self.over_since[lost] = "a replacement"
         elif new.given > old.given:
             self.over_since[lost] = "a writer"
-            if machine.recovery.awaits:
+            if machine.weights.awaited is not None:
                 self._nobody_was_there(lost, "a writer is let in over")
         elif lost not in self.over_since:
             self.over_since[lost] = "nobody has it"
@@ -417,6 +424,9 @@ class GmsWorld:
                 self.fail("somebody is let in to write whose connection has ended")
             if message.generation <= self.last_given and not self.spoiled:
                 self.fail(f"number {message.generation} is given after {self.last_given}")
+            if message.generation in self.given and not self.clock_went_back:
+                self.fail(f"number {message.generation} is given twice")
+            self.given.add(message.generation)
             disk = self.on_disk()
             if disk is None or disk.given < message.generation:
                 self.fail(f"number {message.generation} is given, and the file says {disk}")
@@ -441,7 +451,9 @@ class GmsWorld:
                 self.fail(f"{engine.process} is told to let go of layout {generation}, which it has mapped")
 
     def noted(self, server: SimGms, note: e.Note) -> None:
-        layout = server.machine.committed
+        if note.event == "rule_broken":
+            self.fail(f"the server says that it is broken: {note.detail}")
+        layout = server.machine.weights.committed
         if note.event == "handed_back" and layout is not None:
             slabs = [memory(server.process, server.slabs[slab.handle]) for slab in layout.slabs]
             disk = self.on_disk()
@@ -498,7 +510,7 @@ class GmsWorld:
             kernel.kill(server.process)
             spoil = rng.random()
             if spoil < 0.15:
-                self._spoil(rng.choice(("tear", "corrupt", "unlink")))
+                self._spoil(rng.choice(("tear", "corrupt", "unlink", "restore an older version of")))
             if rng.random() < 0.3 and living:
                 kernel.kill(rng.choice(living).process)
         elif roll < 0.62 and (living or server is not None):
@@ -515,7 +527,9 @@ class GmsWorld:
             kernel.after(rng.random() * 1.0, self._disk_ok)
         elif roll < 0.73:
             self.note_fault("the clock jumps")
-            kernel.jump_wall_clock(rng.choice((-1, 1)) * rng.random() * 1e6)
+            seconds = rng.choice((-1, 1)) * rng.random() * 1e6
+            self.clock_went_back = self.clock_went_back or seconds < 0
+            kernel.jump_wall_clock(seconds)
         elif roll < 0.81:
             self.note_fault("somebody else takes device memory")
             kernel.devices[DEVICE].foreign_bytes = rng.choice((30, 60, 95))
@@ -552,8 +566,10 @@ class GmsWorld:
                 self.kernel.tear(FILE)
             elif how == "corrupt":
                 self.kernel.corrupt(FILE)
-            else:
+            elif how == "unlink":
                 self.kernel.files.unlink(FILE)
+            else:
+                self.kernel.files.find(FILE).data = self.rng.choice(self.older or [b""])
         except FileNotFoundError:
             return
         self.blind = self.blind or how == "unlink"
@@ -659,15 +675,17 @@ class GmsWorld:
             late_s = self.kernel.now - engine.asked_at
             if engine.alive and engine.asked_at >= 0 and late_s > WAKE_S + 1.0:
                 self.fail(f"{engine.process} has waited for {late_s:.1f} s")
-        there = machine.committed.generation if machine.committed is not None else 0
+        weights = machine.weights
+        there = weights.committed.generation if weights.committed is not None else 0
         for engine in self.engines:
             if engine.alive and engine.client.welcome and engine.told != there:
                 self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
-        if machine.committed is None and machine.draft is None:
+        if weights.committed is None and weights.draft is None:
             self.fail(f"nothing is committed {CALM_S} s after the faults, and nobody writes")
-        if self.kernel.files.disk_errno == 0 and self.on_disk() != machine.truth():
-            self.fail(f"the file says {self.on_disk()}, and so is {machine.truth()}")
-        layouts = (machine.committed, machine.draft)
+        disk, truth = self.on_disk(), machine.truth()
+        if self.kernel.files.disk_errno == 0 and (disk is None or replace(truth, given=disk.given) != disk):
+            self.fail(f"the file says {disk}, and so is {truth}")
+        layouts = (weights.committed, weights.draft)
         mine = {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
         known = {memory(server.process, fd) for fd in mine}
         leaked = [each for each in self.kernel.devices[DEVICE].allocations if each not in known]

@@ -12,7 +12,7 @@ import select
 from pathlib import Path
 from typing import Any
 
-from engine_shim.engines import Setting
+from engine_shim.engine import Setting
 
 
 def make(setting: Setting) -> Any:

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from engine_shim.vllm_engine import loader, versions
-from engine_shim.vllm_engine.home import Home
 from engine_shim.vllm_engine.weights import Weights
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
 
 
@@ -67,7 +67,7 @@ def main(model_dir: str, run_dir: str, mode: str) -> None:
     with set_current_vllm_config(config):
         _one_rank(config, Path(run_dir))
         expected = {found.name: found.tensor.clone() for found in modules.find(load())}
-        weights = Weights(Home(run_dir, "a", True, ("host:0",), weights_timeout_s=60), 0)
+        weights = Weights(WorkerSettings(run_dir, "a", True, ("host:0",), weights_timeout_s=60), 0)
         weights.get(versions.described(config, config.model_config), load, loader._WRITTEN)
         model = versions.build(config, config.model_config, "", torch.device("meta"))
         loader._adopt_processed(model, weights, config.model_config, cpu)

@@ -14,10 +14,10 @@ import pytest
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 pytest.importorskip("vllm", reason="vLLM isn't installed in this Python")
 
-from engine_shim.engines import CantRun, Setting  # noqa: E402
+from engine_shim.engine import CannotRun, Setting  # noqa: E402
 from engine_shim.vllm_engine.budget import GIB, MIB, DoesNotFit  # noqa: E402
-from engine_shim.vllm_engine.home import Home  # noqa: E402
-from engine_shim.vllm_engine.pool import KvPool  # noqa: E402
+from engine_shim.vllm_engine.kv_pool import KvPool  # noqa: E402
+from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.memory.host import HostMemory  # noqa: E402
 from gms.memory.host_device import create_device  # noqa: E402
 
@@ -66,7 +66,7 @@ def worker(gpu: Gpu, tmp_path: Path) -> Any:
     def profiled(**_: object) -> None:
         gpu.height = 1900 * MIB
 
-    home = Home(str(tmp_path), "a", True, (GPU,), share=0.9)
+    home = WorkerSettings(str(tmp_path), "a", True, (GPU,), share=0.9)
     worker = CudaWorker.__new__(CudaWorker)
     worker.cache_config = SimpleNamespace(kv_cache_memory_bytes=None)
     worker.model_config = SimpleNamespace(
@@ -77,7 +77,7 @@ def worker(gpu: Gpu, tmp_path: Path) -> Any:
         cache_config=worker.cache_config,
         model_config=worker.model_config,
         parallel_config=worker.parallel_config,
-        load_config=SimpleNamespace(model_loader_extra_config=home.settings()),
+        load_config=SimpleNamespace(model_loader_extra_config=home.to_extra()),
         compilation_config=SimpleNamespace(),
     )
     # Less is free than the other engine leaves; nothing may come of it.
@@ -143,7 +143,7 @@ def test_vllms_own_allocation_of_the_cache_is_the_pools(worker: Any, monkeypatch
 
     monkeypatch.setattr(gpu_worker, "ensure_kv_transfer_initialized", lambda *_: None)
     monkeypatch.setattr(gpu_worker.current_platform, "is_xpu", lambda: False)
-    monkeypatch.setattr("engine_shim.vllm_engine.kv.torch_device", lambda _: torch.device("cpu"))
+    monkeypatch.setattr("engine_shim.vllm_engine.kv_tensors.torch_device", lambda _: torch.device("cpu"))
     worker.model_runner.initialize_kv_cache = initialize
     config = SimpleNamespace(
         num_blocks=4,
@@ -170,11 +170,11 @@ def test_before_anything_is_unmapped_the_gpu_is_waited_for_and_then_torch_gives_
 def test_a_rank_on_another_gpu_than_its_weights_is_refused(worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.v1.worker import gpu_worker
 
-    from engine_shim.vllm_engine import cuda_worker, scratch
+    from engine_shim.vllm_engine import cuda_worker, engine_directory
     from engine_shim.vllm_engine.cuda_worker import OtherDevice
 
     monkeypatch.setattr(gpu_worker.Worker, "init_device", lambda self: None)
-    monkeypatch.setattr(scratch, "remember", lambda *_: None)
+    monkeypatch.setattr(engine_directory, "remember", lambda *_: None)
     monkeypatch.setattr(cuda_worker, "torch_device", lambda _: torch.device("cuda", 1))
     worker.distributed_init_method = ""
     worker.device = torch.device("cuda", 0)
@@ -221,13 +221,13 @@ def test_what_is_wrong_in_the_environment_is_said(
     on_cuda: Any, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, said: str
 ) -> None:
     monkeypatch.setenv(variable, value)
-    with pytest.raises(CantRun, match=said):
+    with pytest.raises(CannotRun, match=said):
         parsed(on_cuda)
 
 
 def test_without_a_driver_the_missing_devices_are_a_sentence(on_cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(on_cuda.DEVICES_VARIABLE)
-    with pytest.raises(CantRun, match="driver"):
+    with pytest.raises(CannotRun, match="driver"):
         parsed(on_cuda)
 
 

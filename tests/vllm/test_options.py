@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim.engines import CantRun, Setting
+from engine_shim.engine import CannotRun, Setting
 
 
 def setting(*arguments: str, role: str = "primary") -> Setting:
@@ -28,26 +28,26 @@ def setting(*arguments: str, role: str = "primary") -> Setting:
 def test_what_cant_be_in_a_pair_is_refused_with_a_sentence(arguments: tuple[str, ...], said: str) -> None:
     from engine_shim.vllm_engine import options
 
-    with pytest.raises(CantRun, match=said):
+    with pytest.raises(CannotRun, match=said):
         options.parse(setting("--model", "/m", *arguments))
 
 
 def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
     from engine_shim.vllm_engine import options
-    from engine_shim.vllm_engine.home import home_of
+    from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
     words = ("/m", "--load-format", "safetensors", "--tensor-parallel-size", "2", "--port", "1")
     args, home = options.parse(setting(*words, role="shadow"))
     assert args.model == "/m" and args.load_format == "gms" and args.worker_cls == options.WORKER
     assert home.devices == ("host:0", "host:1") and home.load_format == "safetensors" and not home.writes
-    assert home_of(args.model_loader_extra_config) == home
+    assert WorkerSettings.of(args.model_loader_extra_config) == home
     assert args.gpu_memory_utilization < 0.1, "the machine's memory isn't where the KV cache will be"
     given, _ = options.parse(setting(*words, "--kv-cache-memory-bytes", "16M", "--gpu-memory-utilization", "0.5"))
     assert given.gpu_memory_utilization == 0.5
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x,host:y")
     assert options.parse(setting(*words))[1].devices == ("host:x", "host:y")
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x")
-    with pytest.raises(CantRun, match="names 1 devices, and there are 2 ranks"):
+    with pytest.raises(CannotRun, match="names 1 devices, and there are 2 ranks"):
         options.parse(setting(*words))
 
 
@@ -75,7 +75,7 @@ assert not any(name == "torch" or name.split(".")[0] == "vllm" for name in sys.m
 def test_the_plugin_is_found_by_vllm() -> None:
     from importlib.metadata import entry_points
 
-    from engine_shim.vllm_engine.announced import PLUGIN
+    from engine_shim.vllm_engine.plugin_metadata import PLUGIN
 
     names = [entry.name for entry in entry_points(group="vllm.general_plugins")]
     assert PLUGIN in names, "install gpu-failover into this Python anew: its entry points have changed"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim.vllm_engine import scratch
+from engine_shim.vllm_engine import engine_directory
 from lockserver.observer import Observer
 from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit
 from tests.chaos.house import Process as Traced
@@ -231,7 +231,7 @@ def test_nobody_is_granted_while_a_process_lives_that_has_outlived_the_active_ma
 
 def test_both_engines_are_killed_at_once_and_neither_of_the_killed_ones_wins(pair: Pair) -> None:
     active, standby = pair.whole()
-    old = {shim.state()["tree"] for shim in pair.shims}
+    old = {shim.state()["incarnation"] for shim in pair.shims}
     for shim in (standby, active):
         os.killpg(shim.main().pid, signal.SIGKILL)
     pair.settles(*served_anew(pair, old))
@@ -246,7 +246,7 @@ def test_a_standby_that_is_killed_while_it_waits_does_not_win(pair: Pair) -> Non
         standby.until("Init")
         pair.settles(active, standby)
         assert pair.house.endpoint() == url
-    old = {shim.state()["tree"] for shim in pair.shims}
+    old = {shim.state()["incarnation"] for shim in pair.shims}
     victim(standby, "core").signal(signal.SIGKILL)
     active.main().signal(signal.SIGKILL)
     pair.settles(*served_anew(pair, old))
@@ -396,7 +396,7 @@ def weights(shim: Shim, pair: Pair) -> list[tuple[str, str]]:
 
 def left_lying(shim: Shim, pair: Pair) -> tuple[set[str], list[Path]]:
     """What a killed vLLM would leave: sockets in its scratch directory, and files that are named there."""
-    here = scratch.directory(pair.house.run_dir, shim.engine_id)
+    here = engine_directory.directory(pair.house.run_dir, shim.engine_id)
     elsewhere = [Path(line) for line in pair.elsewhere(shim)]
     sockets = {path.name for path in here.iterdir()} - {"elsewhere"}
     assert sockets and all(path.exists() for path in elsewhere)

@@ -7,9 +7,9 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 
-from engine_shim.vllm_engine import scratch  # noqa: E402
-from engine_shim.vllm_engine.home import Home  # noqa: E402
+from engine_shim.vllm_engine import engine_directory  # noqa: E402
 from engine_shim.vllm_engine.weights import OtherWeights, Weights  # noqa: E402
+from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
 from gms.torch import adopt  # noqa: E402
 from tests.engine.house import House, until  # noqa: E402
@@ -28,8 +28,8 @@ def gms(house: House, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
     yield house
 
 
-def home(house: House, engine_id: str, *, writes: bool) -> Home:
-    return Home(str(house.run_dir), engine_id, writes, ("host:0",), weights_timeout_s=60, wake_timeout_s=60)
+def home(house: House, engine_id: str, *, writes: bool) -> WorkerSettings:
+    return WorkerSettings(str(house.run_dir), engine_id, writes, ("host:0",), weights_timeout_s=60, wake_timeout_s=60)
 
 
 def module() -> Any:
@@ -71,16 +71,16 @@ def test_the_weights_of_another_model_are_refused(gms: House) -> None:
 
 
 def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(gms: House) -> None:
-    scratch.directory(gms.run_dir, "a").mkdir(parents=True)
+    engine_directory.directory(gms.run_dir, "a").mkdir(parents=True)
     a = Weights(home(gms, "a", writes=True), 0)
     a.get(SAID, module)
     a.sleep()
-    assert a.well and not scratch.marked(gms.run_dir, "a")
+    assert a.well and not engine_directory.marked(gms.run_dir, "a")
     with GmsClient(gms.run_dir, "host:0", "other") as client, client.write(60) as writer:
         slab = writer.create(writer.granularity)
         reader = writer.commit(Layout((writer.sizes[slab],), (), {"model": "another"}))
         until(lambda: not a.well, "it says that it couldn't wake")
-        until(lambda: scratch.marked(gms.run_dir, "a"), "and leaves a mark, so that nobody has to ask")
+        until(lambda: engine_directory.marked(gms.run_dir, "a"), "and leaves a mark, so that nobody has to ask")
         with pytest.raises(StaleLayout):
             a.wake()
         reader.close()

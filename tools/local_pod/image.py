@@ -1,8 +1,9 @@
 """What every container finds as its root: this machine's system, and gpu-failover in a place of its own.
 
-There are no images here. /usr and /etc are the machine's, read-only. /opt/gpu-failover is laid out as in our image: an
-interpreter, its packages and ours, and the commands. They are bound there from wherever they are, because a manifest's
-volumes may hide that (a checkout in /tmp), and because it may be below /root, which other users can't enter.
+There are no images here. /usr and /etc are the machine's, read-only. /opt/gpu-failover is laid out as in our image
+(k8s/images/sidecar.Containerfile): an environment with an interpreter and what the commands need, and our own packages
+in /opt/gpu-failover/packages. They are bound there from wherever they are, because a manifest's volumes may hide that
+(a checkout in /tmp), and because it may be below /root, which other users can't enter.
 """
 
 import importlib.metadata
@@ -43,10 +44,10 @@ def directories() -> Iterator[Path]:
         if not Path("/", name).is_symlink() and Path("/", name).is_dir():
             yield Path(name)
     home = HOME.relative_to("/")
-    for name in ("", "bin", "python", "packages", "own", *(f"own/{each}" for each in _packages())):
+    for name in ("", "bin", "python", "site", "packages", *(f"packages/{each}" for each in _packages())):
         yield home / name
     for number, _ in enumerate(_site_packages()):
-        yield home / "packages" / str(number)
+        yield home / "site" / str(number)
     version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
     for part in ("lib", f"lib/{version}", f"lib/{version}/site-packages"):
         yield home / part
@@ -64,9 +65,9 @@ def binds() -> Iterator[Bind]:
     home = HOME.relative_to("/")
     yield Bind(Path(sys.base_prefix), home / "python")
     for number, place in enumerate(_site_packages()):
-        yield Bind(place, home / "packages" / str(number))
+        yield Bind(place, home / "site" / str(number))
     for name, place in _packages().items():
-        yield Bind(place, home / "own" / name)
+        yield Bind(place, home / "packages" / name)
 
 
 def links() -> Iterator[tuple[Path, str]]:
@@ -84,12 +85,12 @@ def links() -> Iterator[tuple[Path, str]]:
     packages = home / "lib" / version / "site-packages"
     seen = set(_packages())
     for name in sorted(seen):
-        yield packages / name, str(HOME / "own" / name)
+        yield packages / name, str(HOME / "packages" / name)
     for number, place in enumerate(_site_packages()):
         for entry in sorted(place.iterdir()):
             if not entry.name.startswith(_LEFT_OUT) and entry.suffix != ".pth" and entry.name not in seen:
                 seen.add(entry.name)
-                yield packages / entry.name, str(HOME / "packages" / str(number) / entry.name)
+                yield packages / entry.name, str(HOME / "site" / str(number) / entry.name)
 
 
 def files() -> Iterator[tuple[Path, str, int]]:

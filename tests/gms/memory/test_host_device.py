@@ -96,7 +96,7 @@ def test_a_directory_that_others_may_use_is_refused(tmpfs: Path, mode: int) -> N
 def test_what_is_no_directory_or_no_device_is_refused(tmpfs: Path, devices: Path) -> None:
     (tmpfs / "file").write_text("")
     (tmpfs / "link").symlink_to(devices)
-    for wrong in ("file", "link", "none/devices"):
+    for wrong in ("file", "link", "file/devices"):
         with pytest.raises(DeviceError, match="directory of the host devices"):
             create_device("a", CAPACITY, tmpfs / wrong)
     (devices / "dir").mkdir()

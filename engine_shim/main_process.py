@@ -1,0 +1,252 @@
+"""An engine's main process. `live` is the straight way of Decision 2, from top to bottom.
+
+It holds the lock connection, reports each step to the shim when it is taken, and ends when anything on the way fails.
+The shim then ends the other processes and sees to the next start. What this file may not do: know which engine it is,
+or outlive a failure.
+"""
+
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from engine_shim import command_settings, known_engines, membership, paths
+from engine_shim import messages as m
+from engine_shim.engine import CannotRun, CannotServe, Engine, Listen, Setting, WaitsForOthers, WorkerFailed
+from lockserver import client
+from lockserver.client import LockClient
+from sidecar.settings import EX_USAGE, Parser, name, seconds
+
+HINT_AFTER_S = 3.0
+
+
+@dataclass
+class Order:
+    """What an engine that serves is told by other threads. It is carried out in the main one."""
+
+    what: str
+    """`drain` and then `drained`; `resume`; `end`."""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Main:
+    def __init__(
+        self, engine: Engine, run_dir: Path, engine_id: str, shim: membership.ShimConnection, drain_s: float
+    ) -> None:
+        self.engine = engine
+        self.run_dir = run_dir
+        self.engine_id = engine_id
+        self.shim = shim
+        self.drain_s = drain_s
+        self.state = "init"
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self.lock = LockClient(
+            run_dir,
+            engine_id,
+            check=engine.well,
+            on_lost=self._on_lost,
+            on_drain=self._on_drain,
+            on_resume=lambda why: self.orders.put(Order("resume")),
+            on_exit=lambda: os._exit(0),
+        )
+
+    # -- from init to serve ----------------------------------------------------------------------------------------
+
+    def live(self, listen: Listen | None) -> None:
+        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained."""
+        engine, lock = self.engine, self.lock
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
+            lock.start()
+        os.environ.update(lock.environment())
+        self.shim.say(m.Named(incarnation=lock.name))
+        if isinstance(engine, WaitsForOthers):
+            with _hint("waits for the weights: GMS has to run, and a primary to write them (or somebody else)"):
+                engine.await_others()
+        asked = time.monotonic()
+        with lock.permit():
+            self.shim.phase("permit", time.monotonic() - asked)
+            with self._timed("init"):
+                engine.start()
+            with self._timed("sleep"):
+                engine.sleep()
+        self._step("standby")
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        grant = lock.acquire(engine.needs())
+        self._step("waking", token=grant.token)
+        with self._timed("wake"):
+            engine.wake()
+        at = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
+        with self._timed("serve"):
+            engine.serve(at)
+        lock.serving(at.url)
+        self._step("active", token=grant.token, url=at.url)
+        self._serve(grant.token, at.url)
+        engine.stop()
+
+    def _serve(self, token: int, url: str) -> None:
+        """Serves until it is told to end. The endpoint is withdrawn before anything else.
+
+        A drain for a switchover runs in a thread of its own: when the switchover is called off, the engine serves on
+        at once, and not when the drain returns.
+        """
+        while True:
+            order = self.orders.get()
+            if order.what in ("drain", "end"):
+                self.lock.serving("")
+                if self.state == "active":
+                    self._step("draining", token=token)
+                order.done.set()
+                if order.what == "end":
+                    self.engine.drain(self.drain_s)
+                    return
+            elif order.what == "resume" and self.state == "draining":
+                self.engine.resume()
+                self.lock.serving(url)
+                self._step("active", token=token, url=url)
+            elif order.what == "drained" and self.state == "active":
+                self.engine.resume()  # the drain may have begun only after it was called off
+
+    def _step(self, to: str, token: int = 0, url: str = "") -> None:
+        self.state = to
+        self.shim.say(m.Step(to=to, token=token, url=url))
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.shim.phase(name, time.monotonic() - began)
+
+    # -- from other threads, and signals ---------------------------------------------------------------------------
+
+    def _on_sigterm(self, *_: object) -> None:
+        """An engine that serves drains; any other has nothing to lose and ends at once."""
+        if self.state in ("active", "draining"):
+            self.orders.put(Order("end"))
+        else:
+            os._exit(0)
+
+    def _on_drain(self, timeout_s: float) -> None:
+        """Drains for a switchover, in a thread of its own. An exception calls the switchover off."""
+        order = Order("drain")
+        self.orders.put(order)
+        order.done.wait()
+        try:
+            self.engine.drain(timeout_s)
+        finally:
+            self.orders.put(Order("drained"))
+
+    def _on_lost(self, why: str) -> NoReturn:
+        self.shim.failing(f"lock lost: {why}")
+        client.end_process(why)
+
+    def _beat(self) -> None:
+        """Reports how the engine is: to the shim, and while it waits also to the lock server."""
+        was_well = True
+        while True:
+            if self.state == "standby":
+                beat = self._look_asleep()
+                if beat.well is not was_well:
+                    self.lock.ready(beat.well)
+                    was_well = beat.well
+                self.shim.say(beat)
+            elif self.state in ("active", "draining"):
+                self.shim.say(self._look_awake())
+            time.sleep(self.shim.beat_s)
+
+    def _look_asleep(self) -> m.Beat:
+        try:
+            well = self.engine.well(fresh=False)
+        except Exception as error:  # whatever it raises: an engine whose check fails isn't well
+            return m.Beat(well=False, why=_said(error))
+        return m.Beat(well=well, why="" if well else "its own check says no")
+
+    def _look_awake(self) -> m.Beat:
+        try:
+            health = self.engine.health()
+        except Exception as error:
+            return m.Beat(well=False, why=_said(error))
+        well = not health.detail
+        return m.Beat(well=well, why=health.detail[: m.TEXT_MOST], queued=health.queued, steps=health.steps)
+
+
+@contextmanager
+def _hint(why: str) -> Iterator[None]:
+    """Prints a line after a while, for the person who looks at an engine that does nothing."""
+    timer = threading.Timer(HINT_AFTER_S, _tell, (why,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[: m.TEXT_MOST]
+
+
+def parser() -> Parser:
+    p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
+    p.setting("--engine", required=True, parse=known_engines.kind, help="which engine")
+    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
+    p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
+    p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
+    p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
+    p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+    return p
+
+
+def run(argv: list[str] | None = None) -> NoReturn:
+    options = parser().parse_args(argv)
+    shim: membership.ShimConnection | None = None
+    main: Main | None = None
+    try:
+        membership.arm_main()
+        shim = membership.enter_main()
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase)
+        engine = known_engines.make(options.engine, setting)
+        main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
+        main.live(options.listen)
+    except SystemExit:
+        os._exit(EX_USAGE)  # the engine's parser has printed what is wrong with its arguments
+    except (CannotRun, membership.NotAMember) as error:
+        if shim is not None:
+            shim.failing(str(error), hopeless=isinstance(error, CannotRun))
+        _tell(str(error))
+        os._exit(EX_USAGE if isinstance(error, CannotRun) else 1)
+    except BaseException as error:
+        state = main.state if main is not None else "init"
+        why = f"failed in {state}: {_said(error)}"
+        if shim is not None:
+            shim.failing(why)
+        if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
+            traceback.print_exc()
+        _tell(why)
+        os._exit(1)
+    os._exit(0)
+
+
+def _tell(why: str) -> None:
+    try:
+        print(f"engine: {why}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    run()
+elif __name__ == "__mp_main__":
+    # A process that an engine starts with multiprocessing loads this file first, and then everything that it needs.
+    # Looking for garbage meanwhile finds none and took a quarter of vLLM's start. `membership.enter` turns it on.
+    gc.disable()

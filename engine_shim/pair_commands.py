@@ -1,0 +1,117 @@
+"""What `failover down` and `failover kill` do to a pair that `failover up` (or anybody else) runs in a directory."""
+
+import contextlib
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from engine_shim import paths
+from engine_shim.pair_status import PairError, up_pid
+from engine_shim.up import UP_LOCK
+from lockserver.observer import Observer, ObserverError
+from sidecar import peers
+
+DOWN_S, HANDOFF_S = 60.0, 60.0
+ELSEWHERE = "it is another user's, or in another PID namespace: for a pair in a container, run this command inside it"
+
+
+def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
+    """Ends a `failover up` and waits for its end. Raises PairError."""
+    pid = up_pid(run_dir)
+    if pid is None:
+        raise PairError(f"no failover up runs in {run_dir}")
+    pidfd = _reach(pid, run_dir / UP_LOCK)
+    if pidfd is None:
+        if up_pid(run_dir) is None:
+            return  # it ended in between
+        raise PairError(f"failover up, process {pid} as it says itself, can't be reached: {ELSEWHERE}")
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        if not select.select([pidfd], [], [], timeout_s)[0]:
+            raise PairError(f"process {pid} was told to end and still runs after {timeout_s:g} s; its log says why")
+    finally:
+        os.close(pidfd)
+
+
+def _reach(pid: int, file: Path) -> int | None:
+    """A pidfd of the process that has this number *and* has this file open; None where there is none. The number alone
+    may belong to another process: it may come from another PID namespace, or its process may have ended.
+    """
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:
+        return None
+    try:
+        if _has_open(pid, file) and not peers.is_dead(pidfd):
+            kept, pidfd = pidfd, -1
+            return kept
+        return None
+    finally:
+        if pidfd >= 0:
+            os.close(pidfd)
+
+
+def _has_open(pid: int, file: Path) -> bool:
+    with contextlib.suppress(OSError):
+        wanted = os.stat(file)
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
+                    return True
+    return False
+
+
+def kill_active(run_dir: Path, anyway: bool) -> None:
+    """SIGKILL to the main process of the engine that serves. Prints what follows. Raises PairError."""
+    try:
+        with Observer(run_dir) as observer:
+            _kill_and_watch(observer, run_dir, anyway)
+    except ObserverError as error:
+        raise PairError(str(error)) from None
+
+
+def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
+    states = observer.watch()
+    seen = next(states)
+    holder = seen.holder
+    if seen.state != "HELD" or holder is None or not holder.endpoint:
+        raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
+    if not any(waiter.ready for waiter in seen.waiters) and not anyway:
+        raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
+    pidfd = _reach(holder.pid, run_dir / paths.LIFE / f"{holder.engine_id}.{holder.incarnation}")
+    if pidfd is None:
+        raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
+    try:
+        print(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
+        began = time.monotonic()
+        if peers.kill(pidfd) is peers.KillResult.OUT_OF_REACH:
+            raise PairError(f"process {holder.pid} can't be killed: {ELSEWHERE}")
+    finally:
+        os.close(pidfd)
+    last = ""
+    while time.monotonic() < began + HANDOFF_S:
+        seen = observer.hear(type(seen), HANDOFF_S)
+        spent_ms = (time.monotonic() - began) * 1000
+        then = seen.holder if seen.holder is not None and seen.holder.token != holder.token else None
+        line = _line(seen, then)
+        if line and line != last:
+            last = line
+            print(f"{spent_ms:8.1f} ms  {line}")
+        if then is not None and then.endpoint:
+            return
+    raise PairError(f"nobody serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")
+
+
+def _line(seen: Any, then: Any) -> str:
+    """What has happened so far; empty while the dead engine still counts as the holder."""
+    if then is not None and then.endpoint:
+        return f"{then.engine_id} serves at {then.endpoint}"
+    if then is not None:
+        return f"{then.engine_id} has the lock, with token {then.token}"
+    if seen.state == "HELD":
+        return ""
+    waiting_for = "; ".join(seen.fencing.waiting_for) if seen.fencing is not None else ""
+    return f"the lock is {seen.state}" + (f": {waiting_for}" if waiting_for else "")

@@ -1,0 +1,73 @@
+"""Which files of a run directory concern engines, and what a shim does with them.
+
+DIR/life/<engine_id>.<incarnation>      the lock's life files, one for each start of an engine (docs/lock.md)
+DIR/engine/<engine_id>.shim.sock        where the processes of an engine register with their shim
+DIR/engine/<engine_id>.lock             held by the shim, so that each engine has only one
+DIR/engine/<engine_id>.shm_files        files of /dev/shm that the engine's processes have open (`shm_cleanup.py`)
+DIR/engine/<engine_id>.<token>.sock     where the engine serves, unless `--listen` names another place
+
+What this file may not do: take a life lock. It only asks whether somebody holds one.
+"""
+
+import contextlib
+import os
+import re
+from pathlib import Path
+
+from sidecar.lifelock import LifeProbe, LocksUnsupported
+
+LIFE = "life"
+ENGINES = "engine"
+
+
+def shim_socket(engine_id: str) -> str:
+    return f"{engine_id}.shim.sock"
+
+
+def shim_lock(engine_id: str) -> str:
+    return f"{engine_id}.lock"
+
+
+def shm_files(engine_id: str) -> str:
+    return f"{engine_id}.shm_files"
+
+
+def endpoint(run_dir: Path, engine_id: str, token: int) -> Path:
+    return run_dir / ENGINES / f"{engine_id}.{token}.sock"
+
+
+def is_endpoint_of(engine_id: str, name: str) -> bool:
+    return re.fullmatch(re.escape(engine_id) + r"\.\d+\.sock", name, re.ASCII) is not None
+
+
+def is_life_of(engine_id: str, name: str) -> bool:
+    return re.fullmatch(re.escape(engine_id) + r"\.[0-9a-f]{16}", name, re.ASCII) is not None
+
+
+def life_held(run_dir: Path, engine_id: str) -> bool:
+    """Whether somebody holds a life lock of this engine, from whichever start of it."""
+    directory = run_dir / LIFE
+    try:
+        names = [name for name in os.listdir(directory) if is_life_of(engine_id, name)]
+    except OSError:
+        return False
+    for name in names:
+        probe = LifeProbe.open(directory, name)
+        if probe is None:
+            continue
+        with probe:
+            try:
+                if probe.locked():
+                    return True
+            except LocksUnsupported:
+                return False  # the lock server reports it, and has another way
+    return False
+
+
+def remove_endpoints(run_dir: Path, engine_id: str) -> None:
+    """Removes the sockets of earlier grants, where nobody listens any more."""
+    directory = run_dir / ENGINES
+    with contextlib.suppress(OSError):
+        for name in os.listdir(directory):
+            if is_endpoint_of(engine_id, name):
+                (directory / name).unlink(missing_ok=True)

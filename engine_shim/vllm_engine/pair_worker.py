@@ -1,0 +1,142 @@
+"""What makes a worker of vLLM's one of a pair, the same on every kind of device: the weights of its rank belong to GMS,
+and asleep it has neither them nor a KV cache.
+
+`sleep` and `wake_up` are vLLM's own calls, which reach every worker by collective RPC; so do the calls whose names
+begin with `failover_`. The worker classes themselves are in `worker.py` for the CPU and `cuda_worker.py` for GPUs.
+
+What this file may not do: decide when, or import a worker class of vLLM's.
+"""
+
+import functools
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, ParamSpec, TypeVar
+
+from engine_shim.engine import CannotRun
+from engine_shim.vllm_engine import engine_directory, plugin, versions
+from engine_shim.vllm_engine.kv_pool import KvPool
+from engine_shim.vllm_engine.kv_tensors import Allocating
+from engine_shim.vllm_engine.loader import weights_of
+from engine_shim.vllm_engine.weights import Weights
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class NotOfATree(Exception):
+    """The lock server doesn't know this process, so nobody would wait for its end."""
+
+
+class UnknownCache(CannotRun):
+    """vLLM did not allocate its KV cache where it was asked to."""
+
+
+def step(method: Callable[P, T]) -> Callable[P, T]:
+    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what a person has to
+    put right is reported to the shim from here.
+    """
+
+    @functools.wraps(method)
+    def taken(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except CannotRun as error:
+            if plugin.has_joined():
+                plugin.joined().shim.failing(str(error), hopeless=True)
+            raise
+
+    return taken
+
+
+class PairWorker:
+    """To be mixed into a worker class of vLLM's, in front of it."""
+
+    vllm_config: Any
+    model_runner: Any
+    distributed_init_method: str
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not plugin.has_joined():
+            raise NotOfATree(
+                f"the general plugin {plugin.__name__} did not run in this process: install gpu-failover into the "
+                "Python that runs vLLM, and if VLLM_PLUGINS is set, name gpu_failover in it"
+            )
+        super().__init__(*args, **kwargs)
+        self._pool: KvPool | None = None
+        self._asleep = False
+        self._times: dict[str, float] = {}
+
+    @step
+    def init_device(self) -> None:
+        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
+        engine_directory.remember(settings.directory, settings.engine_id, self.distributed_init_method)
+        super().init_device()  # type: ignore[misc]
+
+    @step
+    def load_model(self, *args: Any, **kwargs: Any) -> None:
+        super().load_model(*args, **kwargs)  # type: ignore[misc]
+
+    @property
+    def _weights(self) -> Weights:
+        return weights_of(self.model_runner.get_model())
+
+    @step
+    def initialize_from_config(self, kv_cache_config: Any) -> None:
+        super().initialize_from_config(kv_cache_config)  # type: ignore[misc]
+        outside = [at for at in versions.cache_addresses(self.model_runner) if not self._kv.holds(at)]
+        if outside or (kv_cache_config.kv_cache_tensors and not self._kv.size):
+            raise UnknownCache(
+                f"this version of vLLM ({versions.VERSION}) allocated a KV cache that can't be given back when the "
+                "engine sleeps; versions.py has to learn how"
+            )
+
+    def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
+        return Allocating(self._kv) if tag == "kv_cache" else nullcontext()
+
+    @property
+    def _kv(self) -> KvPool:
+        if self._pool is None:
+            self._pool = KvPool(self._weights.memory)
+        return self._pool
+
+    def sleep(self, level: int = 1) -> None:
+        self._kv.sleep()
+        self._weights.sleep()
+        self._asleep = True
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        began = time.monotonic()
+        self._weights.wake()
+        mapped = time.monotonic()
+        self._kv.wake()
+        self._asleep = False
+        self._times = {"remap": mapped - began, "kv": time.monotonic() - mapped}
+
+    def failover_well(self) -> bool:
+        return self._weights.well
+
+    def failover_needs(self) -> tuple[str, int]:
+        """The rank's device, and how many bytes of it must be free for a wake."""
+        return self._weights.device, self._kv.size
+
+    def failover_times(self) -> dict[str, float]:
+        """How long the parts of the last wake took."""
+        return self._times
+
+    def failover_places(self) -> dict[str, Any]:
+        """Addresses and sizes, for whoever wants to see that addresses stay and pages are shared."""
+        reader = self._weights.reader
+        weights = [(reader.address(slab), size) for slab, size in enumerate(reader.sizes)]
+        parameter = next(self.model_runner.get_model().parameters())
+        return {
+            "pid": os.getpid(),
+            "asleep": self._asleep,
+            "weights": weights,
+            "kv": self._kv.addresses,
+            "parameter": parameter.data_ptr(),
+            "cache": versions.cache_addresses(self.model_runner),
+            "free": self._weights.memory.free(),
+        }

@@ -1,0 +1,40 @@
+"""What the engine's processes are told: where GMS is, who they are, on which devices, and how the checkpoint is to be
+read. It travels in vLLM's own configuration, as the extra settings of the load format.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    run_dir: str
+    engine_id: str
+    writes: bool
+    """It loads the weights if nobody has."""
+    devices: tuple[str, ...]
+    """The device of each rank, in order."""
+    weights_timeout_s: float = 3600.0
+    """How long its start waits for weights that somebody else writes, or for those who read to let it write."""
+    wake_timeout_s: float = 30.0
+    load_format: str = "auto"
+    """How a writer reads the checkpoint: the user's own --load-format, and its extra settings below."""
+    load_extra: Mapping[str, Any] = field(default_factory=dict)
+    share: float = 0.0
+    """On a GPU: the part of it that the pair may have, between 0 and 1 (`budget.py`)."""
+    reserve: int = 0
+    """On a GPU: the bytes that an engine may have beside weights and KV cache; 0: as many as it measures."""
+
+    @property
+    def directory(self) -> Path:
+        return Path(self.run_dir)
+
+    def to_extra(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of(cls, extra: Mapping[str, Any]) -> Self:
+        """From the load format's extra settings. JSON has made lists of tuples on the way."""
+        return cls(**{**extra, "devices": tuple(extra["devices"])})

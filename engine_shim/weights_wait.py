@@ -1,0 +1,25 @@
+"""Waiting for the weights: a shadow has nothing to read until a primary has written. Both engines wait so, before they
+ask for the `init` permit (`engine.WaitsForOthers`).
+"""
+
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from gms.client import GmsClient, NotInTime
+
+
+def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float) -> None:
+    """Blocks until GMS has weights for each of these devices. Touches no device. Raises NotInTime."""
+    end = time.monotonic() + timeout_s
+    for device in dict.fromkeys(devices):
+        there = threading.Event()
+
+        def changed(generation: int, hash: str, there: threading.Event = there) -> None:
+            if generation:
+                there.set()
+
+        with GmsClient(run_dir, device, engine_id, on_change=changed):
+            if not there.wait(max(0.0, end - time.monotonic())):
+                raise NotInTime(f"nobody wrote weights to {device} within {timeout_s:g} s")

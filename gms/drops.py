@@ -1,0 +1,60 @@
+"""Asking processes to drop memory of a layout that is no more (rule 7 of `machine.py`).
+
+Pure, a part of the machine. Who has what, and whose drop is pending: `holders.py`.
+"""
+
+from gms import messages as m
+from gms.context import Context
+from gms.holders import Holders
+from gms.sessions import Client, Sessions
+from sidecar.context import rfc3339
+
+ANSWER_S = 5.0
+"""A process that isn't stopped and doesn't hang answers within that."""
+
+
+class Drops:
+    def __init__(self, context: Context, holders: Holders, sessions: Sessions) -> None:
+        self._context = context
+        self._holders = holders
+        self._sessions = sessions
+
+    def ask(self, generation: int) -> None:
+        """That layout is no more: everybody who has memory of it is asked."""
+        for conn in self._holders.who_has(generation):
+            self.ask_one(self._sessions.clients[conn], generation)
+
+    def ask_one(self, client: Client, generation: int) -> bool:
+        """False: it says that it has more layouts than one process can have."""
+        may = self._holders.ask(client.conn, generation, self._context.now)
+        self._sessions.turns_to_something_else(client)
+        self._context.send(client.conn, m.Drop(generation=generation))
+        return may
+
+    def dropped(self, client: Client, generation: int) -> None:
+        if self._holders.dropped(client.conn, generation):
+            self._context.note("dropped", engine=client.engine_id, generation=generation)
+        self._sessions.turns_to_something_else(client)
+
+    def step(self) -> None:
+        """Whoever doesn't answer is named in an alarm."""
+        clients, context = self._sessions.clients, self._context
+        late = [
+            f"{clients[drop.conn]} still has memory of layout {drop.generation}, which is no more, and does not answer"
+            for drop in self._holders.pending
+            if context.reached(drop.asked_at + ANSWER_S)
+        ]
+        if late:
+            context.alarm("pending_drops", "; ".join(late[:5]))
+        else:
+            context.calm("pending_drops")
+
+    @property
+    def pending(self) -> list[str]:
+        """In sentences."""
+        clients, context = self._sessions.clients, self._context
+        return [
+            f"{clients[drop.conn]} has memory of layout {drop.generation}, and was asked to drop it at "
+            f"{rfc3339(context.wall - (context.now - drop.asked_at))}"
+            for drop in self._holders.pending
+        ]

@@ -1,0 +1,121 @@
+"""`python -m k8s.render`: writes k8s/dra/*.yaml from the chart, or says which of them are not what the chart renders.
+
+Each file of chart/variants is one set of values; its first comment is the file's heading. Needs Helm in a library
+(`pip install 'gpu-failover[helm]'`); no cluster and no network.
+"""
+
+import difflib
+import importlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from sidecar.settings import Parser
+
+HERE = Path(__file__).parent
+CHART = HERE / "chart"
+VARIANTS = CHART / "variants"
+RENDERED = HERE / "dra"
+RELEASE = "failover"
+ORDER = ("claims", "models", "deployment", "container", "service", "networkpolicy", "poddisruptionbudget")
+MONITORING = ("podmonitor", "alerts", "dashboard")
+_COMMON = "monitoring"
+"""The variant of which only the objects for monitoring are written."""
+_ORIGIN = "# Rendered from k8s/chart by `make manifests`: change it there.\n"
+EXAMPLES = """\
+examples:
+  python -m k8s.render                  writes k8s/dra
+  python -m k8s.render --check          exit code 1, and a diff, where a file is not what the chart renders
+  python -m k8s.render --values my.yaml --name pair-1 > pair-1.yaml
+"""
+
+
+class NoHelm(Exception):
+    """Helm isn't installed; the text says what to do."""
+
+
+def helm() -> Any:
+    """Raises NoHelm."""
+    try:
+        return importlib.import_module("helm_python")
+    except ImportError:
+        raise NoHelm("this needs Helm in a library: pip install 'gpu-failover[helm]'") from None
+
+
+def values(path: Path) -> dict[str, Any]:
+    return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+
+
+def objects(given: Mapping[str, Any], name: str = RELEASE) -> dict[str, str]:
+    """Template (its file's stem) -> what it renders. Raises NoHelm, or Helm's own errors."""
+    with helm().Chart.load(str(CHART)) as chart:
+        chart.validate_schema(dict(given))
+        found: dict[str, str] = chart.render(dict(given), name=name, namespace="default")
+    return {Path(path).stem: text.strip("\n") + "\n" for path, text in found.items() if text.strip()}
+
+
+def manifest(given: Mapping[str, Any], heading: str = "", name: str = RELEASE, parts: tuple[str, ...] = ()) -> str:
+    found = objects(given, name)
+    return heading + "---\n".join(found[part] for part in parts or ORDER + MONITORING if part in found)
+
+
+def variants() -> dict[str, str]:
+    """File in k8s/dra -> what it has to say."""
+    made = {}
+    for path in sorted(VARIANTS.glob("*.yaml")):
+        parts = MONITORING if path.stem == _COMMON else ORDER
+        made[path.name] = manifest(values(path), heading(path), parts=parts)
+    return made
+
+
+def heading(path: Path) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    first = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    return "".join(lines[:first]) + _ORIGIN
+
+
+def differences() -> str:
+    """Empty when k8s/dra is what the chart renders, else a diff."""
+    made, said = variants(), ""
+    there = {path.name: path.read_text(encoding="utf-8") for path in RENDERED.glob("*.yaml")}
+    there.pop("kustomization.yaml", None)
+    for name in sorted({*made, *there}):
+        old, new = there.get(name, ""), made.get(name, "")
+        lines = difflib.unified_diff(
+            old.splitlines(keepends=True), new.splitlines(keepends=True), f"k8s/dra/{name}", "rendered"
+        )
+        said += "".join(lines)
+    return said
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = Parser(prog="python -m k8s.render", description="Writes k8s/dra/*.yaml from the chart.", epilog=EXAMPLES)
+    p.add_argument("--check", action="store_true", help="write nothing; say what differs")
+    p.add_argument("--values", type=Path, metavar="FILE", help="write what these values give to standard output")
+    p.add_argument("--name", default=RELEASE, help=f"what everything is called; default {RELEASE}")
+    options = p.parse_args(argv)
+    try:
+        if options.values is not None:
+            sys.stdout.write(manifest(values(options.values), name=options.name))
+            return 0
+        if options.check:
+            said = differences()
+            sys.stdout.write(said or "k8s/dra is what the chart renders\n")
+            return 1 if said else 0
+        for name, text in variants().items():
+            (RENDERED / name).write_text(text, encoding="utf-8")
+            print(f"k8s/dra/{name}")
+    except NoHelm as error:
+        print(f"k8s.render: {error}", file=sys.stderr)
+        return 2
+    except helm().HelmError as error:
+        print(f"k8s.render: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

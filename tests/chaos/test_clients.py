@@ -1,0 +1,136 @@
+"""What a program does to its own client: exceptions in callbacks and signal handlers, forks, other programs in the same
+process, and closing what it holds with. A holder is never deaf for it, and nobody is granted beside it."""
+
+import signal
+
+import pytest
+
+from tests.chaos.house import House, Server
+
+pytestmark = pytest.mark.chaos
+
+
+def held_by(server: Server, engine_id: str, token: int) -> None:
+    status = server.shows(lambda s: s.state == "HELD", f"{engine_id} holds")
+    assert status.holder is not None and (status.holder.engine_id, status.holder.token) == (engine_id, token)
+
+
+def test_an_exception_in_on_resume_makes_nobody_deaf(house: House) -> None:
+    server = house.server()
+    a, b = house.engine().start("a", on_resume="raise"), house.engine("b")
+    token = a.holds()
+    b.wants(watching=[a])
+    a.do("set", drain="fail")
+    server.shows(lambda s: s.waiters)
+    for _ in range(2):
+        assert house.lockctl_code("switchover") != 0
+        a.hears("resume")
+    server.kill()
+    server = house.server()
+    held_by(server, "a", token)
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_sys_exit_in_on_lost_ends_the_process(house: House) -> None:
+    server = house.server("--unsafe-presume-dead", "--window-s", "0.5")
+    a = house.engine().start("a", on_lost="exit")
+    a.holds()
+    server.kill()
+    a.wait()
+
+
+@pytest.mark.parametrize("server_dies", [False, True])
+def test_signal_handlers_that_raise_in_acquire_leave_a_client_that_hears(house: House, server_dies: bool) -> None:
+    server = house.server()
+    first, a = house.engine("first"), house.engine("a")
+    first.holds()
+    a.order("acquire_interrupted", times=60, witness=str(house.witness))
+    server.shows(lambda s: s.waiters, "it waits in between")
+    if server_dies:
+        server.kill()
+        server = house.server()
+        server.shows(lambda s: s.state == "HELD")
+    first.kill()
+    reply = a._next(lambda event: event.get("did") == "acquire_interrupted", "it is granted", 40.0)
+    assert reply["interrupted"] > 0 and reply["alone"]
+    held_by(server, "a", reply["token"])
+    b = house.engine("b")
+    b.wants(watching=[a])
+    server.kill()
+    held_by(house.server(), "a", reply["token"])
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_forked_child_that_closes_the_client_takes_nothing_from_its_parent(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    assert a.do("close_in_child")["code"] == 0
+    server.kill()
+    held_by(house.server(), "a", token)
+    a.never_hears("lost", for_s=0)
+
+
+@pytest.mark.parametrize("how", ["close", "close_everything"])
+@pytest.mark.parametrize("memory", ["none", "host"])
+def test_a_holder_that_lets_go_of_everything_and_lives_is_not_taken_for_gone(
+    house: House, how: str, memory: str
+) -> None:
+    """With free memory, after a crash of the server, and with nobody who kept copies of its pidfd."""
+    needs = {"host:0": 4096} if memory == "host" else {}
+    settings = ("--memory", memory, "--host-devices", str(house.devices), "--window-s", "1")
+    (house.devices / "0").touch()
+    with open(house.devices / "0", "r+b") as device:
+        device.truncate(1 << 20)
+    server = house.server(*settings)
+    a = house.engine("a")
+    a.holds(needs=needs)
+    a.do(how)
+    server.kill()
+    server = house.server(*settings)
+    b = house.engine("b")
+    b.wants(needs=needs, watching=[a])
+    b.never_hears("granted", for_s=3.0)
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_holder_that_executes_its_program_anew_may_hold_again(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    a.order("execute_anew")
+    a.hears("born")
+    a.start("a")
+    assert a.holds() > token
+    assert server.status().state == "HELD"
+
+
+def test_a_holder_that_executes_its_program_anew_waits_for_its_children(house: House) -> None:
+    house.server()
+    a = house.engine("a")
+    a.holds()
+    child = a.child("exec").joins(a.tree).joined()
+    a.order("execute_anew")
+    a.hears("born")
+    a.start("a")
+    a.wants(watching=[child])
+    assert a.granted()["dead"] == [True], "whatever else belonged to it is killed, and only then it is granted"
+
+
+def test_who_joins_twice_is_one_member(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    child = a.child("exec").joins(a.tree).joined()
+    before = server.status().server_incarnation
+    assert child.do("join_again", run_dir=str(house.run_dir), tree=a.tree)["same"]
+    holder = server.status().holder
+    assert holder is not None and len(holder.members) == 2
+    assert server.status().server_incarnation == before
+    child.never_hears("lost", for_s=0.3)
+    a.do("ping")
+    child.signal(signal.SIGKILL)
+    child.wait()

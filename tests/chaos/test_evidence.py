@@ -1,0 +1,141 @@
+"""What a server that has restarted knows: of members that ended while nobody looked, of files that were restored, and
+tokens that never come twice."""
+
+import os
+import shutil
+
+import pytest
+
+from lockserver.rundir import HOLDER
+from tests.chaos.house import LONG_WINDOW, House, until
+
+pytestmark = pytest.mark.chaos
+
+
+def test_a_members_normal_end_is_no_obstacle_after_a_restart(house: House) -> None:
+    """The first server saw it, and has to write it down."""
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    a.holds()
+    child = a.child("exec").joins(a.tree).joined()
+    child.kill()
+    until(lambda: len(server.status().holder.members) == 1, "its end is seen")  # type: ignore[union-attr]
+    server.kill()
+    server = house.server(*LONG_WINDOW)
+    server.shows(lambda s: s.state == "HELD")
+    b = house.engine("b")
+    b.wants(watching=[a])
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
+def test_a_member_that_ends_while_there_is_no_server_is_no_obstacle(house: House) -> None:
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    a.holds()
+    child = a.child("exec").joins(a.tree).joined()
+    server.kill()
+    child.kill()
+    server = house.server(*LONG_WINDOW)
+    server.shows(lambda s: s.state == "HELD")
+    b = house.engine("b")
+    b.wants(watching=[a, child])
+    a.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_everything_that_died_while_there_was_no_server_is_proven_gone_without_anybodys_help(house: House) -> None:
+    """Nobody kept copies, nobody reads memory: the file names the processes, and the kernel knows them."""
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    a.holds()
+    child = a.child("exec").joins(a.tree).joined()
+    server.kill()
+    a.kill()
+    child.kill()
+    house.server(*LONG_WINDOW)
+    b = house.engine("b")
+    b.wants(watching=[a, child])
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_children_that_come_and_go_with_restarts_in_between_never_cost_the_lock(house: House) -> None:
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    token = a.holds()
+    for _ in range(6):
+        child = a.child("exec").joins(a.tree).joined()
+        child.kill()
+        server.kill()
+        server = house.server(*LONG_WINDOW)
+        status = server.shows(lambda s: s.state == "HELD")
+        assert status.holder is not None and status.holder.token == token
+    b = house.engine("b")
+    b.wants(watching=[a])
+    a.kill()
+    b.granted()
+
+
+def test_an_older_holder_file_ends_nobody_and_no_token_comes_twice(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    older = house.directory / "backup"
+    shutil.copy(house.run_dir / HOLDER, older)
+    b = house.engine("b")
+    b.wants()
+    a.kill()
+    token = b.granted()["token"]
+    server.kill()
+    shutil.copy(older, house.run_dir / HOLDER)
+    server = house.server()
+    status = server.shows(lambda s: s.state == "HELD")
+    assert status.holder is not None and (status.holder.engine_id, status.holder.token) == ("b", token)
+    b.never_hears("lost", for_s=0)
+    c = house.engine("c")
+    c.wants(watching=[b])
+    b.kill()
+    grant = c.granted()
+    assert grant["dead"] == [True] and grant["token"] > token
+
+
+@pytest.mark.parametrize("what", ["restored", "lost"])
+def test_tokens_grow_though_the_file_is(house: House, what: str) -> None:
+    server = house.server()
+    a = house.engine("a")
+    first = a.holds()
+    older = house.directory / "backup"
+    shutil.copy(house.run_dir / HOLDER, older)
+    b = house.engine("b")
+    b.wants()
+    a.kill()
+    second = b.granted()["token"]
+    server.kill()
+    b.kill()
+    if what == "restored":
+        shutil.copy(older, house.run_dir / HOLDER)
+    else:
+        os.unlink(house.run_dir / HOLDER)
+    house.server("--settle-s", "0.05")
+    c = house.engine("c")
+    assert c.holds() > second > first
+
+
+def test_a_full_disk_keeps_no_grant_from_being_written(house: House, small_tmpfs: None) -> None:
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    b = house.engine("b")
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    with open(house.run_dir / "fill", "wb", buffering=0) as fill, pytest.raises(OSError, match="No space left"):
+        while True:
+            fill.write(b"x" * 4096)
+    a.kill()
+    grant = b.granted()
+    b.do("serving", url="http://there")
+    server.shows(lambda s: s.holder is not None and s.holder.endpoint == "http://there")
+    assert not server.status().alarms
+    server.kill()
+    status = house.server().shows(lambda s: s.state == "HELD")
+    assert status.holder is not None and status.holder.token == grant["token"]

@@ -1,0 +1,50 @@
+"""The vLLM engine, which takes naps before it stands by, and writes down what it saw: for test_nap.py.
+
+engine-shim --engine tests.vllm.sleep_and_wake:make ... -- NOTES ARGUMENTS...
+"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from engine_shim.engine import Setting
+
+NAPS = 3
+TOKENS = 12
+
+
+def make(setting: Setting) -> Any:
+    from engine_shim import vllm_engine
+
+    notes, *arguments = setting.arguments
+    setting = dataclasses.replace(setting, arguments=tuple(arguments))
+    vllm_engine.prepare(setting)
+    from engine_shim.vllm_engine.engine import VllmEngine
+
+    class Napper(VllmEngine):
+        def start(self) -> None:
+            super().start()
+            seen = [self._seen("started", awake=False)]
+            for _ in range(NAPS):
+                super().sleep()
+                seen.append(self._seen("asleep", awake=False))
+                super().wake()
+                seen.append(self._seen("awake", awake=True))
+            Path(notes).write_text(json.dumps(seen))
+
+        def _seen(self, when: str, *, awake: bool) -> dict[str, Any]:
+            tokens = self._run(self._generate()) if awake else []
+            places = self._run(self._client.collective_rpc("failover_places"))
+            return {"when": when, "tokens": tokens, "ranks": places, "well": self.well(), "needs": self.needs()}
+
+        async def _generate(self) -> list[int]:
+            from vllm import SamplingParams
+
+            sampling = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
+            tokens: list[int] = []
+            async for output in self._client.generate({"prompt_token_ids": [5, 6, 7]}, sampling, request_id="nap"):
+                tokens = list(output.outputs[0].token_ids)
+            return tokens
+
+    return Napper(setting)
