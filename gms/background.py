@@ -23,7 +23,7 @@ _LOWEST_PRIORITY = 19
 
 
 class Checksum:
-    """Of a slab's contents, as they come."""
+    """The sum of a slab's contents, as they come."""
 
     def __init__(self) -> None:
         self._value = 0

@@ -70,11 +70,11 @@ class GmsClient:
         huge_pages: bool = True,
     ) -> None:
         """`on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
-        time that it is connected anew. `on_lost(why)`: what is being read is no more the layout (it can still be read,
-        but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there won't
-        have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is well
-        again. By default that is a line on stderr. The three run in whatever thread turns the loop: they must be short,
-        and ask nothing of this client. What they raise is a line on stderr: it ends nothing.
+        time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
+        read, but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there
+        won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
+        well again. By default that is a line on stderr. The three run in whatever thread turns the loop: they must be
+        short, and ask nothing of this client. What they raise is a line on stderr: it ends nothing.
 
         After a commit, a thread of low priority makes huge pages of the slabs, and sums up their contents for whoever
         verifies them later.
@@ -95,7 +95,7 @@ class GmsClient:
 
     @property
     def incarnation(self) -> str:
-        """Of the server that it spoke to last."""
+        """The server's that it spoke to last."""
         return self._shell.incarnation
 
     @property
@@ -105,7 +105,7 @@ class GmsClient:
 
     @property
     def generation(self) -> int:
-        """Of the layout that there was last."""
+        """The layout's that there was last."""
         return self._shell.generation
 
     @property

@@ -15,10 +15,10 @@ What the shell does:
 * `Got`: what was wanted is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs;
   both are empty if it had kept them (`same`): then it maps again what it has.
 * `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
-* `Stale`: what this process has kept is no more the layout. A reader has to end, or to unmap and `Release`; a sleeper
+* `Stale`: what this process has kept is no longer the layout. A reader has to end, or to unmap and `Release`; a sleeper
   need do nothing.
 * `Unwelcome`: the server there won't have this process, or can't be understood. What it has it keeps.
-* `Sleep` and `Release` (the program's words) only after everything is unmapped: from then on this process is no reader.
+* `Sleep` and `Release` (the program's words) only after everything is unmapped: then this process reads no longer.
 """
 
 from typing import Literal
@@ -61,7 +61,7 @@ class Make(msgspec.Struct, frozen=True):
 class Publish(msgspec.Struct, frozen=True):
     document: bytes
     sizes: tuple[int, ...]
-    """Of all slabs that were made."""
+    """All slabs' that were made."""
 
 
 class Sleep(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ brings it back to a server that waits for it. One request is under way at a time
 or a `Create` that waits, and whatever is answered before `Withdrawn` means nothing.
 
  1. A reader reads on while the server is away: its memory is its own. When it is back it is a reader there again; or it
-    is told that its layout is no more (`Stale`), and has to end.
+    is told that its layout is gone (`Stale`), and has to end.
  2. A writer whose connection ends has lost its work (`Lost`): its slabs are nobody's. Only if its commit was under way
     may it be that the file has it: then it comes back as any reader does, with its own number, which nobody else has.
  3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure.
@@ -415,7 +415,7 @@ class ClientMachine:
             self._out.append(No(f"this process is {self.doing.value} already", "not_now"))
             return
         if self._condemned:
-            self._out.append(No(f"layout {self._condemned} is no more; it has to be unmapped and released", "stale"))
+            self._out.append(No(f"layout {self._condemned} is gone; it has to be unmapped and released", "stale"))
             return
         self._want, self.doing = event, Doing.WAITING
         self._want_until = math.inf if event.timeout_s is None else self._now + event.timeout_s

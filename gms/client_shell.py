@@ -84,10 +84,10 @@ class ClientShell:
         self.run_dir = run_dir
         self.device = device
         self.incarnation = ""
-        """Of the server that it spoke to last."""
+        """The server's that it spoke to last."""
         self.granularity = 0
         self.generation, self.hash = 0, ""
-        """Of the layout that there was last."""
+        """The layout's that there was last."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
         self._problem: type[Refused] = Refused

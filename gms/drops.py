@@ -1,4 +1,4 @@
-"""Asking processes to drop memory of a layout that is no more (rule 7 of `machine.py`).
+"""Asking processes to drop memory of a layout that is gone (rule 7 of `machine.py`).
 
 Pure, a part of the machine. Who has what, and whose drop is pending: `holders.py`.
 """
@@ -20,7 +20,7 @@ class Drops:
         self._sessions = sessions
 
     def ask(self, generation: int) -> None:
-        """That layout is no more: everybody who has memory of it is asked."""
+        """That layout is gone: everybody who has memory of it is asked."""
         for conn in self._holders.who_has(generation):
             self.ask_one(self._sessions.clients[conn], generation)
 
@@ -40,7 +40,7 @@ class Drops:
         """Whoever doesn't answer is named in an alarm."""
         clients, context = self._sessions.clients, self._context
         late = [
-            f"{clients[drop.conn]} still has memory of layout {drop.generation}, which is no more, and does not answer"
+            f"{clients[drop.conn]} still has memory of layout {drop.generation}, which is gone, and does not answer"
             for drop in self._holders.pending
             if context.reached(drop.asked_at + ANSWER_S)
         ]

@@ -159,7 +159,7 @@ def watch(options: argparse.Namespace) -> int:
 
 
 def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None]]:
-    """Of all devices, as they come. Raises what any of them raises."""
+    """All devices' changes, as they come. Raises what any of them raises."""
     seen: queue.SimpleQueue[tuple[str, m.Status | None] | ObserverError] = queue.SimpleQueue()
 
     def follow(device: str) -> None:

@@ -47,7 +47,7 @@ fields of --json, one object a line for each device:
                       first hundred of them
   clients_total       how many there are
   waiting_for         why whoever waits is waiting, for people
-  pending_drops       who has memory of a layout that is no more and was asked to drop it, for people
+  pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
 Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.

@@ -1,7 +1,7 @@
-"""Which process has descriptors of which layout, and who was asked to drop those of a layout that is no more.
+"""Which process has descriptors of which layout, and who was asked to drop those of a layout that is gone.
 
 Pure. A descriptor keeps its memory alive in whatever process it lies, and nobody can take it away from there. So a
-process that has memory of a layout that is no more is asked to drop it, and is named for as long as it hasn't: its drop
+process that has memory of a layout that is gone is asked to drop it, and is named for as long as it hasn't: its drop
 is pending.
 
 What this file may not do: speak to anybody (`drops.py`), or know what a process does.

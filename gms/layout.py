@@ -96,7 +96,7 @@ def count_tensors(data: bytes) -> int:
 
 
 def structure_hash(data: bytes) -> str:
-    """Of the encoded document. It says nothing of the weights themselves: see checksums."""
+    """The name of an encoded document. It says nothing about the weights themselves: see checksums."""
     return hashlib.sha256(data).hexdigest()
 
 

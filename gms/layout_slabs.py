@@ -20,7 +20,7 @@ class LayoutSlabs:
         self.generation = generation
         self.descriptors: list[int] = []
         self.handles: list[Handle] = []
-        """Of the first slabs, as many as were imported."""
+        """The first slabs', as many as were imported."""
         self.users = 0
         self.unwanted = False
 

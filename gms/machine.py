@@ -30,7 +30,7 @@ The rules, and where they stand:
     is still a writer and may commit again; and the file is written once more with what is so.
  6. `replace`: the old layout stays until the new one is committed. Who says how much it needs, and can't have that,
     is refused at once, before anything is cleared.
- 7. Whoever has descriptors of a layout that is no more is asked to drop them, and named until it has (`drops.py`).
+ 7. Whoever has descriptors of a layout that is gone is asked to drop them, and named until it has (`drops.py`).
  8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`writing.py`).
  9. After a restart the file rules (`recovery.py`): the layout in it, and no other, can be handed back. Until the window
     is over no writer comes in, even once the layout is back: other readers of it may still be on their way.
@@ -237,7 +237,7 @@ class Machine:
         self.context.send(client.conn, m.Opened(mode="rw", generation=owed.generation))
 
     def _cleared(self, cleared: Cleared, why: str) -> None:
-        """A layout is no more, and no other took its place."""
+        """A layout is gone, and no other took its place."""
         if cleared.was_awaited:
             self.recovery.is_over()
             self.context.note("given_up", generation=cleared.generation, why=why)

@@ -13,7 +13,7 @@ from gms.memory import Memory
 
 
 class Addresses:
-    """Of a layout's slabs, mapped or not."""
+    """Where a layout's slabs are, mapped or not."""
 
     def __init__(self, memory: Memory) -> None:
         self.memory = memory

@@ -25,7 +25,7 @@ MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
 EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
 Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
-"""Of a layout document; empty: none."""
+"""A layout document's; empty: there is none."""
 Generation = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Grows with every commit, across restarts; 0: none."""
 Sentence = Annotated[str, Meta(max_length=2000)]
@@ -70,7 +70,7 @@ class Open(Message, frozen=True):
     replace: bool = False
     bytes: Count = 0
     have: Generation = 0
-    """Of the layout whose slabs the caller has kept: if it is still that one, they and the document aren't sent again.
+    """The layout whose slabs the caller has kept: if it is still that one, they and the document aren't sent again.
     (Not the hash: a layout of the same structure may be other memory.)
     """
     expect: Hash = ""
@@ -100,7 +100,7 @@ class Commit(Message, frozen=True):
 
 
 class Checksums(Message, frozen=True):
-    """Of each slab's content, computed behind the hot path."""
+    """One for each slab's contents. They are made after the commit."""
 
     generation: Generation
     sums: Sums
@@ -121,7 +121,7 @@ class HandBack(Message, frozen=True):
     generation: Generation
     hash: Hash
     sizes: Annotated[list[Count], Meta(max_length=MAX_SLABS)]
-    """Of all slabs."""
+    """All slabs'."""
     first: Count = 0
     layout: Document = b""
     sums: Sums = []
@@ -157,7 +157,7 @@ class Welcome(Message, frozen=True):
     device: str
     granularity: Count
     generation: Generation
-    """Of the committed layout, or of the one that is to be handed back; 0: none."""
+    """The committed layout's, or that of the one that is to be handed back; 0: there is none."""
     hash: Hash
     recovering: bool
     """It waits for that layout: whoever has it is to hand it back."""
@@ -184,7 +184,7 @@ class Opened(Message, frozen=True):
     sizes: list[Count] = []
     layout: bytes = b""
     sums: list[str] = []
-    """Of the slabs' contents, where they are known."""
+    """The slabs' contents, where their sums are known."""
 
 
 class Slabs(Message, frozen=True):
@@ -249,7 +249,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
     wants: str = ""
     """While it waits: the mode."""
     holds: list[Generation] = []
-    """Layouts of which it has descriptors: it pins their memory."""
+    """Layouts of which it has descriptors: it keeps their memory in use."""
 
 
 class Status(Message, frozen=True):
@@ -269,7 +269,7 @@ class Status(Message, frozen=True):
     waiting_for: list[Sentence] = []
     """Why whoever waits is waiting. Long lists of sentences are cut, and say so in their last one."""
     pending_drops: list[Sentence] = []
-    """Who still has memory of a layout that is no more, and was asked to drop it."""
+    """Who still has memory of a layout that is gone, and was asked to drop it."""
     pins: list[Sentence] = []
     """The same, in protocol 1."""
     alarms: list[Sentence] = []

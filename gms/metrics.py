@@ -87,7 +87,7 @@ class _Collector:
             ("tensors", "Tensors of the layout", lambda s: s.tensors),
             ("free_bytes", "Bytes of the device that nobody has", lambda s: s.free),
             ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
-            ("pending_drops", "Drops of a layout that is no more, asked for and not done yet", _pending_drops),
+            ("pending_drops", "Drops of a layout that is gone, asked for and not done yet", _pending_drops),
             ("alarms", "Alarms that last", lambda s: len(s.alarms)),
         ):
             family = gauge(name, what)

@@ -26,7 +26,7 @@ class Packing(NamedTuple):
     slabs: tuple[int, ...]
     """Their sizes. None is larger than what lies in it, but for the rounding."""
     places: tuple[Place, ...]
-    """Of each thing, in the order in which they were given."""
+    """Where each thing goes, in the order in which they were given."""
 
 
 def pack(

@@ -34,7 +34,7 @@ class Reader:
         self.hash = hash
         self.document = document
         self.sums: list[str] = []
-        """Of the slabs' contents, as far as they were known when it was mapped."""
+        """The sums of the slabs' contents, as far as they were known when it was mapped."""
         self._shell = shell
         self._use = use
         self._slabs: LayoutSlabs | None = None
@@ -52,7 +52,7 @@ class Reader:
 
     @property
     def lost(self) -> str:
-        """Why this layout is no more, once it isn't. It can still be read until it is given up."""
+        """Why this layout is gone, once it is. It can still be read until it is given up."""
         return self._use.lost
 
     @property
@@ -94,7 +94,7 @@ class Reader:
         return self._array(*self._views[name])
 
     def sleep(self) -> None:
-        """Unmaps everything; addresses and descriptors stay. From now on this process is no reader."""
+        """Unmaps everything; addresses and descriptors stay. From now on this process reads no longer."""
         slabs, self._slabs = self._slabs, None
         if slabs is not None:
             self._addresses.unmap()

@@ -24,7 +24,7 @@ class Reading:
     def let_in(self, client: Client, wanted: m.Open) -> None:
         _, hash = self._weights.there
         if wanted.expect and wanted.expect != hash:
-            why = f"the layout that was expected ({wanted.expect[:12]}) is no more; there is {hash[:12]} now"
+            why = f"the layout that was expected ({wanted.expect[:12]}) is gone; there is {hash[:12]} now"
             self._sessions.refuse(client, why, "stale")
             return
         layout, send = self.begins(client), self._context.send

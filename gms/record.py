@@ -12,7 +12,7 @@ FORMAT = 1
 
 
 class UnreadableRecord(Exception):
-    """What is in the file is no record."""
+    """What is in the file is not a record."""
 
 
 class Slab(msgspec.Struct, frozen=True):
@@ -25,13 +25,13 @@ class Record(msgspec.Struct, frozen=True):
     given: Generation
     """The newest number that any writer was ever let in with: they only grow, and no two writers share one."""
     generation: Generation = 0
-    """Of the committed layout; 0: there is none."""
+    """The committed layout's; 0: there is none."""
     hash: Hash = ""
     slabs: Annotated[tuple[Slab, ...], msgspec.Meta(max_length=1000)] = ()
     boot_id: str = ""
     format: int = FORMAT
     check: str = ""
-    """Of all the rest, in the file only: one wrong bit must not make another record of it."""
+    """A sum of all the rest, in the file only: one wrong bit must not make another record of it."""
 
 
 _DECODER = msgspec.json.Decoder(Record)
@@ -50,7 +50,7 @@ def decode(data: bytes) -> Record:
     try:
         record = _DECODER.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableRecord(f"it is no record of a layout: {error}") from None
+        raise UnreadableRecord(f"it is not a record of a layout: {error}") from None
     if record.format != FORMAT:
         raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")
     if record.check != _check(record):

@@ -40,7 +40,7 @@ class Verdict(Enum):
 
     MORE = "the rest is still to come"
     HAS_IT = "it has the layout that is committed"
-    STALE = "that layout is no more"
+    STALE = "that layout is gone"
     COME_AGAIN = "too many hand back at once"
     MISTAKE = "it may not be said like this"
 
@@ -187,7 +187,7 @@ class Recovery:
 
     @property
     def kept(self) -> list[Slab]:
-        """Of what has not come whole."""
+        """Slabs of what has not come whole."""
         return [slab for coming in self._coming.values() for slab in coming.slabs]
 
     def comes_from(self, conn: int) -> bool:
@@ -263,7 +263,7 @@ class Recovery:
         if layout is not None and _is_about(message, layout) and not coming.why_not:
             return HandedBack(Verdict.HAS_IT, stands_again=again)
         there = f"there is {layout.generation} now" if layout is not None else "there is none now"
-        return HandedBack(Verdict.STALE, coming.why_not or f"layout {message.generation} is no more; {there}")
+        return HandedBack(Verdict.STALE, coming.why_not or f"layout {message.generation} is gone; {there}")
 
     def _stands_again(self, coming: _Coming, message: m.HandBack) -> Layout | None:
         try:

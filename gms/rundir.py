@@ -33,7 +33,7 @@ def device_name(text: str) -> str:
     """Names come from outside and become parts of file names. Raises NoSuchName."""
     if not _DEVICE.fullmatch(text):
         raise NoSuchName(
-            f"{text!r} is no device; allowed: host:NAME (letters, digits, dots, dashes) or a GPU's UUID (GPU-...)"
+            f"{text!r} is not a device; allowed: host:NAME (letters, digits, dots, dashes) or a GPU's UUID (GPU-...)"
         )
     return text
 

@@ -50,7 +50,7 @@ FILE_NAMES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 class BadFile(Exception):
-    """It is no safetensors file that can be believed; the text says why."""
+    """It is not a safetensors file that can be believed; the text says why."""
 
 
 class Entry(NamedTuple):
@@ -103,11 +103,11 @@ def parse(header: bytes, file_bytes: int) -> Header:
 
 def _read(header: bytes) -> tuple[dict[str, object], dict[str, str]]:
     if not header.startswith(b"{"):
-        raise BadFile("its header doesn't begin with a brace: it is no safetensors file")
+        raise BadFile("its header doesn't begin with a brace: it is not a safetensors file")
     try:
         said = json.loads(header.decode("utf-8"), object_pairs_hook=_without_twins, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
-        raise BadFile(f"its header is no JSON: {error}") from None
+        raise BadFile(f"its header is not JSON: {error}") from None
     if len(said) > MAX_TENSORS:
         raise BadFile(f"it has {len(said)} tensors; at most {MAX_TENSORS} are allowed")
     try:
@@ -125,7 +125,7 @@ def _check_text(what: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadFile(f"{what} is no text: {text[:100]!r}") from None
+        raise BadFile(f"{what} is not text: {text[:100]!r}") from None
 
 
 def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -139,7 +139,7 @@ def _without_twins(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(text: str) -> object:
-    raise ValueError(f"{text} is no JSON")
+    raise ValueError(f"{text} is not JSON")
 
 
 def _entry(name: str, value: object) -> Entry:

@@ -20,7 +20,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(Options, frozen=True, kw_only=True):
-    """Of the server as a process of a supervisor."""
+    """What a server is told that is a process of a supervisor."""
 
     parent_pid: int
     host_devices: str

@@ -23,7 +23,7 @@ _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting"
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
     waiting = [paint("waits for", Tone.STRONG), *(_MARK + why for why in status.waiting_for)]
     pending = status.pending_drops or status.pins
-    drops = [paint("has still to drop memory of a layout that is no more", Tone.BAD), *(_MARK + who for who in pending)]
+    drops = [paint("has still to drop memory of a layout that is gone", Tone.BAD), *(_MARK + who for who in pending)]
     blocks = [
         [_headline(status, now, paint)],
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],

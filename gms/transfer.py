@@ -153,7 +153,7 @@ class Plan(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of device memory."""
+        """How much device memory it takes."""
         return sum(self.layout.slabs)
 
 
@@ -261,7 +261,7 @@ def _follows(last: _Run, run: _Run) -> bool:
 
 
 def _strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of a tensor without holes, the last index running fastest."""
+    """The strides of a tensor without holes, the last index running fastest."""
     strides, step = [], 1
     for size in reversed(shape):
         strides.append(step)

@@ -145,7 +145,7 @@ def verify(options: argparse.Namespace) -> int:
 
 
 def worst(codes: list[int]) -> int:
-    """Of several devices."""
+    """The code for several devices."""
     order = (NO_PERMISSION, OTHER_VERSION, NO_ROOM, NO_SERVER, WRONG, NOT_YET, DONE)
     return next(code for code in order if code in codes)
 

@@ -65,7 +65,7 @@ class Layout:
     tensors: int
     slabs: tuple[Slab, ...]
     sums: tuple[str, ...] = ()
-    """Of the slabs' contents, once they are known."""
+    """The sums of the slabs' contents, once they are known."""
 
     @property
     def size(self) -> int:
@@ -87,7 +87,7 @@ class Draft:
 
 
 class Cleared(NamedTuple):
-    """A layout that is no more."""
+    """A layout that is gone."""
 
     generation: int
     slabs: tuple[Slab, ...] = ()
@@ -148,7 +148,7 @@ class Weights:
         return self.given
 
     def write(self, conn: int, generation: int, *, replaces: bool) -> Cleared | None:
-        """A writer is let in. Returns the layout that is no more because of it."""
+        """A writer is let in. Returns the layout that is gone because of it."""
         if generation > self.given:
             raise BrokenRule(f"generation {generation} is written, and {self.given} is the newest that was given")
         if replaces and self.committed is None:
@@ -187,7 +187,7 @@ class Weights:
         return self.draft
 
     def _clear(self) -> Cleared | None:
-        """The file says already that this layout is no more."""
+        """The file says already that this layout is gone."""
         layout, awaited = self.committed, self.awaited
         self.committed = self.awaited = None
         if layout is not None:

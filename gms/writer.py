@@ -39,7 +39,7 @@ class Writer:
 
     @property
     def sizes(self) -> list[int]:
-        """Of the slabs so far. They are multiples of the granularity."""
+        """The slabs' so far. They are multiples of the granularity."""
         return [size for _, size in self._addresses.slabs]
 
     def create(self, size: int) -> int:

@@ -73,7 +73,7 @@ def open_device(path: Path) -> int:
         raise DeviceError(f"the host device {path} can't be opened: {reason(error)}") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise DeviceError(f"{path} is no host device: it isn't a regular file")
+        raise DeviceError(f"{path} is not a host device: it isn't a regular file")
     return fd
 
 

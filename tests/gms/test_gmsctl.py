@@ -343,7 +343,7 @@ def test_what_is_wrong_and_who_has_still_to_drop_memory_stand_before_everything_
         slabs=1,
         tensors=1,
         pending_drops=["engine-b (pid 7) has memory of layout 7, and was asked to drop it at 2026-11-20T11:00:00.000Z"],
-        alarms=["engine-b (pid 7) still has memory of layout 7, which is no more, and does not answer"],
+        alarms=["engine-b (pid 7) still has memory of layout 7, which is gone, and does not answer"],
         clients=[m.Client(engine_id="engine-b", pid=7, doing="asleep", since="2026-11-20T10:00:00Z", holds=[7])],
         since="2026-11-20T11:00:00Z",
     )

@@ -1,8 +1,12 @@
 """A process's side of GMS, one promise a test: what it says, what it keeps, and what it tells its program."""
 
+from typing import Literal
+
+import pytest
+
 from gms import client_events as c
 from gms import messages as m
-from gms.client_machine import GRACE_S, RETRY_MOST_S, ClientMachine, Doing
+from gms.client_machine import GRACE_S, RETRY_MOST_S, TURNED_AWAY_S, ClientMachine, Doing
 from gms.layout import structure_hash
 from tests.gms.machine_shell import document
 
@@ -346,3 +350,56 @@ def test_what_a_server_will_never_take_back_is_stale_and_not_tried_for_ever() ->
     program.feed(c.Disconnected())
     program.comes_in(5, HASH, recovering=True)
     assert sum(isinstance(message, m.HandBack) for message in program.said) == 1
+
+
+# -- a server that won't have us ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("about", ["protocol", "place"])
+def test_who_is_turned_away_reads_on_and_comes_again_a_second_later(about: Literal["protocol", "place"]) -> None:
+    program = Program()
+    program.reads()
+    program.feed(c.Disconnected())
+    program.later(RETRY_MOST_S)
+    program.feed(c.Connected())
+    program.hears(m.Problem(why="not you", about=about))
+    assert program.last(c.Unwelcome) == c.Unwelcome("not you", about)
+    program.feed(c.Disconnected())
+    assert program.machine.doing is Doing.READING and program.machine.kept is not None
+    assert not program.count(c.Stale) and not program.count(c.LetGo)
+    connects = program.count(c.Connect)
+    program.later(TURNED_AWAY_S - 0.1)
+    assert program.count(c.Connect) == connects
+    program.later(0.2)
+    assert program.count(c.Connect) == connects + 1
+
+
+def test_a_wake_under_a_server_that_wont_have_us_fails_at_once_and_keeps_what_there_is() -> None:
+    program = Program()
+    program.sleeps()
+    program.feed(c.Disconnected())
+    program.later(RETRY_MOST_S)
+    program.feed(c.Want("ro", 30.0, expect=HASH))
+    program.feed(c.Connected())
+    program.hears(m.Problem(why="not you", about="protocol"))
+    assert program.last(c.No) == c.No("not you", "problem")
+    assert program.machine.kept is not None and program.machine.doing is Doing.NOTHING
+
+
+def test_a_wake_that_is_not_wanted_any_more_keeps_what_there_is() -> None:
+    program = Program()
+    program.sleeps()
+    program.feed(c.Want("ro", 30.0, expect=HASH))
+    program.feed(c.Sleep())
+    assert program.last_said == m.Withdraw(keeps=5) and program.machine.kept is not None
+    program.hears(m.Opened(mode="ro", generation=5, hash=HASH), m.Withdrawn())
+    assert program.machine.doing is Doing.NOTHING and program.count(c.Got) == 1
+
+
+def test_a_request_of_no_time_at_all_is_asked_all_the_same() -> None:
+    program = Program()
+    program.comes_in()
+    program.feed(c.Want("ro", 0.0))
+    assert program.last_said == m.Open(mode="ro", timeout_s=0.0)
+    program.hears(m.Refused(why="nothing is committed", reason="time_out"))
+    assert program.last(c.No) == c.No("nothing is committed", "time_out")

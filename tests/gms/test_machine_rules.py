@@ -475,7 +475,7 @@ def test_anything_but_the_persisted_layout_is_refused_as_stale(wrong: dict[str, 
     house.says(1, message, memory)
     assert refused(house.heard(1, m.Refused)[0]).reason == "stale"
     assert not house.slabs and house.state == "RECOVERING"
-    assert house.heard(1, m.Drop), "it has memory of a layout that is no more"
+    assert house.heard(1, m.Drop), "it has memory of a layout that is gone"
 
 
 def test_other_memory_than_the_persisted_is_refused() -> None:

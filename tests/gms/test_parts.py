@@ -564,6 +564,15 @@ def test_an_introduction_is_answered_by_a_welcome_and_a_second_one_is_a_mistake(
     assert problem is not None and e.ForgetProcess(71) in turns.context.out and list(sessions.clients) == [1]
 
 
+@pytest.mark.parametrize(
+    ("oldest", "newest", "agreed"), [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 2, 2), (3, 9, 0), (0, 0, 0)]
+)
+def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: int) -> None:
+    hello_from = m.Hello(protocol=oldest, newest=newest, engine_id="x", pid=1)
+    assert (versions.OLDEST, versions.NEWEST) == (1, 2), "say here what becomes of these"
+    assert versions.agreed(hello_from) == agreed
+
+
 def test_strangers_are_named_for_a_while_and_not_without_end(turns: Turns) -> None:
     strangers = versions.Strangers(turns.context)
     for number in range(100):

@@ -147,8 +147,8 @@ def test_what_a_person_can_put_right_is_one_line_with_the_way_out(container: Con
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("--devices", "foo"), "'foo' is no device"),
-        (("--devices", "host:../x"), "is no device"),
+        (("--devices", "foo"), "'foo' is not a device"),
+        (("--devices", "host:../x"), "is not a device"),
         (("--devices", ","), "no device is named"),
         (("--devices", "host:0,host:0"), "host:0 is named twice"),
         (("--capacity", "much"), "is no size"),

@@ -415,7 +415,7 @@ def test_halves_of_characters_are_refused_before_anything_is_cleared(house: Hous
     assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
     before = house.status()
     done = gmsctl(house, "put", named(tmp_path, header))
-    assert done.returncode == 1 and "is no text" in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 1 and "is not text" in done.stderr and "Traceback" not in done.stderr
     assert house.status().generation == before.generation
 
 

@@ -14,7 +14,6 @@ import pytest
 
 from gms import client_events as c
 from gms import messages as m
-from gms import versions
 from gms.client_machine import ClientMachine, Doing
 from gms.reader import Reader
 from gms.rundir import connect
@@ -189,15 +188,6 @@ def test_a_process_with_which_no_protocol_is_shared_is_told_so_and_an_alarm_name
     assert any("from-tomorrow" in alarm and "this server has to be upgraded" in alarm for alarm in alarms)
     assert any("from-yesterday" in alarm and "its program has to be upgraded" in alarm for alarm in alarms)
     assert writer.ask(m.Ping(), m.Pong) and container.status().state == "RO"
-
-
-@pytest.mark.parametrize(
-    ("oldest", "newest", "agreed"), [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 2, 2), (3, 9, 0), (0, 0, 0)]
-)
-def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: int) -> None:
-    hello_from = m.Hello(protocol=oldest, newest=newest, engine_id="x", pid=1)
-    assert (versions.OLDEST, versions.NEWEST) == (1, 2), "say here what becomes of these"
-    assert versions.agreed(hello_from) == agreed
 
 
 def test_the_welcome_says_what_is_spoken(container: Container) -> None:

@@ -1,68 +1,91 @@
-"""The mutants of GMS: each takes one rule of its two machines out of the source (see rules.py)."""
+"""The mutants of GMS: each takes one rule of its two machines out of the source (see rules.py).
+
+Kept are those that guard the one claim of GMS (never a writer and a reader together, nothing committed is lost) and the
+promises of docs/gms.md.
+"""
 
 from dataclasses import replace
 
 from tests.mutants.rules import Mutant
 
 MACHINE = "gms/machine.py"
-DESK = "gms/desk.py"
+WEIGHTS = "gms/weights.py"
+ADMISSION = "gms/admission.py"
+SESSIONS = "gms/sessions.py"
 WRITING = "gms/writing.py"
+READING = "gms/reading.py"
 RECOVERY = "gms/recovery.py"
-PINS = "gms/pins.py"
-RECORD = "gms/record.py"
+DROPS = "gms/drops.py"
+STATE_FILE = "gms/state_file.py"
+INVARIANTS = "gms/invariants.py"
+VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
 
 _ALL = (
+    # -- who comes in --
     Mutant(
         "gms-writer-alone",
         "no writer comes in while somebody reads",
-        ((MACHINE, "        if readers := self.readers:\n", "        if (readers := self.readers) and False:\n"),),
+        (
+            (ADMISSION, "        if phase is Phase.RO:\n            readers", "        if False:\n            readers"),
+            (
+                WEIGHTS,
+                "        self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING))\n",
+                "        self.phase = Phase.RW\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-no-reader-beside-writer",
         "no reader comes in while somebody writes",
         (
             (
-                MACHINE,
-                "        if self.draft is not None:\n            return f",
-                "        if self.draft is not None and not self.reads(wish):\n            return f",
+                ADMISSION,
+                "    def _why_no_reader(self) -> str:\n        phase = self._weights.phase\n",
+                "    def _why_no_reader(self) -> str:\n        phase = self._weights.phase\n        if self._weights.committed is not None:\n            return ''\n",
+            ),
+            (
+                WEIGHTS,
+                "        if self.phase is not Phase.RO:\n            self._becomes(Phase.RO, before=(Phase.COMMITTED,))\n",
+                "",
             ),
         ),
     ),
     Mutant(
-        "gms-look-first",
+        "gms-no-step-that-isnt-in-the-table",
+        "a step that no rule allows is not taken",
+        (
+            (
+                WEIGHTS,
+                "        if self.phase not in before or phase not in MAY_FOLLOW[self.phase]:\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "gms-check-first",
         "who died while it waited is not let in to write",
         ((MACHINE, "        if not event.there:\n", "        if False:\n"),),
     ),
     Mutant(
         "gms-died",
         "a process's end counts though its connection lives on",
-        ((MACHINE, "            if client.process == event.process:\n", "            if False:\n"),),
-    ),
-    Mutant(
-        "gms-in-order",
-        "the queue is looked at in order",
-        ((MACHINE, "client.wish.number if client.wish", "-client.wish.number if client.wish"),),
+        ((SESSIONS, "if client.process == process]", "if False]"),),
     ),
     Mutant(
         "gms-time-out",
         "who has waited for as long as it said is told why in vain",
-        (
-            (
-                MACHINE,
-                "            if wish is not None and self.context.reached(wish.until):\n",
-                "            if False:\n",
-            ),
-        ),
+        ((MACHINE, "            if self.context.reached(request.until):\n", "            if False:\n"),),
     ),
+    # -- generations and the disk --
     Mutant(
         "gms-number-on-disk",
-        "a writer's number is on disk before it is let in",
+        "a writer's generation is on disk before it is let in",
         (
             (
                 MACHINE,
-                "        self.write(record, written, failed)\n",
-                "        self._let_write(client, generation, clears=not keeps)\n        self.write(record, _nothing, failed)\n",
+                "        self.state_file.write(record, Admit(client.conn, request.number, generation, replaces))\n",
+                "        self._admit(Admit(client.conn, request.number, generation, replaces))\n        self.state_file.write(record)\n",
             ),
         ),
     ),
@@ -72,7 +95,7 @@ _ALL = (
         (
             (
                 MACHINE,
-                "        record = self.truth() if keeps else Record(given=generation)\n",
+                "        record = self.truth() if replaces else Record(given=generation)\n",
                 "        record = self.truth()\n",
             ),
         ),
@@ -83,20 +106,64 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        machine.given = max(record.given, record.generation)\n",
-                "        machine.given = record.generation\n",
+                "            weights.starts(max(event.generation_floor, record.given if record is not None else 0), None)\n",
+                "            weights.starts(0, None)\n",
+            ),
+            (
+                RECOVERY,
+                "        weights.starts(max(event.generation_floor, record.given, record.generation), record)\n",
+                "        weights.starts(record.generation, record)\n",
             ),
         ),
     ),
     Mutant(
         "gms-numbers-outlive-the-file",
-        "numbers grow though the file is lost",
-        ((RECOVERY, "            machine.given = event.generation_floor\n", "            machine.given = 0\n"),),
+        "generations grow though the file is lost, or an older one is there again",
+        (
+            (
+                RECOVERY,
+                "            weights.starts(max(event.generation_floor, record.given if record is not None else 0), None)\n",
+                "            weights.starts(record.given if record is not None else 0, None)\n",
+            ),
+            (
+                RECOVERY,
+                "        weights.starts(max(event.generation_floor, record.given, record.generation), record)\n",
+                "        weights.starts(max(record.given, record.generation), record)\n",
+            ),
+        ),
     ),
+    Mutant(
+        "gms-commit-on-disk",
+        "a commit is on disk before it is acknowledged",
+        (
+            (
+                MACHINE,
+                "            self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))\n",
+                "            self._acknowledge(layout)\n            self.state_file.write(self.truth())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "gms-truth-is-written-again",
+        "after a failed write the file is made to say what is so",
+        (
+            (
+                STATE_FILE,
+                "        self._writes.failed(event.seq, event.why, self._context.now)\n",
+                "        self._writes.failed(event.seq, event.why, 1e9)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "gms-wrong-file-is-written-again",
+        "what was written for somebody who has gone is written over",
+        ((STATE_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
+    ),
+    # -- a writer's work --
     Mutant(
         "gms-abort",
         "a writer that ends without a commit leaves nothing",
-        ((WRITING, "            self.machine.forget(draft.slabs)\n", "            pass\n"),),
+        ((WRITING, "        self._context.forget(draft.slabs)\n", "        pass\n"),),
     ),
     Mutant(
         "gms-commit-is-checked",
@@ -104,51 +171,9 @@ _ALL = (
         ((WRITING, "            lay.check(layout, [slab.size for slab in draft.slabs])\n", "            pass\n"),),
     ),
     Mutant(
-        "gms-commit-on-disk",
-        "a commit is on disk before it is acknowledged",
-        (
-            (
-                WRITING,
-                "        self.machine.write(record, lambda: self._committed(draft, new), failed)\n",
-                "        self._committed(draft, new)\n        self.machine.write(record, lambda: None, failed)\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "gms-truth-is-written-again",
-        "after a failed write the file is made to say what is so",
-        ((MACHINE, "            self._rewrite_at = self.context.now + RETRY_PERSIST_S\n", "            pass\n"),),
-    ),
-    Mutant(
         "gms-writer-reads-on",
         "a writer that has committed reads, without a gap",
-        ((WRITING, "        machine.begins_to_read(draft.writer, new)\n", "        machine.rest(draft.writer)\n"),),
-    ),
-    Mutant(
-        "gms-replace-keeps",
-        "`replace` keeps the old layout until the new one is committed",
-        ((MACHINE, "        keeps = wish.open.replace and self.committed is not None\n", "        keeps = False\n"),),
-    ),
-    Mutant(
-        "gms-replace-needs-room",
-        "a replacement that doesn't fit beside the old layout is refused at once",
-        ((MACHINE, "        if message.replace and not self.reads(message):\n", "        if False:\n"),),
-    ),
-    Mutant(
-        "gms-drop",
-        "whoever has memory of a layout that is no more is asked to drop it",
-        ((PINS, "            if generation in client.holds:\n", "            if False:\n"),),
-    ),
-    Mutant(
-        "gms-pins-named",
-        "who doesn't drop it is named",
-        (
-            (
-                PINS,
-                '            context.alarm("pins"',
-                '            context.calm("pins") if late else context.alarm("pins"',
-            ),
-        ),
+        ((WEIGHTS, "        self.readers.add(draft.writer)\n", "        self.phase = Phase.COMMITTED\n"),),
     ),
     Mutant(
         "gms-create-waits",
@@ -156,37 +181,67 @@ _ALL = (
         (
             (
                 WRITING,
-                "        if draft is not None and draft.create is not None and self.context.reached(draft.create.retry_at):\n",
-                "        if False:\n",
+                "        if wanted is not None and self._context.reached(wanted.retry_at):\n",
+                "        if False and wanted is not None:\n",
             ),
         ),
     ),
     Mutant(
         "gms-create-is-bounded",
         "on a full device a writer doesn't wait for ever",
-        ((WRITING, "        elif self.context.now >= create.until:\n", "        elif False:\n"),),
+        ((WRITING, "        elif context.now >= wanted.until:\n", "        elif False:\n"),),
     ),
+    # -- replacing --
     Mutant(
-        "gms-create-never-fits",
-        "what can never fit is refused at once",
-        ((WRITING, "        elif size + draft.size + stays > config.capacity:\n", "        elif False:\n"),),
-    ),
-    Mutant(
-        "gms-wake-on-the-same",
-        "who expects a layout doesn't get another",
-        ((MACHINE, "        if wish.expect and wish.expect != layout.hash:\n", "        if False:\n"),),
-    ),
-    Mutant(
-        "gms-kept-is-a-number",
-        "kept slabs are named by their number: a layout of the same structure may be other memory",
+        "gms-replace-keeps",
+        "`replace` keeps the old layout until the new one is committed",
         (
             (
                 MACHINE,
-                "        kept = wish.have == layout.generation\n",
-                "        kept = bool(wish.have) and wish.expect == layout.hash\n",
+                "        replaces = request.open.replace and self.weights.committed is not None\n",
+                "        replaces = False\n",
             ),
         ),
     ),
+    Mutant(
+        "gms-no-room-clears-nothing",
+        "what there is no room for is refused before anything is cleared",
+        (
+            (
+                MACHINE,
+                "        if message.bytes and not self.admission.wants_to_read(message):\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "gms-drop",
+        "whoever has memory of a layout that is no more is asked to drop it",
+        ((DROPS, "        for conn in self._holders.who_has(generation):\n", "        for conn in list[int]():\n"),),
+    ),
+    Mutant(
+        "gms-drops-are-named",
+        "who doesn't drop it is named",
+        ((DROPS, "        if late:\n", "        if False:\n"),),
+    ),
+    # -- readers --
+    Mutant(
+        "gms-wake-on-the-same",
+        "who expects a layout doesn't get another",
+        ((READING, "        if wanted.expect and wanted.expect != hash:\n", "        if False:\n"),),
+    ),
+    Mutant(
+        "gms-kept-is-a-number",
+        "kept slabs are named by their generation: a layout of the same structure may be other memory",
+        (
+            (
+                READING,
+                "        if wanted.have == layout.generation:\n",
+                "        if wanted.have and wanted.expect == layout.hash:\n",
+            ),
+        ),
+    ),
+    # -- a new server --
     Mutant(
         "gms-window",
         "a new server keeps writers out until its layout had time to come back",
@@ -204,8 +259,8 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "    def why_no_writer(self) -> str:\n        if self.context",
-                "    def why_no_writer(self) -> str:\n        if self.awaited is None or self.context",
+                "    def why_no_writer(self) -> str:\n        if self._window_is_over",
+                "    def why_no_writer(self) -> str:\n        if self._weights.awaited is None or self._window_is_over",
             ),
         ),
     ),
@@ -220,8 +275,8 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        return self.awaited is not None and not self.context.reached(self._window_until)\n",
-                "        return self.awaited is not None\n",
+                "        return self._weights.phase is Phase.RECOVERING and not self._window_is_over\n",
+                "        return self._weights.phase is Phase.RECOVERING\n",
             ),
         ),
     ),
@@ -231,7 +286,7 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "            if event.unreadable:\n                self._window_until = self.context.now + config.window_s\n",
+                "            if event.unreadable:\n                self._window_until = context.now + self._config.window_s\n",
                 "            if event.unreadable:\n",
             ),
         ),
@@ -239,12 +294,18 @@ _ALL = (
     Mutant(
         "gms-nobody-has-it",
         "a layout of which nobody has the memory is given up at once",
-        ((RECOVERY, "        if self.awaited is not None and memory.held is False:\n", "        if False:\n"),),
+        (
+            (
+                RECOVERY,
+                "        if self._weights.awaited is not None and held is False:\n",
+                "        if False:\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-boot",
         "no memory outlives a boot",
-        ((RECOVERY, "        if record.boot_id != config.boot_id:\n", "        if False:\n"),),
+        ((RECOVERY, "        if record.boot_id != self._config.boot_id:\n", "        if False:\n"),),
     ),
     Mutant(
         "gms-identity",
@@ -255,15 +316,9 @@ _ALL = (
                 "        elif [slab.identity for slab in came] != [slab.identity for slab in expected]:\n",
                 "        elif False:\n",
             ),
-        ),
-    ),
-    Mutant(
-        "gms-sizes",
-        "and of the very sizes",
-        (
             (
-                RECOVERY,
-                "        if tuple(message.sizes) != tuple(slab.size for slab in awaited.slabs):\n",
+                WEIGHTS,
+                "        if [slab.identity for slab in slabs] != [slab.identity for slab in awaited.slabs]:\n",
                 "        if False:\n",
             ),
         ),
@@ -274,48 +329,77 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        elif message.first == 0 and lay.structure_hash(returning.document) != awaited.hash:\n",
+                "        elif message.first == 0 and lay.structure_hash(coming.document) != awaited.hash:\n",
                 "        elif False:\n",
             ),
         ),
     ),
     Mutant(
-        "gms-that-number",
-        "only the layout with that number comes back",
+        "gms-that-generation",
+        "only the layout with that generation comes back",
         (
             (
                 RECOVERY,
-                "(message.generation, message.hash) == (layout.generation, layout.hash)",
-                "message.hash == layout.hash",
+                "    return (message.generation, message.hash) == (layout.generation, layout.hash)\n",
+                "    return message.hash == layout.hash\n",
             ),
         ),
     ),
     Mutant(
         "gms-half-handed-back",
         "what was handed back in part is let go of",
-        ((RECOVERY, "        self.machine.forget(returning.slabs)\n", "        pass\n"),),
+        ((RECOVERY, "        self._context.forget(coming.slabs)\n", "        pass\n"),),
     ),
     Mutant(
         "gms-reads-on",
         "a reader that comes back is a reader at once",
-        ((RECOVERY, "        if message.reading:\n", "        if False:\n"),),
+        (
+            (
+                MACHINE,
+                "        if message.reading:\n            self.reading.begins(client)\n",
+                "        if False:\n            self.reading.begins(client)\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-away-for-too-long",
         "a reader that comes back when somebody writes is sent away",
-        ((RECOVERY, "        if message.reading and machine.draft is not None:\n", "        if False:\n"),),
+        ((MACHINE, "        if message.reading and self.weights.draft is not None:\n", "        if False:\n"),),
     ),
     Mutant(
-        "gms-forget-process",
-        "no pidfd is kept that nobody needs",
+        "gms-handed-back-is-told",
+        "that a layout is back is told to those who came before it was",
         (
             (
-                DESK,
-                "        if client.process is not None:\n            self.context.out.append(e.ForgetProcess(client.process))\n",
-                "",
+                MACHINE,
+                "            self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)\n",
+                "            pass\n",
             ),
         ),
     ),
+    # -- a mistake in this program, and other versions --
+    Mutant(
+        "gms-a-broken-rule-closes",
+        "when something that must hold doesn't, nobody is let in any more",
+        ((MACHINE, "        if rule:\n            self._stop_granting(rule, event)\n", ""),),
+    ),
+    Mutant(
+        "gms-a-broken-rule-harms-nobody",
+        "and no slab of the layout goes, and nothing is written",
+        ((MACHINE, "            context.out = harmless(context.out, self.weights)\n", "            pass\n"),),
+    ),
+    Mutant(
+        "gms-both-versions",
+        "a server speaks the protocol before its own, too",
+        (
+            (
+                VERSIONS,
+                "    return newest if newest >= max(hello.protocol, OLDEST) else 0\n",
+                "    return newest if newest == NEWEST else 0\n",
+            ),
+        ),
+    ),
+    # -- a process's side --
     Mutant(
         "gms-client-comes-back",
         "a process brings back what it has kept",
@@ -350,37 +434,9 @@ _ALL = (
         ),
     ),
     Mutant(
-        "gms-handed-back-is-told",
-        "that a layout is back is told to those who came before it was",
-        (
-            (
-                RECOVERY,
-                "        machine.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)\n",
-                "",
-            ),
-        ),
-    ),
-    Mutant(
         "gms-client-lost",
         "a writer whose server is gone has lost its work",
-        (
-            (
-                CLIENT,
-                "        if self.doing is Doing.WRITING and self._sealed is None:\n",
-                "        if False:\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "gms-client-asks-again",
-        "who waits asks the next server again",
-        (
-            (
-                CLIENT,
-                "        self.link, self._connecting, self._session = Link.AWAY, False, False\n",
-                "        self.link, self._connecting = Link.AWAY, False\n",
-            ),
-        ),
+        ((CLIENT, "        if self.doing is Doing.WRITING and self._sealed is None:\n", "        if False:\n"),),
     ),
     Mutant(
         "gms-client-reconnects",
@@ -389,7 +445,7 @@ _ALL = (
             (
                 CLIENT,
                 "        if self.link is Link.AWAY and not self._connecting:\n",
-                "        if self.link is Link.AWAY and not self._connecting and self._in_since < 0:\n",
+                "        if self.link is Link.AWAY and not self._connecting and not self._turned_away and self._returned:\n",
             ),
         ),
     ),
@@ -404,8 +460,8 @@ _ALL = (
             ),
             (
                 CLIENT,
-                "        if self._awaiting is not Awaiting.OPEN or wish is None:\n",
-                "        if wish is None:\n",
+                "        if self._awaiting is not Awaiting.OPEN or want is None:\n",
+                "        if want is None:\n",
             ),
         ),
     ),
@@ -437,57 +493,112 @@ _ALL = (
         ),
     ),
     Mutant(
-        "gms-client-lets-the-old-go",
-        "who wakes on a new layout lets the old one go",
+        "gms-client-time-out",
+        "a request ends in time, without a server, too",
+        ((CLIENT, "            if self._now >= until:\n", "            if False:\n"),),
+    ),
+    Mutant(
+        "gms-client-reads-on-when-turned-away",
+        "a server that can't talk to a reader takes nothing away from it",
         (
             (
                 CLIENT,
-                "        if old is not None:\n            self._out.append(LetGo(old.generation))\n        self._out.append(Got(opened))\n",
-                "        self._out.append(Got(opened))\n",
+                "        if self._awaiting is Awaiting.RETURN and not message.about:\n",
+                "        if self.kept is not None:\n",
             ),
         ),
-    ),
-    Mutant(
-        "gms-client-half-arrived",
-        "slabs of a layout that didn't arrive whole are let go of",
-        ((CLIENT, "            self._out.append(LetGo(opened.generation))\n", "            pass\n"),),
-    ),
-    Mutant(
-        "gms-client-time-out",
-        "a wish ends in time, without a server, too",
-        ((CLIENT, "            if self._now >= until:\n", "            if False:\n"),),
     ),
 )
 
 RARE = (
+    "gms-no-step-that-isnt-in-the-table",
     "gms-died",
-    "gms-in-order",
     "gms-time-out",
     "gms-numbers-outlive-the-file",
+    "gms-wrong-file-is-written-again",
     "gms-replace-keeps",
-    "gms-replace-needs-room",
+    "gms-no-room-clears-nothing",
     "gms-kept-is-a-number",
-    "gms-client-lets-the-old-go",
-    "gms-pins-named",
+    "gms-drops-are-named",
     "gms-create-is-bounded",
-    "gms-create-never-fits",
     "gms-window-runs-with-the-server",
     "gms-nobody-has-it",
     "gms-boot",
-    "gms-sizes",
     "gms-document",
     "gms-away-for-too-long",
+    "gms-half-handed-back",
+    "gms-a-broken-rule-closes",
+    "gms-a-broken-rule-harms-nobody",
+    "gms-both-versions",
     "gms-client-unanswered-commit",
     "gms-client-time-out",
-    "gms-half-handed-back",
+    "gms-client-reads-on-when-turned-away",
 )
 """Coincidences that the simulator meets late or never, or promises that it doesn't measure: directed tests have them."""
 
-GMS = tuple(
+TESTS = (
+    "tests/gms/test_machine_rules.py",
+    "tests/gms/test_machine_client.py",
+    "tests/gms/test_parts.py",
+)
+
+_SHELLS = (
+    Mutant(
+        "gms-believes-sizes",
+        "what a descriptor that comes back is, the memory's maker says",
+        (
+            (
+                "gms/server.py",
+                "                self.memory.release(self.memory.import_(descriptor, size))  # memory of this device, and of that size\n",
+                "",
+            ),
+        ),
+        tests=("tests/gms/test_shell.py",),
+    ),
+    Mutant(
+        "gms-children-live-on",
+        "no server outlives its supervisor",
+        (("gms/device_process.py", "    process_setup.die_with_parent(settings.parent_pid)\n", ""),),
+        tests=("tests/gms/test_supervisor.py",),
+    ),
+    Mutant(
+        "gms-one-dies-alone",
+        "one server's death ends all",
+        (("gms/supervisor.py", '                self.loop.stopping = f"the server of {device} died: {how}"\n', ""),),
+        tests=("tests/gms/test_supervisor.py",),
+    ),
+    Mutant(
+        "gms-one-per-device",
+        "a device has one GMS at a time, whatever the run directories are",
+        (("gms/supervisor.py", "            names.take(device, key)\n", "            pass\n"),),
+        tests=("tests/gms/test_attacks.py::test_a_device_has_one_gms_at_a_time_and_the_second_is_told_who_has_it",),
+    ),
+    Mutant(
+        "gms-only-files-are-replaced",
+        "only a regular file is replaced by `gmsctl get`",
+        (("gms/transfer.py", "    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):\n", "    if False:\n"),),
+        tests=("tests/gms/test_transfer.py::test_a_pipe_is_written_to",),
+    ),
+    Mutant(
+        "gms-client-callbacks",
+        "a callback that raises ends nothing",
+        (
+            (
+                "gms/client_shell.py",
+                "        except BaseException as error:\n            if not",
+                "        except GeneratorExit as error:\n            if not",
+            ),
+        ),
+        tests=("tests/gms/test_client_attacks.py::test_a_callback_that_raises_ends_nothing",),
+    ),
+)
+
+GMS = _SHELLS + tuple(
     replace(
         mutant,
         world="gms",
-        tests=("tests/gms/test_machine_rules.py", "tests/gms/test_machine_client.py") if mutant.name in RARE else (),
+        tests=TESTS if mutant.name in RARE else (),
+        in_process=mutant.name in RARE,
     )
     for mutant in _ALL
 )

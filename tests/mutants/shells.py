@@ -3,7 +3,6 @@
 from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
-GMS_SHELL, GMS_SUPERVISOR = "tests/gms/test_shell.py", "tests/gms/test_supervisor.py"
 RENDEZVOUS = "sidecar/sockets.py"
 
 SHELLS = (
@@ -79,41 +78,5 @@ SHELLS = (
         "what outlives its main process is killed",
         (("lockserver/machine.py", "            self.forest.kill_rest(tree)\n", "            pass\n"),),
         tests=("tests/lockserver/test_rules.py",),
-    ),
-    Mutant(
-        "gms-believes-sizes",
-        "what a descriptor that comes back is, the memory's maker says",
-        (
-            (
-                "gms/server.py",
-                "                self.memory.release(self.memory.import_(descriptor, size))  # memory of this device, and of that size\n",
-                "",
-            ),
-        ),
-        tests=(GMS_SHELL,),
-    ),
-    Mutant(
-        "gms-keeps-handles",
-        "of a slab only the descriptor is kept",
-        (("gms/server.py", "                self.memory.release(handle)\n", "                pass\n"),),
-        tests=(GMS_SHELL,),
-    ),
-    Mutant(
-        "gms-children-live-on",
-        "no server outlives its supervisor",
-        (("gms/child.py", "    process_setup.die_with_parent(settings.parent_pid)\n", ""),),
-        tests=(GMS_SUPERVISOR,),
-    ),
-    Mutant(
-        "gms-one-dies-alone",
-        "one server's death ends all",
-        (("gms/supervisor.py", '                self.loop.stopping = f"the server of {device} died: {how}"\n', ""),),
-        tests=(GMS_SUPERVISOR,),
-    ),
-    Mutant(
-        "gms-replaced-directory",
-        "a directory that was replaced is noticed, also by way of its parent",
-        (("sidecar/sockets.py", "            (directory.parent, _LOST),", "            (directory, _LOST),"),),
-        tests=("tests/sidecar/test_shell.py",),
     ),
 )
