@@ -45,6 +45,7 @@ CONTINUED: dict[str, tuple[str, dict[str, Any]]] = {
     "repetition penalty": (COMPLETION, PROMPT | {"repetition_penalty": 1.3}),
     "bias": (COMPLETION, PROMPT | {"logit_bias": {"97": 3}}),
     "stop token": (COMPLETION, PROMPT | {"stop_token_ids": [32], "min_tokens": 5}),
+    "a choice of tools without any": (CHAT, TALK | {"tool_choice": "auto"}),
     "no limit of its own": (CHAT, {name: TALK[name] for name in TALK if name != "max_tokens"}),
 }
 COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
