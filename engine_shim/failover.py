@@ -3,6 +3,7 @@ a person can put right; the work is in `up.py`, `pair_status.py` and `pair_comma
 """
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from engine_shim.events import Restart
 from engine_shim.pair_status import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
-from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
+from sidecar.settings import BadValue, Parser, host_port, name, seconds, size_bytes
 
 EXAMPLES = """\
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it
+  failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
   failover kill active                                        SIGKILL, and what follows
@@ -45,6 +47,7 @@ examples:
   failover down                       the engine that serves drains first; exit code 0 when everything has ended
 """
 INTERRUPTED = 130
+CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 
@@ -108,6 +111,15 @@ def parser() -> Parser:
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
+    up.setting(
+        "--listen",
+        default=CHOOSE,
+        parse=_door,
+        env="FAILOVER_UP_LISTEN",
+        metavar="HOST:PORT",
+        shown_default="127.0.0.1:8000, or a free port where that is taken",
+        help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
+    )
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
@@ -122,9 +134,24 @@ def parser() -> Parser:
     return p
 
 
+def _door(text: str) -> object:
+    return text if text == CHOOSE else None if text == "none" else host_port(text)
+
+
+def free_address(host: str, *ports: int) -> tuple[str, int]:
+    """Where the door listens when nobody says where. It keeps that address for as long as the pair runs."""
+    for port in (*ports, 0):
+        try:
+            with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+                return host, int(sock.getsockname()[1])
+        except OSError:
+            continue
+    raise CannotStart(f"there is no free port on {host}; give --listen HOST:PORT, or --listen none")
+
+
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
-    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms"} & set(found):
+    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
         raise BadValue(f"{text!r} isn't two names such as a,b")
     return found
 
@@ -184,6 +211,12 @@ def _up(options: Any, run_dir: Path) -> int:
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    listen = options.listen
+    if listen == CHOOSE:
+        listen = free_address("127.0.0.1", 8000)
+    elif listen is not None and listen[1] == 0:
+        listen = free_address(listen[0])
+    door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
     wanted = Options(
         run_dir,
         options.engine,
@@ -192,6 +225,8 @@ def _up(options: Any, run_dir: Path) -> int:
         options.engine_ids,
         tuple(shim),
         tuple(options.arguments),
+        listen,
+        door,
     )
     return Up(wanted).run()
 
