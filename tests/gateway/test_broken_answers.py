@@ -71,6 +71,7 @@ COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown field": (COMPLETION, PROMPT | {"vllm_xargs": {"x": 1}}),
 }
 ALL = CONTINUED | COMPARED
+NEAR_THE_ENDS = 16
 
 
 def broken(path: str, body: Any, *cuts: tuple[int, int | None]) -> tuple[World, SimClient]:
@@ -119,9 +120,14 @@ def _says_nothing(event: Any) -> bool:
 
 
 def ways(path: str, pieces: Any) -> list[tuple[int, int | None]]:
-    """Between any two pieces, and within each: behind its first byte, in its middle, before its last."""
+    """Between any two pieces, and within each: behind its first byte, in its middle, before its last. Of a long answer
+    the first and the last pieces, and between them as many more.
+    """
     found: list[tuple[int, int | None]] = []
+    step = max(1, len(pieces) // NEAR_THE_ENDS)
     for place, piece in enumerate(pieces):
+        if NEAR_THE_ENDS < place < len(pieces) - NEAR_THE_ENDS and place % step:
+            continue
         found.append((place, None))
         found += [(place, at) for at in (1, len(piece) // 2, len(piece) - 1)]
     return found
