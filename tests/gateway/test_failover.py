@@ -102,7 +102,18 @@ async def all_of(port: int, asked: list[Stream], meanwhile: Callable[[], None] |
 def check(streams: list[Stream], like: list[Stream]) -> None:
     for stream, other in zip(streams, like, strict=True):
         assert (stream.status, stream.whole, stream.error) == (200, True, ""), (stream.raw[-300:], stream.body)
-        assert stream.alike == other.alike, stream.body
+        assert stream.alike == other.alike, f"{stream.body}: {differing(stream.alike, other.alike)}"
+
+
+def differing(one: dict[int, list[Any]], other: dict[int, list[Any]]) -> str:
+    """Where two answers part."""
+    for index in sorted({*one, *other}):
+        a, b = one.get(index, []), other.get(index, [])
+        at = next((place for place, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), len(b))
+        if a != b:
+            near = slice(max(0, at - 1), at + 3)
+            return f"choice {index}, event {at} of {len(a)} and {len(b)}:\n{a[near]}\n{b[near]}"
+    return "nowhere"
 
 
 class Stage:
