@@ -9,6 +9,7 @@ import pytest
 
 from gateway import events as e
 from gateway.kinds import Way
+from reference_engine import tokenizer
 from tests.gateway.world import SimClient, World, undisturbed
 
 COMPLETION = "/v1/completions"
@@ -208,6 +209,20 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
                 _, client = broken(COMPLETION, body, (place + 1, None))
                 check(client, like)
     assert wide > 5
+
+
+def test_a_token_that_the_engine_does_not_show_is_not_shown_behind_a_break_either() -> None:
+    """`ignore_eos`: the token that ends an answer is one like any other, but for having no text."""
+    hidden = 0
+    for prompt in ("egebjgfi", "adnnkilj", "ljmh gcf"):
+        body = PROMPT | {"prompt": prompt, "max_tokens": 30, "ignore_eos": True, "return_token_ids": True}
+        like, _ = undisturbed(COMPLETION, body)
+        for place, event in enumerate(like.events[:-1]):
+            if event["choices"][0]["token_ids"] == [tokenizer.END]:
+                hidden += 1
+                _, client = broken(COMPLETION, body, (place, None))
+                assert client.events == like.events
+    assert hidden > 2
 
 
 def test_without_streaming_an_answer_is_made_again_whole() -> None:
