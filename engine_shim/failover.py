@@ -139,14 +139,16 @@ def _door(text: str) -> object:
 
 
 def free_address(host: str, *ports: int) -> tuple[str, int]:
-    """Where the door listens when nobody says where. It keeps that address for as long as the pair runs."""
-    for port in (*ports, 0):
+    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs. Raises
+    CannotStart.
+    """
+    for port in ports:
         try:
             with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
                 return host, int(sock.getsockname()[1])
-        except OSError:
-            continue
-    raise CannotStart(f"there is no free port on {host}; give --listen HOST:PORT, or --listen none")
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]
+    raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
 
 
 def _two_names(text: str) -> tuple[str, ...]:
@@ -213,9 +215,9 @@ def _up(options: Any, run_dir: Path) -> int:
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
     listen = options.listen
     if listen == CHOOSE:
-        listen = free_address("127.0.0.1", 8000)
-    elif listen is not None and listen[1] == 0:
-        listen = free_address(listen[0])
+        listen = free_address("127.0.0.1", 8000, 0)
+    elif listen is not None:
+        listen = free_address(*listen)
     door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
     wanted = Options(
         run_dir,
