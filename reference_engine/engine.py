@@ -15,7 +15,8 @@ from engine_shim.weights_wait import await_weights
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
-from reference_engine.kv import Blocks, block_bytes
+from reference_engine.kv import block_bytes
+from reference_engine.kv_prefix import Blocks
 from reference_engine.model import Model
 from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler

@@ -1,13 +1,12 @@
-"""The KV cache: blocks of positions in device memory, and who has which.
+"""The KV cache: blocks of positions in device memory.
 
 The memory is the engine's own (Decision 7, Option B): created on the device when the engine wakes, given back when it
 sleeps. If another engine still has its own, there is none to be had, and the wake fails with OutOfMemory.
 
-What this file may not do: know requests. Who gets blocks, and who has to wait for some, is `scheduler.py`.
+What this file may not do: know who has which block (`kv_prefix.py`), or requests (`scheduler.py`).
 """
 
 import ctypes
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -117,26 +116,3 @@ class KvCache:
         if self._pool is None:
             raise NoCache("the engine is asleep: it has no KV cache")
         return self._pool
-
-
-class Blocks:
-    """Which blocks are free. Pure."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = list(range(count - 1, -1, -1))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    def take(self, positions: int) -> tuple[int, ...]:
-        """Blocks for so many positions, of which there are enough."""
-        return tuple(self._free.pop() for _ in range(blocks_for(positions)))
-
-    def give(self, blocks: Sequence[int]) -> None:
-        self._free += reversed(blocks)
-
-
-def blocks_for(positions: int) -> int:
-    return -(-positions // BLOCK)

@@ -48,9 +48,10 @@ class Taken:
 
 @dataclass
 class Counts:
-    """In positions, as vLLM counts them."""
+    """In positions."""
 
     asked: int = 0
+    """Of prompts' full blocks that need not be computed if somebody has them."""
     reused: int = 0
     evicted: int = 0
     """In blocks."""
@@ -86,6 +87,8 @@ class Blocks:
             self._idle.pop(block, None)
         fresh = [self._hand_out() for _ in range(blocks_for(positions) - len(held))]
         blocks = (*held, *fresh)
+        self.counts.asked += BLOCK * len(keys)
+        self.counts.reused += BLOCK * len(held)
         self._users.update(blocks)
         return Taken(blocks, len(held))
 
@@ -101,7 +104,7 @@ class Blocks:
                 self._blank.append(block)
 
     def holds(self, block: int, key: Key) -> bool:
-        """All of its positions are computed. False: another block holds the same already, and this one stays unknown."""
+        """All of its positions are computed. False: another block holds the same, and this one stays unknown."""
         if key in self._found:
             return False
         self._found[key] = block

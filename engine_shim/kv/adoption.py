@@ -1,11 +1,8 @@
 """Whether an engine that wakes believes the table that it finds.
 
 Everything has to agree, or the table is made anew and the blocks are computed again: nothing here is an error, and no
-answer depends on it. The one thing that is refused is a table whose owner is as new as this engine or newer: then this
-engine isn't the one that may write.
-
-An engine that adopts is *on trial* until it has lasted a while, or has ended in order. A table whose owner died on
-trial is dropped: its contents may be what kills.
+answer depends on it. That nobody else writes, and that a table whose owner died soon after it had adopted comes empty,
+is seen to by GMS, which hands the table out.
 
 What this file may not do: look for itself. It is told what there is.
 """
@@ -18,27 +15,27 @@ from enum import Enum
 
 from engine_shim.kv.table import Record, Table
 
-TRIAL_S = 30.0
-"""So long an engine has to serve after an adoption until its death is no longer laid to what it adopted."""
-
 
 class Why(Enum):
     """Why nothing, or not everything, was adopted. The values are what metrics and logs say."""
 
     NONE = "none"
-    """Nothing was there, or all of it was adopted."""
+    """All of it was adopted."""
+    NEW = "new"
+    """There was nothing."""
+    REPLACED = "replaced"
+    """The pool was there in another shape: another model, version, size or argument."""
+    UNPROVEN = "unproven"
+    """It isn't proven that the predecessor writes no more."""
+    SECOND_DEATH = "second_death"
+    """The last engine that adopted it died soon afterwards."""
     TORN_HEADER = "torn_header"
     OTHER_DIGEST = "other_digest"
-    """Another model, another version, other arguments, or a pool that is new."""
-    DIED_ON_TRIAL = "died_on_trial"
+    """The table was made for other weights, or a rank's pool is new."""
     BROKEN_RECORD = "broken_record"
     """Some records were torn, or changed by somebody; the others were adopted."""
-    NOT_KEPT = "not_kept"
-    """This engine, or one of its ranks, keeps nothing."""
-
-
-class NotNewest(Exception):
-    """The table belongs to an engine with a newer token. This one may not write to the cache."""
+    NO_POOL = "no_pool"
+    """There is no pool to be had: this GMS has none, or is too old for them."""
 
 
 @dataclass(frozen=True)
@@ -67,33 +64,20 @@ class Facts:
         return hashlib.sha256(said.encode()).digest()
 
 
-def adopt(table: Table, digest: bytes, token: int) -> Adoption:
-    """Makes the table this engine's. Raises NotNewest before it has written anything."""
-    if table.exists and table.owner >= token:
-        raise NotNewest(f"the KV cache belongs to an engine with token {table.owner}; this one has {token}")
-    if table.torn:
-        return _made_anew(table, digest, token, Why.TORN_HEADER)
+def adopt(table: Table, digest: bytes) -> Adoption:
+    """Makes the table this engine's, which nobody else writes to."""
     if not table.exists:
-        return _made_anew(table, digest, token, Why.NONE)
+        return _made_anew(table, digest, Why.TORN_HEADER if table.torn else Why.NEW)
     if not table.matches(digest):
-        return _made_anew(table, digest, token, Why.OTHER_DIGEST)
-    if table.on_trial:
-        return _made_anew(table, digest, token, Why.DIED_ON_TRIAL)
+        return _made_anew(table, digest, Why.OTHER_DIGEST)
     broken = table.broken()
     records = tuple(table.records())
-    table.on_trial = bool(records)  # before anything else, so that a death from here on counts
-    table.owner = token
     for block in broken:
         table.invalidate(block)
     return Adoption(records, len(broken), Why.BROKEN_RECORD if broken else Why.NONE)
 
 
-def _made_anew(table: Table, digest: bytes, token: int, why: Why) -> Adoption:
-    dropped = 0 if why is Why.NONE else table.claimed
-    table.format(digest, token)
+def _made_anew(table: Table, digest: bytes, why: Why) -> Adoption:
+    dropped = table.claimed
+    table.format(digest)
     return Adoption((), dropped, why)
-
-
-def lasted(table: Table) -> None:
-    """The engine has served for TRIAL_S since it adopted, or ends in order."""
-    table.on_trial = False

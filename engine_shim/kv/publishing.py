@@ -46,5 +46,5 @@ class Publisher:
         step.filled.clear()
 
     def forget_all(self) -> None:
-        """Somebody wants the cache to be forgotten. Steps that have not finished have nothing more to say."""
+        """Somebody wants the cache to be forgotten."""
         self._table.invalidate_all()

@@ -1,7 +1,7 @@
 """The table beside a KV cache: which block holds which prefix. It lies in memory that outlives its writer.
 
-The table is an array of 64-bit words, and each word is stored at once. One engine writes at a time. It may die between
-any two stores, and whoever reads the table afterwards may believe these two things:
+The table is an array of 64-bit words, and each word is stored at once. One engine writes at a time: GMS sees to that.
+It may die between any two stores, and whoever reads the table afterwards may believe these two things:
 
 1. A record whose check sum is right was published, and was not invalidated since.
 2. A header whose check sum is right belongs to a table that was made to the end.
@@ -20,19 +20,20 @@ from dataclasses import dataclass
 from typing import Protocol
 
 _WORD = 8
-_MAGIC = int.from_bytes(b"KVTABLE1", "little")
+_MAGIC = int.from_bytes(b"GFTABLE1", "little")
 DIGEST_BYTES = 32
 KEY_BYTES = 40
 """The longest key: a SHA-256 and the number of its group."""
 
-# The header's words.
-_SUM, _KIND, _BLOCKS, _DIGEST, _OWNER, _TRIAL = 0, 1, 2, 3, 7, 8
+# The header's words. The first four are GMS's business, too: it counts the records whose first byte isn't 0.
+_KIND, _SIZES, _BLOCKS, _MARK, _SUM, _DIGEST = 0, 1, 2, 3, 4, 5
 _HEADER = 16
-# A record's words.
+# A record's words. The first is its check sum.
 _GENERATION, _META, _KEY = 1, 2, 3
 _RECORD = 8
+_SIZES_ARE = _WORD * _HEADER | _WORD * _RECORD << 32
 
-_FIXED = struct.Struct("<6Q")
+_FIXED = struct.Struct("<8Q")
 _COVERED = struct.Struct("<QQQ40s")
 _KEY_WORDS = struct.Struct("<5Q")
 _DIGEST_WORDS = struct.Struct("<4Q")
@@ -95,36 +96,17 @@ class Table:
         self._seed = digest
         return True
 
-    def format(self, digest: bytes, owner: int) -> None:
+    def format(self, digest: bytes) -> None:
         """Makes an empty table. A death in the middle leaves no table."""
         words = self._words
         words[_SUM] = 0
         for block in range(self.blocks):
             words[self._at(block)] = 0
-        words[_KIND], words[_BLOCKS] = _MAGIC, self.blocks
+        words[_KIND], words[_SIZES], words[_BLOCKS], words[_MARK] = _MAGIC, _SIZES_ARE, self.blocks, 0
         for place, word in enumerate(_DIGEST_WORDS.unpack(digest)):
             words[_DIGEST + place] = word
-        words[_OWNER], words[_TRIAL] = owner, 0
         self._seed = digest
         words[_SUM] = self._header_sum()
-
-    @property
-    def owner(self) -> int:
-        """The token of the engine that writes here, or wrote last."""
-        return self._words[_OWNER]
-
-    @owner.setter
-    def owner(self, token: int) -> None:
-        self._words[_OWNER] = token
-
-    @property
-    def on_trial(self) -> bool:
-        """Its owner has adopted records and has not lasted since."""
-        return self._words[_TRIAL] != 0
-
-    @on_trial.setter
-    def on_trial(self, value: bool) -> None:
-        self._words[_TRIAL] = int(value)
 
     # -- records ---------------------------------------------------------------------------------------------------
 
@@ -154,9 +136,9 @@ class Table:
         return True
 
     def invalidate_all(self) -> None:
+        """Those that are not published yet, too: a step that is under way has nothing more to say."""
         for block in range(self.blocks):
-            if self._words[self._at(block)]:
-                self.invalidate(block)
+            self.invalidate(block)
 
     def records(self) -> Iterator[Record]:
         """Those that are true."""
@@ -197,12 +179,12 @@ class Table:
         return _sum(_COVERED.pack(block, generation, meta, self._key(block)), self._seed)
 
     def _header_sum(self) -> int:
-        return _sum(_FIXED.pack(*(self._words[at] for at in range(_KIND, _OWNER))), b"header")
+        return _sum(_FIXED.pack(*(self._words[at] for at in range(_DIGEST + 4) if at != _SUM)), b"header")
 
     def _digest(self) -> bytes:
         return _DIGEST_WORDS.pack(*(self._words[_DIGEST + place] for place in range(4)))
 
 
 def _sum(data: bytes, seed: bytes) -> int:
-    """Never 0, which means that there is nothing."""
-    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=seed).digest(), "little") or 1
+    """Odd: its first byte is never 0, which means that there is nothing."""
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8, key=seed).digest(), "little") | 1
