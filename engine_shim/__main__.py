@@ -77,6 +77,7 @@ def parser() -> Parser:
         choices=[mode.value for mode in Restart],
         help="what follows the engine's death: its next start in this process, or the end of this process",
     )
+    command_settings.kv(p)
     command_settings.times(p)
     p.switch("--log-json", help="log lines as JSON")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")

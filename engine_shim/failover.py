@@ -108,6 +108,7 @@ def parser() -> Parser:
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
+    command_settings.kv(up)
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
@@ -184,6 +185,7 @@ def _up(options: Any, run_dir: Path) -> int:
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    shim += ["--kv", options.kv] if options.kv else []
     wanted = Options(
         run_dir,
         options.engine,

@@ -38,28 +38,44 @@ class DevicePages:
         self._wanted = size
         self._address = memory.reserve(self._size)
         self._handle: Handle | None = None
+        self._mapped = False
 
     @property
     def size(self) -> int:
+        return self._size
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the device that must be free for `allocate`."""
         return self._size
 
     def allocate(self) -> NDArray[np.uint8]:
         """Raises OutOfMemory."""
         handle = self._memory.create(self._size)
         try:
-            self._memory.map(self._address, handle, size=self._size, writable=True)
+            pages = self.map(handle)
         except BaseException:
             self._memory.release(handle)
             raise
         self._handle = handle
+        return pages
+
+    def map(self, handle: Handle) -> NDArray[np.uint8]:
+        self._memory.map(self._address, handle, size=self._size, writable=True)
+        self._mapped = True
         memory = (ctypes.c_uint8 * self._wanted).from_address(self._address)
         return np.ndarray((self._wanted,), np.uint8, memoryview(memory).cast("B"))
 
     def free(self) -> None:
         handle, self._handle = self._handle, None
+        self.unmap()
         if handle is not None:
-            self._memory.unmap(self._address, self._size)
             self._memory.release(handle)
+
+    def unmap(self) -> None:
+        if self._mapped:
+            self._mapped = False
+            self._memory.unmap(self._address, self._size)
 
 
 class OwnPages:

@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import Protocol
 
 from reference_engine.answer import Answer, Piece, Question
-from reference_engine.model import CHUNK
 from reference_engine.kv_prefix import Chain, Key
+from reference_engine.model import CHUNK
 from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.sampling import Chosen, Sampler, chosen
 from reference_engine.scheduler import Job, Scheduler

@@ -24,6 +24,8 @@ PUBLIC_CLIENTS = {
     "gms.torch",  # its model's tensors are GMS's
     "gms.torch_views",
     "engine_shim.engine",  # what an engine must be able to do, and what it is told when it is made
+    "engine_shim.kept_cache",  # memory and table of a KV cache that outlives it,
+    "engine_shim.kv",  # and what is true in them
     "engine_shim.membership",  # what each of its processes does first
     "engine_shim.weights_wait",  # what it waits for before it starts
 }
@@ -38,6 +40,7 @@ SHELLS = {
         "command_settings",
         "engine",
         "failover",
+        "kept_cache",
         "known_engines",
         "main_process",
         "membership",
@@ -107,7 +110,16 @@ SHELLS = {
 # The rules: these modules exist and are no shells.
 MACHINES = {
     "gateway": {"machine", "door", "request", "kinds", "answers", "comparing", "continuing", "seam", "sse", "events"},
-    "engine_shim": {"lifecycle", "events", "messages", "probes", "counters"},
+    "engine_shim": {
+        "lifecycle",
+        "events",
+        "messages",
+        "probes",
+        "counters",
+        "kv.table",
+        "kv.publishing",
+        "kv.adoption",
+    },
     "lockserver": {
         "machine",
         "lock",

@@ -64,8 +64,12 @@ class Facts:
         return hashlib.sha256(said.encode()).digest()
 
 
-def adopt(table: Table, digest: bytes) -> Adoption:
-    """Makes the table this engine's, which nobody else writes to."""
+def adopt(table: Table, digest: bytes, why_empty: Why = Why.NONE) -> Adoption:
+    """Makes the table this engine's, which nobody else writes to. `why_empty`: why the contents of a pool aren't what
+    the last owner left, where GMS says so of one of them.
+    """
+    if why_empty is not Why.NONE:
+        return _made_anew(table, digest, why_empty)
     if not table.exists:
         return _made_anew(table, digest, Why.TORN_HEADER if table.torn else Why.NEW)
     if not table.matches(digest):
