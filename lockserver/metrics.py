@@ -69,7 +69,7 @@ class Metrics:
             gauge.set(state == status.state)
         holder = status.holder
         self._token.set(status.token)
-        self._waiters.set(len(status.waiters))
+        self._waiters.set(status.waiters_total)
         self._ready.set(sum(waiter.ready for waiter in status.waiters))
         self._members.set(sum(member.alive for member in holder.members) if holder is not None else 0)
         self._verified.set(status.memory == "verified")

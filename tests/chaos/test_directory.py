@@ -74,11 +74,11 @@ def test_a_holder_whose_directory_is_gone_serves_on_until_there_is_a_server_agai
 
 def test_a_waiter_whose_directory_is_gone_waits_for_the_next(house: House) -> None:
     house.server()
-    a, b = house.engine().start("a", on_lost="end"), house.engine("b")
+    a, b = house.engine("a"), house.engine("b")
     a.holds()
     b.wants()
     remove(house)
-    a.wait()
+    a.kill()
     new = house.server()
     grant = b.granted()
     assert new.status().holder.token == grant["token"]  # type: ignore[union-attr]
