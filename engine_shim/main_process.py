@@ -58,8 +58,8 @@ class Main:
         self.drain_s = drain_s
         self.state = "init"
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
-        self._needs: dict[str, int] = {}
-        """What the lock server was told that a wake needs."""
+        self._needs: dict[str, int] | None = None
+        """What the lock server was told that a wake needs, once it was."""
         self.lock = LockClient(
             run_dir,
             engine_id,
@@ -166,8 +166,10 @@ class Main:
 
     def _say_needs(self, well: bool) -> None:
         """They change: a KV cache that outlives its engine is there, or isn't."""
+        if self.state != "standby" or self._needs is None:
+            return
         needs = self.engine.needs()
-        if self.state == "standby" and needs != self._needs:
+        if needs != self._needs:
             self._needs = needs
             self.lock.ready(well, needs)
 

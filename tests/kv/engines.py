@@ -45,7 +45,7 @@ class Undisturbed:
     def answer(self, asked: Asked) -> list[int]:
         if asked not in self._known:
             it, blocks = model(self._shape, self._weights), every_block(self._shape)
-            todo, done, said = list(asked.prompt), 0, []
+            todo, done, said = list(asked.prompt), 0, list[int]()
             while len(said) < asked.tokens:
                 logits = it.forward([(todo, Span(done, len(todo), blocks))])[0]
                 done += len(todo)
