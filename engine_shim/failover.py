@@ -4,6 +4,7 @@ a person can put right; the work is in `up.py`, `pair_status.py` and `pair_comma
 
 import os
 import signal
+import socket
 import sys
 
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
@@ -18,12 +19,13 @@ from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
-from sidecar.settings import EX_USAGE, BadValue, Parser, name, seconds, size_bytes
+from sidecar.settings import EX_USAGE, BadValue, Parser, host_port, name, seconds, size_bytes
 
 EXAMPLES = """\
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it
+  failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
   failover kill active                                        SIGKILL, and what follows
@@ -51,6 +53,7 @@ examples:
   failover down                       the engine that serves drains first; exit code 0 when everything has ended
 """
 INTERRUPTED = 130
+CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 
@@ -78,14 +81,10 @@ def _devices(text: str) -> tuple[str, ...]:
     return found
 
 
-def _no_address(text: str) -> str:
-    raise BadValue(_why_no_address())
-
-
 def _why_no_address() -> str:
     return (
-        "a pair has no address of its own here: each engine serves at its own, and failover status says who serves "
-        "where. One address for all clients is the gateway's (gateway --help); engine-shim --listen is one engine's"
+        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines behind it "
+        "serve at addresses of their own, which failover status shows"
     )
 
 
@@ -129,10 +128,12 @@ def parser() -> Parser:
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
     up.setting(
         "--listen",
-        parse=_no_address,
-        metavar="...",
-        shown_default="unix:DIR/engine/ID.TOKEN.sock",
-        help="not to be had here: each engine has an address of its own, and status says who serves where",
+        default=CHOOSE,
+        parse=_door,
+        env="FAILOVER_UP_LISTEN",
+        metavar="HOST:PORT",
+        shown_default="127.0.0.1:8000, or a free port where that is taken",
+        help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
     )
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
@@ -148,9 +149,26 @@ def parser() -> Parser:
     return p
 
 
+def _door(text: str) -> object:
+    return text if text == CHOOSE else None if text == "none" else host_port(text)
+
+
+def free_address(host: str, *ports: int) -> tuple[str, int]:
+    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs. Raises
+    CannotStart.
+    """
+    for port in ports:
+        try:
+            with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+                return host, int(sock.getsockname()[1])
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]
+    raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
+
+
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
-    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms"} & set(found):
+    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
         raise BadValue(f"{text!r} isn't two names such as a,b")
     return found
 
@@ -232,6 +250,12 @@ def _up(options: Any, run_dir: Path) -> int:
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    listen = options.listen
+    if listen == CHOOSE:
+        listen = free_address("127.0.0.1", 8000, 0)
+    elif listen is not None:
+        listen = free_address(*listen)
+    door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
     wanted = Options(
         run_dir,
         options.engine,
@@ -240,6 +264,8 @@ def _up(options: Any, run_dir: Path) -> int:
         options.engine_ids,
         tuple(shim),
         tuple(options.arguments),
+        listen,
+        door,
     )
     return Up(wanted).run()
 

@@ -100,6 +100,7 @@ def parser() -> Parser:
         metavar="S",
         help="how long a writer waits for memory on a full device",
     )
+    p.switch("--pools-on-gpu", help="GPUs may have pools, too: not before python -m tests.gpu has passed on such a GPU")
     p.setting(
         "--metrics",
         parse=host_port,
@@ -132,6 +133,7 @@ def main(argv: list[str] | None = None) -> int:
         run_dir=str(options.run_dir.absolute()),
         window_s=options.window_s,
         memory_wait_s=options.memory_wait_s,
+        pools_on_gpu=options.pools_on_gpu,
         socket_mode=options.socket_mode,
         allow_uids=tuple(sorted(options.allow_uid)),
         pidfds=options.pidfds,

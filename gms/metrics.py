@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 STATES = ("EMPTY", "RW", "COMMITTED", "RO", "RECOVERING")
 DOING = ("writing", "reading", "asleep", "waiting", "watching")
+POOL_STATES = ("EMPTY", "MAKING", "OWNED", "FREE", "AWAITED")
+POOL_DROPS = ("replaced", "unproven", "second_death", "lost", "dropped")
+"""Why contents were given up: another shape; the grant, or the owner's end, wasn't proven; its owner died soon after it
+had adopted; nobody brought it to a new server; by hand.
+"""
 ANSWER_S = 1.0
 EVENTS = {
     "commits": ("committed", "Layouts committed"),
@@ -94,6 +99,7 @@ class _Collector:
                 family.add_metric([device], of(status))
             yield family
 
+        yield from self._pools(known)
         for name, (event, what) in EVENTS.items():
             counter = CounterMetricFamily(
                 f"failover_gms_{name}", f"{what}, since this server started", labels=["device"]
@@ -101,6 +107,35 @@ class _Collector:
             for device, status in known.items():
                 counter.add_metric([device], status.events.get(event, 0))
             yield counter
+
+    @staticmethod
+    def _pools(known: dict[str, m.Status]) -> Iterator["Metric"]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ["device", "key"]
+        sizes = GaugeMetricFamily("failover_gms_pool_bytes", "Bytes of the device in a pool", labels=labels)
+        blocks = GaugeMetricFamily(
+            "failover_gms_pool_blocks", "Blocks of a pool that a successor would find", labels=labels
+        )
+        states = GaugeMetricFamily(
+            "failover_gms_pool_state",
+            "1 for the state that a pool is in, 0 for the others",
+            labels=[*labels, "state"],
+        )
+        adoptions = CounterMetricFamily(
+            "failover_gms_pool_adoptions", "Pools whose contents a new owner was given", labels=labels
+        )
+        drops = CounterMetricFamily("failover_gms_pool_drops", "Contents that were given up", labels=[*labels, "why"])
+        for device, status in known.items():
+            for pool in status.pools:
+                sizes.add_metric([device, pool.key], pool.bytes)
+                blocks.add_metric([device, pool.key], pool.blocks)
+                adoptions.add_metric([device, pool.key], pool.adoptions)
+                for state in POOL_STATES:
+                    states.add_metric([device, pool.key, state], float(state == pool.state))
+                for why in POOL_DROPS:
+                    drops.add_metric([device, pool.key, why], pool.drops.get(why, 0))
+        yield from (sizes, blocks, states, adoptions, drops)
 
     def _look(self, device: str) -> m.Status | None:
         try:
