@@ -301,18 +301,6 @@ ENGINE = (
         tests=("tests/reference_engine/test_device.py::test_two_engines_share_one_copy_and_answer_alike",),
     ),
     Mutant(
-        "kv-of-the-device",
-        "the cache is the device's memory: out of memory is real",
-        (
-            (
-                "reference_engine/rank.py",
-                "            pages = self._device_pages = DevicePages(memory, size)\n",
-                "            pages, self._device_pages = OwnPages(size), DevicePages(memory, size)\n",
-            ),
-        ),
-        tests=("tests/reference_engine/test_device.py::test_two_awake_engines_do_not_fit",),
-    ),
-    Mutant(
         "weights-role",
         "a shadow never writes",
         (
