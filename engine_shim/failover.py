@@ -4,12 +4,12 @@ a person can put right; the work is in `up.py`, `pair_status.py` and `pair_comma
 
 import os
 import signal
-import socket
 import sys
 
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -241,7 +241,8 @@ def _refused(options: Any, run_dir: Path) -> bool:
         return False
     command = [sys.executable, "-m", "engine_shim.main_process", "--check", "--engine", options.engine]
     place = ["--engine-id", options.engine_ids[0], "--run-dir", str(run_dir)]
-    return subprocess.run([*command, *place, "--", *options.arguments], check=False).returncode == EX_USAGE
+    words = [*command, *place, "--", *options.arguments]
+    return subprocess.run(words, check=False, process_group=0).returncode == EX_USAGE  # Ctrl-C is for this process
 
 
 def _up(options: Any, run_dir: Path) -> int:

@@ -16,7 +16,7 @@ notice nothing. `--restart exit` is Decision 1 to the letter: the container ends
     orphans                     are adopted and collected
 
     exit code 0                 it was told to end, and has ended
-    64, or the server's own     its arguments are wrong, or it failed right at its first start; it says what is wrong
+    64, or the server's own     its arguments are wrong, or its first two starts failed soon; it says what is wrong
     137                         it was told to end, and had to be killed
     another                     the server's own, of an end that it was told
 

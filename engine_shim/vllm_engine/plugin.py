@@ -48,7 +48,9 @@ def say_failure(error: BaseException) -> None:
     """Tells the shim why this process can't go on. The main process would only learn that some process failed."""
     if not has_joined():
         return
-    if isinstance(error, CannotRun):
+    from engine_shim.vllm_engine import versions
+
+    if isinstance(error, CannotRun) or versions.never_fits(error):
         joined().shim.failing(str(error), hopeless=True)
     else:
         why = f"{type(error).__name__}: {error}"

@@ -122,6 +122,13 @@ def on_core_failure(tell: Callable[[BaseException], None]) -> None:
     logging.getLogger("vllm.v1.engine.core").addHandler(Heard())
 
 
+def never_fits(error: BaseException) -> bool:
+    """vLLM says that one request of the greatest length needs a larger KV cache. What it is told of memory comes from
+    totals, so no waiting mends it.
+    """
+    return isinstance(error, ValueError) and any(words in str(error) for words in ("KV cache", "cache blocks"))
+
+
 def has_experts(model_config: Any) -> bool:
     """Whether the model is a mixture of experts."""
     count = getattr(model_config, "get_num_experts", None)

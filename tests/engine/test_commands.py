@@ -161,6 +161,15 @@ def test_each_command_says_its_version(module: str) -> None:
     assert code == 0 and "(gpu-failover)" in said
 
 
+def test_ctrl_c_while_failover_is_loaded_just_ends_it() -> None:
+    """Which takes half a second and more; without it there would be a traceback of whatever is being loaded."""
+    program = (
+        "import signal, sys; sys.argv = ['/usr/bin/failover']; import engine_shim.failover; "
+        "sys.exit(signal.getsignal(signal.SIGINT) is not signal.SIG_DFL)"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
+
+
 def test_failover_up_in_a_file_says_so() -> None:
     code, said = answer("engine_shim.failover", "up", "--run-dir", "/etc/hostname")
     assert code == 1 and said == "failover: /etc/hostname can't be used: it is no directory; give another --run-dir\n"

@@ -301,25 +301,13 @@ ENGINE = (
         tests=("tests/reference_engine/test_device.py::test_two_engines_share_one_copy_and_answer_alike",),
     ),
     Mutant(
-        "kv-of-the-device",
-        "the cache is the device's memory: out of memory is real",
-        (
-            (
-                "reference_engine/rank.py",
-                "            pages, self.needs = device_pages, device_pages.size\n",
-                "            pages, self.needs = OwnPages(size), device_pages.size\n",
-            ),
-        ),
-        tests=("tests/reference_engine/test_device.py::test_two_awake_engines_do_not_fit",),
-    ),
-    Mutant(
         "weights-role",
         "a shadow never writes",
         (
             (
                 "reference_engine/store.py",
-                "self._client.write_or_read(timeout_s) if writes else self._client.read(timeout_s)",
-                "self._client.write_or_read(timeout_s)",
+                "self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)",
+                "self.client.write_or_read(timeout_s)",
             ),
         ),
         tests=("tests/reference_engine/test_device.py::test_a_shadow_waits_for_a_writer_and_never_writes",),

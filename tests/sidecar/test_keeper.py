@@ -100,11 +100,13 @@ def test_a_stopped_server_doesnt_keep_it_from_ending(directory: Path) -> None:
     assert kept.code() == 128 + signal.SIGKILL and server.dead
 
 
-@pytest.mark.parametrize(("mood", "code"), [("wrong", 64), ("refuses", 1)])
-def test_what_a_person_has_to_put_right_ends_it_with_the_servers_code(directory: Path, mood: str, code: int) -> None:
+@pytest.mark.parametrize(("mood", "code", "starts"), [("wrong", 64, 1), ("refuses", 1, 2)])
+def test_what_a_person_has_to_put_right_ends_it_with_the_servers_code(
+    directory: Path, mood: str, code: int, starts: int
+) -> None:
     kept = Kept(directory, "--mood", mood)
     assert kept.code() == code
-    assert f"the mood is {mood}" in kept.said() and not (directory / "start-2").exists()
+    assert kept.said().count(f"the mood is {mood}") == len(list(directory.glob("start-*"))) == starts
 
 
 def test_a_mistake_in_the_settings_is_found_before_anything_is_started(directory: Path) -> None:
