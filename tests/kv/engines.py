@@ -19,9 +19,8 @@ from typing import Any
 from engine_shim.engine import Listen, Setting
 from reference_engine.engine import ReferenceEngine
 from reference_engine.options import parse
-from reference_engine.places import BLOCK, Span
-from reference_engine.sampling import Sampling
-from tests.engine.house import House, until
+from reference_engine.places import Span
+from tests.engine.house import House
 from tests.reference_engine.house import every_block, model, weights
 
 ARGUMENTS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "256", "--kv-bytes", "1MiB")
@@ -217,10 +216,3 @@ async def tokens(path: Path, asked: Asked, had: list[int]) -> bool:
     finally:
         writer.close()
     return False
-
-
-def full_blocks(positions: int) -> int:
-    return positions // BLOCK
-
-
-__all__ = ["Asked", "Chain", "House", "Sampling", "Successor", "Undisturbed", "metrics", "tokens", "until"]
