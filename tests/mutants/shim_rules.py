@@ -336,8 +336,8 @@ _DEVICE = (
         "to the device, not only its addresses",
         _SLEPT,
         (
-            "            self._memory.unmap(self._address, self._size)\n            self._memory.release(handle)\n",
-            "            self._memory.unmap(self._address, self._size)\n",
+            "        if handle is not None:\n            self._memory.release(handle)\n",
+            "",
         ),
     ),
     _rule(
@@ -346,8 +346,8 @@ _DEVICE = (
         "the cache is the device's memory: out of memory is real",
         _FIT,
         (
-            "            pages, self.needs = device_pages, device_pages.size\n",
-            "            pages, self.needs = OwnPages(size), device_pages.size\n",
+            "            pages = self._device_pages = DevicePages(memory, size)\n",
+            "            self._device_pages, pages = DevicePages(memory, size), OwnPages(size)\n",
         ),
     ),
     _rule(
@@ -356,8 +356,8 @@ _DEVICE = (
         "what must be free for a wake is said",
         _SHARE,
         (
-            "            pages, self.needs = device_pages, device_pages.size\n",
-            "            pages, self.needs = device_pages, 0\n",
+            "        return 0 if self._device_pages is None else self._device_pages.needs\n",
+            "        return 0\n",
         ),
     ),
     _rule(
