@@ -20,6 +20,17 @@ from gateway.took import UNFINISHED, End, Took, take_each
 _TAIL_BYTES = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What of a request ends its answer, for the door to see to when another engine goes on with it."""
+
+    max_tokens: int | None
+    """None: as many as the model has room for."""
+    min_tokens: int
+    stop: tuple[str, ...]
+    keep_stop: bool
+
+
 class _Rest:
     """One choice's."""
 
@@ -200,17 +211,6 @@ def _go_on_counting(choice: Choice, logprobs: dict[str, Any]) -> None:
 
 
 # -- what is asked for ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Limits:
-    """What of a request ends its answer, for the door to see to when another engine goes on with it."""
-
-    max_tokens: int | None
-    """None: as many as the model has room for."""
-    min_tokens: int
-    stop: tuple[str, ...]
-    keep_stop: bool
 
 
 def _limits_of(kind: Kind) -> _Limits:

@@ -5,8 +5,8 @@
 2. A newer token is the end of every older grant: all leases on those are taken away before anything else happens.
 3. In a switchover nobody new is admitted, so that nobody can starve it; whoever is there may finish within a bound, and
    is then taken away, to be continued by the successor.
-4. Interrupted answers come first, oldest first, and only so many tokens of theirs are read again at a time. Then whoever
-   is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all.
+4. Interrupted answers come first, oldest first, and only so many tokens of theirs are read again at a time. Then
+   whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all.
 5. An engine's death counts against whoever was with it and had got nothing from it. Who has two of these is a suspect:
    it is admitted alone, that is when nobody else is with the engine who has got nothing yet, and nobody is admitted
    until it has got something. Whoever's engine dies a third time, alone, is refused.

@@ -147,7 +147,7 @@ class Grants:
             grant.planned = grant.planned or (grant.phase is Phase.OPEN and seen.state != "FENCING")
             grant.move(Phase.CLOSED)
             return []
-        notes = []
+        notes: list[e.Effect] = []
         if grant.phase is not Phase.OPEN:
             grant.open_since = now
             notes = [_note("open", token=grant.token, engine=grant.engine_id, url=seen.url)]
@@ -157,7 +157,7 @@ class Grants:
 
     def _drain(self, grant: Grant, plan: e.Plan, now: float) -> list[e.Effect]:
         """A switchover wants it to end: within the plan's time, or our own if that is less."""
-        notes = []
+        notes: list[e.Effect] = []
         if grant.phase is not Phase.DRAINING:
             own = self._drain_timeout_s
             bound = plan.drain_timeout_s if own is None else min(own, plan.drain_timeout_s)

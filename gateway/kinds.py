@@ -226,8 +226,8 @@ def _why_not_continued(api: Api, fields: _Raw) -> str:
         neutral = _NEUTRAL.get(name)
         if name == "seed":
             continue
-        value = msgspec.json.decode(raw)
-        if neutral is None or not any(type(value) is type(one) and value == one for one in neutral):
+        given = msgspec.json.decode(raw)
+        if neutral is None or not any(type(given) is type(one) and given == one for one in neutral):
             if name == "tool_choice" and value(fields, "tools") in (None, []):
                 continue
             return name

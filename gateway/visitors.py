@@ -1,7 +1,7 @@
 """Everybody who is with an engine or waits for one, and the order in which those who wait are admitted. Pure.
 
-Interrupted answers come first, oldest first; then whoever is new, in the order of arrival. Requests are numbered in that
-order, so a number says who came first.
+Interrupted answers come first, oldest first; then whoever is new, in the order of arrival. Requests are numbered in
+that order, so a number says who came first.
 """
 
 from bisect import bisect_left, insort

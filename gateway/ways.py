@@ -1,6 +1,7 @@
 """How an answer can go on when its engine is lost, given what its client has of it. Pure.
 
-What is possible at all follows from the request (`kinds.py`); what is possible now, from how much is known of the answer.
+What is possible at all follows from the request (`kinds.py`); what is possible now, from how much is known of the
+answer.
 """
 
 from gateway.answers import Account

@@ -23,6 +23,7 @@ from sidecar.reconnect import Reconnect
 
 RETRY_MOST_S = 0.01
 TURNED_AWAY_S = 1.0
+RELEASE_AGAIN_S = 0.5
 GRACE_S = 0.5
 """The server says by itself when a wait has been in vain, and knows why; it may be so late."""
 
@@ -177,6 +178,8 @@ class PoolClientMachine:
         self._said: Want | None = None
         """What was claimed last: its answer may come when nobody wants it any more."""
         self._releasing = False
+        self._release_at = 0.0
+        """Not before that: the server's disk failed."""
         self._back = False
         """This server doesn't know yet what we have."""
         self._brings = False
@@ -225,6 +228,9 @@ class PoolClientMachine:
             )
             self._out.append(Say(message, brings=self._brings))
         elif self._releasing:
+            if self._now < self._release_at:
+                self.deadline = min(self.deadline, self._release_at)
+                return
             self._awaiting = Awaiting.RELEASE
             self._out.append(Say(m.ReleasePool()))
         elif self._want is not None:
@@ -293,7 +299,7 @@ class PoolClientMachine:
         elif isinstance(message, m.PoolReleased) and self._awaiting is Awaiting.RELEASE:
             self._awaiting, self._releasing, self.token = Awaiting.NONE, False, 0
             self._out.append(Released())
-        elif isinstance(message, m.Refused) and self._awaiting is not Awaiting.RELEASE:
+        elif isinstance(message, m.Refused):
             self._refused(message)
 
     def _welcomed(self, message: m.PoolWelcome) -> None:
@@ -351,10 +357,15 @@ class PoolClientMachine:
         self._out.append(Changed())
 
     def _refused(self, message: m.Refused) -> None:
-        asked, self._awaiting = self._awaiting, Awaiting.NONE
+        asked = self._awaiting
+        if asked is Awaiting.RELEASE and message.reason != "disk":
+            return  # the answer to a claim that nobody wants any more
+        self._awaiting = Awaiting.NONE
         if asked is Awaiting.CLAIM:
             self._want = None
             self._out.append(No(message.why, message.reason))
+        elif asked is Awaiting.RELEASE:
+            self._release_at = self._now + RELEASE_AGAIN_S
         elif asked is Awaiting.BACK and self.token:
             self.token = 0
             self._out.append(Disowned(message.why))

@@ -225,7 +225,7 @@ class PoolMachine:
         self.file.write(self._record(recorded), file.Released(member.conn, pool.key))
 
     def _released(self, owed: file.Released) -> None:
-        """Even where the disk refuses: its owner writes no more, and says so."""
+        """It is on disk: a server after this one takes nobody for the owner who only lives on."""
         pool, member = self.pools.get(owed.key), self.members.get(owed.conn)
         if pool is not None and member is not None and pool.phase is Phase.OWNED and _owns(member, pool):
             owner = pool.free()
@@ -496,7 +496,7 @@ class PoolMachine:
         why = f"the pools' file can't be written ({event.why})"
         for owed in self.file.failed(event.seq, event.why):
             if isinstance(owed, file.Released):
-                self._released(owed)
+                self._context.refuse(owed.conn, f"{why}: it is still the owner's, and can be released again", "disk")
                 continue
             if isinstance(owed, file.GivenUp):
                 if owed.by:

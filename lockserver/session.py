@@ -298,7 +298,8 @@ class Session:
         elif isinstance(message, m.Adopt):
             said = self._connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
-            said = self._connection.say(message, self._kept[message.tree])
+            kept = self._kept.get(message.tree, ())  # a turn that was cut short may have lost them
+            said = self._connection.say(message, kept if len(kept) == len(message.numbers) else ())
         else:
             said = self._connection.say(message)
         return None if said else self._disconnected()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_shim import kv_room
 from engine_shim.kept_cache import Claimed, KeptCache, shape_of
 from engine_shim.kv.table import table_bytes
 from gms.memory import Memory
@@ -61,6 +62,7 @@ class Rank:
             pages = self._device_pages = DevicePages(memory, size)
             if home.keeps:
                 pages = self._device_pages = self._kept_pages(memory, size, blocks, options, rank)
+            kv_room.check(device, memory.capacity(), self._store.size, self._device_pages.size, "--kv-bytes")
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self._part = Part(shape, self.weights, self._cache, rank, options.ranks)

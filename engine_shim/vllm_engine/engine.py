@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from engine_shim.engine import Health, Listen, Setting
-from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions
+from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
+from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, what_it_takes
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -69,9 +69,17 @@ class VllmEngine:
         self._run(self._start())
 
     async def _start(self) -> None:
-        config = versions.configured(self._args)
+        try:
+            config = versions.configured(self._args)
+        except Exception as error:  # vLLM has no class of its own for what it refuses
+            raise CannotRun(f"vLLM refuses this configuration: {versions.sentence(error)}") from error
         options.check(config)
-        self._client = versions.start(self._args, config, self._stepped)
+        try:
+            self._client = versions.start(self._args, config, self._stepped)
+        except RuntimeError as error:
+            if str(error).startswith(versions.CORE_FAILED):  # it says itself why, unless it was killed
+                raise WorkerFailed(str(error)) from error
+            raise
         await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
@@ -84,6 +92,9 @@ class VllmEngine:
         gc.enable()
         huge_pages.move_memory()
         self._was_well = True
+
+    def takes(self) -> dict[str, str]:
+        return what_it_takes.said(self._args, _started(self._client).vllm_config)
 
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
@@ -104,8 +115,8 @@ class VllmEngine:
         asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,
         which needs no asking.
         """
-        client, told = self._client, self._for_workers
-        if client is None or client.errored or engine_directory.marked(told.directory, told.engine_id):
+        client = self._client
+        if client is None or client.errored or engine_directory.marked():
             return False
         recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
         if (recent and not fresh) or not self._asking.acquire(blocking=False):
@@ -141,9 +152,13 @@ class VllmEngine:
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
+        again = self._socket_name
+        if again is not None:  # its socket is gone
+            again.close()
         bound, self._socket_name = listen.bind()
         self._run(endpoint.listen(bound))
-        self._later(self._say_times())
+        if again is None:
+            self._later(self._say_times())
 
     def health(self) -> Health:
         client = _started(self._client)
