@@ -22,7 +22,7 @@ SHARED = "what they have in common is long enough for a few blocks, so that all 
 PROMPTS = [SHARED[: 70 + 40 * number] + f"and this is number {number}" for number in range(4)]
 
 
-@pytest.fixture(scope="module", params=[_apart(1), _apart(2)])
+@pytest.fixture(scope="module", params=[_apart(1)])
 def keeping(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
     for house in _house():
         pair = Pair(house, model, request.param)
@@ -30,9 +30,9 @@ def keeping(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
         pair.kind = replace(pair.kind, arguments=arguments, lock=("--memory", "host"))
         house.start_lock(*pair.kind.lock)
         house.start_gms(pair.kind)
-        a = pair.shim("a")
+        a = pair.shim("a", "--kv", "keep")
         a.until("Active", ready=True)
-        pair.shims = (a, pair.shim("b"))
+        pair.shims = (a, pair.shim("b", "--kv", "keep"))
         pair.whole()
         yield pair
 
