@@ -52,7 +52,7 @@ class VllmEngine:
         self._needs: dict[str, int] = {}
         self._steps = 0
         self._grant: tuple[int, bool] | None = None
-        kv_index.forget_files(setting.run_dir, setting.engine_id)
+        kv_index.forget_order(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
         self._asked_at = -math.inf

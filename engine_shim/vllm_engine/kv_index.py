@@ -10,10 +10,7 @@ ranks have claimed; then this process claims the table, and what is true in it g
 What this file may not do: import vLLM. What it needs of a version stands in `versions.py`.
 """
 
-import contextlib
 import json
-import os
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,27 +39,13 @@ class Order(msgspec.Struct):
     weights: list[str]
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """To the main process."""
-
-    adopted: int
-    dropped: int
-    why: str
-
-
 def order_file(run_dir: Path, engine_id: str) -> Path:
     return run_dir / paths.ENGINES / f"{engine_id}.kv.json"
 
 
-def outcome_file(run_dir: Path, engine_id: str) -> Path:
-    return run_dir / paths.ENGINES / f"{engine_id}.kv.outcome.json"
-
-
-def forget_files(run_dir: Path, engine_id: str) -> None:
+def forget_order(run_dir: Path, engine_id: str) -> None:
     """At the start: what is there is the last start's."""
-    for path in (order_file(run_dir, engine_id), outcome_file(run_dir, engine_id)):
-        path.unlink(missing_ok=True)
+    order_file(run_dir, engine_id).unlink(missing_ok=True)
 
 
 class KvIndex:
@@ -124,7 +107,7 @@ class KvIndex:
         claimed = self._kept.claim(order.token, order.proven, CLAIM_S)
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
-            self._say(Outcome(0, 0, Why.NO_POOL.value))
+            self._log.info("kv", adopted=0, dropped=0, why=Why.NO_POOL.value)
             return
         table = Table(mapping.table.cast("Q"), self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
@@ -132,7 +115,7 @@ class KvIndex:
         adoption = adopt(table, facts.digest(), Why(whys[0]) if whys else Why.NONE)
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
-        self._say(Outcome(adopted, adoption.dropped, adoption.why.value))
+        self._log.info("kv", adopted=adopted, dropped=adoption.dropped, why=adoption.why.value)
 
     def _adopt(self, adoption: Adoption) -> int:
         """They go to the end of the free queue: its head is what is written over next. The longest prefix goes first,
@@ -150,11 +133,3 @@ class KvIndex:
     def _is_free(self, record: Record) -> bool:
         block = self._pool.blocks[record.block]
         return not block.is_null and block.ref_cnt == 0 and block.block_hash is None
-
-    def _say(self, outcome: Outcome) -> None:
-        self._log.info("kv", **asdict(outcome))
-        path = outcome_file(*self._where)
-        with contextlib.suppress(OSError):
-            beside = path.with_suffix(".new")
-            beside.write_text(json.dumps(asdict(outcome)))
-            os.replace(beside, path)

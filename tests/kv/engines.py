@@ -19,9 +19,8 @@ from typing import Any
 from engine_shim.engine import Listen, Setting
 from reference_engine.engine import ReferenceEngine
 from reference_engine.options import parse
-from reference_engine.places import BLOCK, Span
-from reference_engine.sampling import Sampling
-from tests.engine.house import House, until
+from reference_engine.places import Span
+from tests.engine.house import House
 from tests.reference_engine.house import every_block, model, weights
 
 ARGUMENTS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "256", "--kv-bytes", "1MiB")
@@ -184,6 +183,8 @@ async def metrics(path: Path) -> dict[str, float]:
 
 async def tokens(path: Path, asked: Asked, had: list[int]) -> bool:
     """Goes on with an answer of which some tokens are there; adds to them what comes. False: it broke off."""
+    if len(had) == asked.tokens:  # only its last word was lost
+        return True
     body: dict[str, Any] = {
         "model": "reference",
         "prompt": [*asked.prompt, *had],
@@ -217,10 +218,3 @@ async def tokens(path: Path, asked: Asked, had: list[int]) -> bool:
     finally:
         writer.close()
     return False
-
-
-def full_blocks(positions: int) -> int:
-    return positions // BLOCK
-
-
-__all__ = ["Asked", "Chain", "House", "Sampling", "Successor", "Undisturbed", "metrics", "tokens", "until"]

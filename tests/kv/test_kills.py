@@ -6,14 +6,11 @@ FAILOVER_KV_KILLS=500 python -m pytest tests/kv/test_kills.py      for so many k
 import asyncio
 import os
 import random
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine.house import House, until
-from tests.kv.engines import GMS, Asked, Chain, Undisturbed, metrics, tokens
+from tests.kv.engines import Asked, Chain, Undisturbed, metrics, tokens
 
 KILLS = int(os.environ.get("FAILOVER_KV_KILLS", "12"))
 STREAMS = 64
@@ -21,32 +18,6 @@ QUESTIONS = 40
 DEADLINE_S = 120 + 3 * KILLS
 
 pytestmark = pytest.mark.chaos
-
-
-@pytest.fixture
-def house(monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    place = Path("/dev/shm" if os.access("/dev/shm", os.W_OK) else "/tmp") / f"test-kv-{os.getpid()}"
-    place.mkdir()
-    house = House(place)
-    monkeypatch.setenv("FAILOVER_HOST_DEVICES", str(house.devices))
-    try:
-        yield house
-    finally:
-        house.close()
-        shutil.rmtree(place)
-
-
-@pytest.fixture
-def chain(house: House) -> Iterator[Chain]:
-    from tests.engine.kinds import Kind
-
-    house.start_gms(Kind("reference", "reference", (), "", GMS))
-    until(lambda: house.weights() is not None, "GMS answers")
-    chain = Chain(house)
-    try:
-        yield chain
-    finally:
-        chain.close()
 
 
 def questions(rng: random.Random) -> list[Asked]:

@@ -29,6 +29,7 @@ from types import CodeType
 
 from tests.mutants.engine_rules import ENGINE
 from tests.mutants.gms_rules import GMS
+from tests.mutants.kv_rules import KV
 from tests.mutants.rules import MUTANTS, Mutant
 from tests.mutants.shells import SHELLS
 
@@ -220,7 +221,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
 
 def _everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE):
+    for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE, *KV):
         if mutant.name in found:
             raise SystemExit(f"two mutants are called {mutant.name}")
         found[mutant.name] = mutant
