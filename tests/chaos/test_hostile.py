@@ -238,7 +238,16 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
             for number in range(100):
                 fillers.append(house.run_dir / f"filler{number}")
                 fillers[-1].touch()
-        words = [sys.executable, "-m", "lockserver.lockctl", "--run-dir", str(house.run_dir), "hold", "--engine-id", "a"]
+        words = [
+            sys.executable,
+            "-m",
+            "lockserver.lockctl",
+            "--run-dir",
+            str(house.run_dir),
+            "hold",
+            "--engine-id",
+            "a",
+        ]
         with subprocess.Popen([*words, "--", "true"], stderr=subprocess.PIPE, text=True) as hold:
             assert hold.stderr is not None
             for line in hold.stderr:
