@@ -25,17 +25,20 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine_shim import known_engines
+from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import ObserverError, watch_forever
 from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
+from sidecar.path_watch import make_private_directory
 from sidecar.supervisor import NEVER, Child, Supervisor
 
-UP_LOCK = "up.lock"
 LOCK, GMS, DOOR = "lock", "gms", "door"
 DOOR_MODULE = "gateway"
 REST_END_S = 5.0
 """How long the lock server and GMS may take to end; they have nothing to finish."""
 POLL_S = 0.02
+LOOK_S = 1.0
+"""How often it looks whether its own lock file is still there."""
 EX_USAGE = 64
 
 
@@ -104,7 +107,7 @@ class Up:
         self.options = options
         run_dir = options.run_dir
         try:
-            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
@@ -114,7 +117,7 @@ class Up:
                 "failover down ends it, another --run-dir is another pair"
             ) from None
         except OSError as error:
-            what = "it is no directory" if run_dir.exists() and not run_dir.is_dir() else error.strerror
+            what = "it is no directory" if os.path.lexists(run_dir) and _is_file(run_dir) else error.strerror
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
@@ -150,9 +153,23 @@ class Up:
         self._until(lambda: False)
         return self._end()
 
-    def _until(self, done: Callable[[], bool], poll_s: float = NEVER) -> None:
+    def _until(self, done: Callable[[], bool], poll_s: float = LOOK_S) -> None:
         while not self._told and self._supervisor.hopeless is None and not done():
             self._supervisor.turn(time.monotonic() + poll_s)
+            self._keep_lock()
+
+    def _keep_lock(self) -> None:
+        """Somebody may remove its file: failover status and failover down couldn't find this process any more."""
+        if self._lock.holds():
+            return
+        try:
+            make_private_directory(self.options.run_dir)
+            new = DirectoryLock(self.options.run_dir, UP_LOCK).acquire()
+        except (OSError, AlreadyLocked):
+            return  # it is tried again
+        self._lock.close()
+        self._lock = new
+        self.say("up", f"{new.path} was removed by somebody: made again")
 
     def _base_ready(self) -> bool:
         """Whether their sockets exist. Sockets of an earlier run may be found too early; the engines wait, too."""
@@ -233,3 +250,10 @@ class Up:
         os.eventfd_read(self._bell)
         while self._news:
             self.say("up", self._news.popleft())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return not path.is_dir()
+    except OSError:
+        return False

@@ -29,6 +29,7 @@ from tests.chaos.house import (
     seeded,
     until,
 )
+from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 
@@ -87,7 +88,7 @@ def test_more_observers_than_the_cap_are_told_so_and_those_who_are_in_are_served
         assert observer.status().state == "HELD"
         a.kill()
         assert b.granted()["dead"] == [True]
-        assert observer.status().holder.engine_id == "b"  # type: ignore[union-attr]
+        assert holder_of(observer.status()).engine_id == "b"
         for sock in sockets:
             sock.close()
         until(lambda: len(server.descriptors()) < before, "the server has closed them too")
@@ -252,7 +253,8 @@ def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
     over = threading.Event()
 
     def flood(seed: int) -> None:
-        own, kept = randomness.Random(seed), []  # type: ignore[var-annotated]
+        own = randomness.Random(seed)
+        kept: list[socket.socket] = []
         while not over.is_set():
             with contextlib.suppress(OSError):
                 if own.random() < 0.2:
@@ -360,7 +362,7 @@ def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connectio
     stranger.order("start", run_dir=str(house.run_dir), engine_id="n", timeout_s=1.0)
     until(lambda: stranger.heard_answer(), "the stranger is told something")
     assert not server.dead
-    assert server.status().holder.engine_id == "a"  # type: ignore[union-attr]
+    assert holder_of(server.status()).engine_id == "a"
     server.kill()
     house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=SOMEBODY).shows(
         lambda s: s.state == "HELD"

@@ -4,6 +4,7 @@ understand is a copy of their messages (`messages_1.py` beside it).
 """
 
 import contextlib
+import os
 import select
 import socket
 import subprocess
@@ -55,7 +56,7 @@ class Older:
     def _read(self) -> None:
         assert self.process.stdout is not None
         while select.select([self.process.stdout], [], [], 0)[0]:
-            more = self.process.stdout.read1(4096)  # type: ignore[attr-defined]
+            more = os.read(self.process.stdout.fileno(), 4096)
             assert more, f"the older client has ended; {self.lines}"
             *lines, self._rest = (self._rest + more).split(b"\n")
             self.lines += [line.decode().split(" ", 2) for line in lines]
@@ -150,7 +151,8 @@ class OldServer:
     def _run(self) -> None:
         channels: list[Channel] = []
         while not self._closing.is_set():
-            ready = select.select([self._listener, *channels], [], [], 0.02)[0]
+            waited_for: list[socket.socket | Channel] = [self._listener, *channels]
+            ready = select.select(waited_for, [], [], 0.02)[0]
             if self._listener in ready:
                 channels.append(Channel(self._listener.accept()[0], m1.from_client))
             for channel in [channel for channel in channels if channel in ready]:
@@ -171,7 +173,9 @@ class OldServer:
             assert message.protocol == m1.PROTOCOL, message
             self.registered.append(message)
             policy = m1.Policy(presume_dead=False, window_s=30, settle_s=0.5)
-            channel.send(m1.Welcome(self.server, 0, policy, holds={**message.claims}))
+            channel.send(
+                m1.Welcome(self.server, 0, policy, holds={str(lock): token for lock, token in message.claims.items()})
+            )
         elif isinstance(message, m1.Acquire):
             channel.send(m1.Granted("active", 7))
 
