@@ -175,3 +175,14 @@ def filesystem(path: Path) -> str:
         if inside and len(mounted_on) >= len(best):
             best, kind = mounted_on, fs_type
     return kind
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
+
+
+def tcp_listener(port: int) -> socket.socket:
+    listener = socket.create_server(("127.0.0.1", port), backlog=4096)
+    listener.setblocking(False)
+    return listener

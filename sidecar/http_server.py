@@ -23,6 +23,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 REASONS = {status.value: status.phrase for status in HTTPStatus}
 _EARLY_BYTES = 256 << 10
 """What a client may send of its next requests while one is being answered; then it isn't read any more."""
+_BACKLOG = 4096
+"""asyncio would set it to 100, whatever it was: who comes behind a hundred others then waits for a second."""
 _RESET_FIRST_S, _RESET_MOST_S = 0.02, 5.0
 
 
@@ -152,9 +154,9 @@ class HttpServer:
             return _Connection(self)
 
         if listener.family == socket.AF_UNIX:
-            self._servers.append(await self.loop.create_unix_server(make, sock=listener))
+            self._servers.append(await self.loop.create_unix_server(make, sock=listener, backlog=_BACKLOG))
         else:
-            self._servers.append(await self.loop.create_server(make, sock=listener))
+            self._servers.append(await self.loop.create_server(make, sock=listener, backlog=_BACKLOG))
 
     @property
     def unsent(self) -> bool:

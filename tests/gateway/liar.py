@@ -2,11 +2,13 @@
 
 A prompt that begins with `fault:NAME ` says what it does with that request; all others it answers as the simulator's
 engine does (`engine.py`), and so does every other of its kind: an answer can go on anywhere. An engine that is called
-`honest` ignores faults. How often each fault was asked for stands in `asked.NAME` beside its socket.
+`honest` ignores faults. SIM_MODEL is what its model is called. How often each fault was asked for stands in
+`asked.NAME` beside its socket.
 """
 
 import asyncio
 import json
+import os
 import re
 import sys
 from collections.abc import Awaitable, Callable
@@ -220,6 +222,7 @@ class Liar:
 
 def main() -> None:
     run_dir, engine_id = Path(sys.argv[1]), sys.argv[2]
+    engine.MODEL = os.environ.get("SIM_MODEL", engine.MODEL)
     client = LockClient(run_dir, engine_id).start()
     client.ready(True)
     grant = client.acquire()

@@ -82,6 +82,7 @@ class World:
         self.plan: e.Plan | None = None
         self.serving: SimEngine | None = None
         self.ready: tuple[str, ...] = ()
+        self.forgotten: set[int] = set()
         self._say = say
 
     # -- what happens ----------------------------------------------------------------------------------------------
@@ -187,6 +188,8 @@ class World:
                 if back is not None:
                     queue.append(back)
         assert self.machine.deadline > self.now or queue, "it wants to be called again at once, for ever"
+        for token in self.forgotten & self.engines.keys():
+            assert not self.engines[token].exchanges, "the exchanges of a lost token were not dropped"
 
     def _carry_out(self, effect: e.Effect) -> e.Event | None:
         if isinstance(effect, e.Ask):
@@ -195,7 +198,7 @@ class World:
             for it in self.engines.values():
                 it.exchanges.pop((effect.request, effect.leg), None)
         elif isinstance(effect, e.Forget):
-            assert not self.engines[effect.token].exchanges, "the exchanges of a lost token were not dropped"
+            self.forgotten.add(effect.token)
         elif isinstance(effect, Note):
             assert effect.event != "broken_rule", effect
             self.notes.append(effect)

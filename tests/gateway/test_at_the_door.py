@@ -1,0 +1,296 @@
+"""What clients and operators meet at a real door with one plain engine behind it: who is let in, what is refused, what
+the door says itself, how it ends and comes back.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.house import DEADLINE_S, House, Program, until
+from tests.gateway import engine
+from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
+
+pytestmark = pytest.mark.chaos
+BODY: dict[str, Any] = {"prompt": "tell me", "max_tokens": 20, "temperature": 0, "ignore_eos": True}
+
+
+def engine_of(house: House, name: str = "honest") -> Program:
+    """Holds the lock and answers, without a shim."""
+    program = Program(house, name, "tests.gateway.liar", str(house.run_dir), name)
+    house.add(program)
+    return program
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+    here = House(Path(tmp_path_factory.mktemp("at_the_door")))
+    here.start_lock("--memory", "none", "--grant-unproven")
+    engine_of(here)
+    yield here
+    here.close()
+
+
+@pytest.fixture(scope="module")
+def door(house: House) -> GatewayProgram:
+    return GatewayProgram(house, "--max-body", "64KiB", "--max-headers", "4KiB", "--request-s", "1").serving()
+
+
+def exchanged(port: int, data: bytes, *, half: bool = False) -> bytes:
+    """All that is answered to these bytes."""
+    with socket.create_connection(("127.0.0.1", port), DEADLINE_S) as sock:
+        sock.sendall(data)
+        if half:
+            sock.shutdown(socket.SHUT_WR)
+        found = b""
+        try:
+            while more := sock.recv(65536):
+                found += more
+        except ConnectionResetError:
+            pass
+        return found
+
+
+def post(lines: str, body: bytes = b"") -> bytes:
+    return f"POST /v1/completions HTTP/1.1\r\n{lines}\r\n\r\n".encode() + body
+
+
+REFUSED = {
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
+    "both lengths": post(
+        "host: x\r\ncontent-length: 5\r\ntransfer-encoding: chunked", b"0\r\n\r\nGET /x HTTP/1.1\r\n\r\n"
+    ),
+    "two lengths": post("host: x\r\ncontent-length: 2\r\ncontent-length: 3", b"{}x"),
+    "bare CR": post("host: x\rcontent-length: 0"),
+    "a space before the colon": post("host: x\r\ncontent-length : 2", b"{}"),
+    "a folded header": post("host: x\r\nx: a\r\n b"),
+    "two hosts": post("host: x\r\nhost: y\r\ncontent-length: 0"),
+    "no host": post("content-length: 0"),
+    "a coding nobody knows": post("host: x\r\ntransfer-encoding: gzip"),
+    "a length that is none": post("host: x\r\ncontent-length: -1"),
+    "a chunk that is none": post("host: x\r\ntransfer-encoding: chunked", b"zz\r\n"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_two_servers_could_read_in_two_ways_reaches_no_engine(door: GatewayProgram, name: str) -> None:
+    said = exchanged(door.port, REFUSED[name])
+    assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1") == 1, said[:300]
+    assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["type"]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (post("host: x\r\ncontent-length: 70000", b"x" * 70_000), 413),
+        (post("host: x\r\ntransfer-encoding: chunked", b"%x\r\n" % 70_000 + b"x" * 70_000), 413),
+        (post(f"host: x\r\nx: {'y' * 6000}"), 431),
+        (post("host: x\r\n" + "\r\n".join(f"x{n}: y" for n in range(900))), 431),
+        (post("host: x\r\ncontent-length: 9", b"half"), 408),
+        (b"POST /v1/completions HTTP/1.1\r\nho", 408),
+    ],
+    ids=["body", "chunked body", "one header", "many headers", "half a body", "half a head"],
+)
+def test_what_is_too_large_or_too_slow_is_said(door: GatewayProgram, data: bytes, status: int) -> None:
+    assert exchanged(door.port, data).startswith(b"HTTP/1.1 %d " % status)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/sleep", "/wake_up", "/collective_rpc", "/is_sleeping", "/v1/../sleep", "/v1/%2e%2e/sleep", "//sleep"),
+        *("/v1//completions", "/server_info", "/reset_prefix_cache", "/", "/v1", "/metrics/", "/start_profile"),
+    ],
+)
+def test_what_is_for_an_engines_owner_cant_be_reached(door: GatewayProgram, path: str) -> None:
+    assert ask(door.port, path, {})[0] == 404
+
+
+def test_a_client_that_closes_its_sending_half_is_answered(door: GatewayProgram) -> None:
+    said = exchanged(door.port, request_bytes("/v1/completions", BODY), half=True)
+    assert b"HTTP/1.1 200 " in said and b'"finish_reason"' in said
+
+
+def test_requests_on_one_connection_are_answered_in_order(door: GatewayProgram) -> None:
+    data = request_bytes("/v1/completions", {**BODY, "max_tokens": 1}).replace(b"connection: close\r\n", b"")
+    last = request_bytes("/version").replace(b"GET /version", b"GET /live")
+    said = exchanged(door.port, data * 3 + last)
+    assert said.count(b"HTTP/1.1 200 ") == 4 and said.endswith(b"ok\n")
+
+
+def test_a_request_has_the_name_that_its_client_gave_it(door: GatewayProgram) -> None:
+    assert json.loads(ask(door.port, "/v1/completions", BODY, x_request_id="mine")[2])["id"] == "cmpl-mine"
+    made = json.loads(ask(door.port, "/v1/completions", BODY, x_request_id="not\tmine")[2])["id"]
+    assert len(made) > 20 and "mine" not in made
+    until(lambda: "id=mine" in door.said(), "the access log has it")
+    (line,) = [line for line in door.said().splitlines() if "id=mine" in line]
+    assert "status=200" in line and "path=/v1/completions" in line and "outcome=answered" in line
+
+
+def test_what_the_door_says_itself(house: House, door: GatewayProgram) -> None:
+    assert door.get("/live") == (200, "ok\n") and door.get("/ready") == (200, "ready\n")
+    assert ask(door.port, "/ready", {})[0] == 405
+    state = door.state()
+    (pair,) = state["pairs"]
+    assert pair["serves"]["engine"] == "honest" and pair["lock"] == "HELD" and pair["redundant"] == []
+    assert {"in_flight", "waiting", "continued", "compared", "restarted", "ended", "connections"} <= set(state)
+    page = door.get("/metrics")[1]
+    assert 'gateway_requests_total{how="passed",outcome="answered"}' in page and "gateway_ready 1.0" in page
+    assert "gateway_failover_gap_seconds_bucket" in page
+
+
+def test_keys_are_asked_for_and_read_again(house: House, tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text("# ours\nfirst\n")
+    door = GatewayProgram(house, "--api-keys", str(keys), name="keys").serving()
+
+    def status(authorization: str = "") -> int:
+        return ask(door.port, "/v1/completions", BODY, **({"authorization": authorization} if authorization else {}))[0]
+
+    assert (status(), status("Bearer second"), status("Basic first"), status("Bearer first")) == (401, 401, 401, 200)
+    assert ask(door.port, "/ready")[0] == 200, "probes have no key"
+    keys.write_text("second\n")
+    door.signal(signal.SIGHUP)
+    until(lambda: status("Bearer second") == 200, "the new key is known")
+    assert status("Bearer first") == 401
+    keys.write_text("")
+    door.signal(signal.SIGHUP)
+    until(lambda: "those from before stay" in door.said(), "it says so")
+    assert status("Bearer second") == 200
+    assert "second" not in door.said()
+    door.kill()
+
+
+def test_killed_it_takes_only_its_own_connections_along_and_serves_again_at_once(house: House) -> None:
+    door = GatewayProgram(house, name="first").serving()
+    holder = house.status()
+
+    async def broken() -> Stream:
+        stream = Stream({**BODY, "max_tokens": 400})
+        task = asyncio.create_task(stream.run(door.port, "q"))
+        while not stream.raw:
+            await asyncio.sleep(0.001)
+        door.kill()
+        return await task
+
+    assert not asyncio.run(broken()).whole
+    began = time.monotonic()
+    again = GatewayProgram(house, name="again", port=door.port).serving()
+    stream = asyncio.run(Stream(BODY).run(again.port, "q"))
+    print(f"serves again after {time.monotonic() - began:.2f} s")
+    assert stream.whole
+    after = house.status()
+    assert holder is not None and after is not None and holder.holder == after.holder
+    again.kill()
+
+
+def test_several_pairs_behind_one_door_are_told_apart_by_the_model(
+    house: House, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = House(Path(tmp_path_factory.mktemp("other")))
+    try:
+        other.start_lock("--memory", "none", "--grant-unproven")
+        other.environment["SIM_MODEL"] = "another"
+        engine_of(other)
+        run_dirs = ("--run-dir", str(house.run_dir), "--run-dir", str(other.run_dir))
+        door = GatewayProgram(house, *run_dirs, name="several")
+
+        def models() -> list[str]:
+            status, _, body = ask(door.port, "/v1/models")
+            return [model["id"] for model in json.loads(body)["data"]] if status == 200 else []
+
+        until(lambda: door.state() and sorted(models()) == ["another", engine.MODEL], "both are known")
+        until(lambda: all(pair["models"] for pair in door.state()["pairs"]), "both are known")
+        for model in ("another", engine.MODEL):
+            status, _, body = ask(door.port, "/v1/completions", {**BODY, "model": model})
+            assert (status, json.loads(body)["model"]) == (200, model)
+        status, _, body = ask(door.port, "/v1/completions", {**BODY, "model": "third"})
+        assert status == 404 and f"there are: another, {engine.MODEL}" in json.loads(body)["error"]["message"]
+        assert ask(door.port, "/v1/completions", BODY)[0] == 400
+        other.programs[-1].kill()
+        until(lambda: not door.state()["pairs"][1]["serves"], "the other has nobody")
+        assert ask(door.port, "/v1/completions", {**BODY, "model": engine.MODEL})[0] == 200
+        door.kill()
+    finally:
+        other.close()
+
+
+def test_told_to_end_it_says_so_waits_for_the_endpoints_and_lets_answers_finish(house: House) -> None:
+    door = GatewayProgram(house, "--shutdown-delay-s", "0.7", name="ends").serving()
+
+    async def story() -> list[Stream]:
+        async def begin() -> tuple[Stream, asyncio.Task[Stream]]:
+            stream = Stream({**BODY, "max_tokens": 150})
+            task = asyncio.create_task(stream.run(door.port, "q"))
+            while not stream.raw:
+                await asyncio.sleep(0.001)
+            return stream, task
+
+        first = await begin()
+        door.signal(signal.SIGTERM)
+        while (await asyncio.to_thread(ask, door.port, "/ready"))[0] == 200:
+            await asyncio.sleep(0.005)
+        second = await begin()  # whoever still comes is served
+        return [await first[1], await second[1]]
+
+    assert [stream.whole for stream in asyncio.run(story())] == [True, True]
+    assert door.code() == 0 and "cut=0" in door.said()
+
+
+def test_it_can_be_reached_over_ipv6(house: House) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("there is no IPv6 here")
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = int(sock.getsockname()[1])
+    door = GatewayProgram(house, "--listen", f":{port}", name="dual", port=port).serving()
+    with socket.create_connection(("::1", port), DEADLINE_S) as sock:
+        sock.sendall(request_bytes("/live"))
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200 ")
+    door.kill()
+
+
+def test_five_thousand_idle_connections_keep_nobody_from_being_served(house: House) -> None:
+    import resource
+
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    count = min(5000, most - 500)
+    door = GatewayProgram(house, name="idle").serving()
+    before = _resident(door)
+    idle = [socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) for _ in range(count)]
+    try:
+        until(lambda: door.state()["connections"] >= count, "all of them are there")
+        assert ask(door.port, "/v1/completions", BODY)[0] == 200
+        print(f"{count} idle connections take {(_resident(door) - before) / count / 1000:.1f} kB each")
+    finally:
+        for sock in idle:
+            sock.close()
+    until(lambda: door.state()["connections"] <= 2, "all of them are gone")
+    door.kill()
+
+
+def _resident(program: Program) -> int:
+    pages = int(Path(f"/proc/{program.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), "--run-dir is needed"),
+        (("--run-dir", "x", "--listen", "nowhere"), "'nowhere' is no address"),
+        (("--run-dir", "x", "--api-keys", "/nowhere"), "can't be read"),
+        (("--run-dir", "x", "--queue", "many"), "many"),
+    ],
+)
+def test_a_persons_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, ...], expected: str) -> None:
+    program = Program(house, f"mistake{len(words)}{expected[:3]}", "gateway", *words)
+    assert program.code() == 64
+    assert expected in program.said() and "Traceback" not in program.said()

@@ -1,0 +1,381 @@
+"""The door's rules, one by one: who is admitted when, what a switchover does, who is blamed for a death, and that what
+an old engine says is heard by nobody.
+"""
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from gateway import events as e
+from tests.gateway import engine
+from tests.gateway.world import SimClient, World
+
+COMPLETION = "/v1/completions"
+BODY: dict[str, Any] = {"prompt": "The sea", "max_tokens": 12, "temperature": 0, "stream": True, "ignore_eos": True}
+
+
+def world(**bounds: Any) -> World:
+    it = World(e.Bounds(**bounds))
+    it.grant()
+    return it
+
+
+def step(it: World, client: SimClient, pieces: int = 1) -> None:
+    for _ in range(pieces):
+        it.piece(next(exchange for exchange in it.exchanges if exchange.ask.request == client.number))
+
+
+def switchover(it: World, drain_timeout_s: float) -> None:
+    it.lock("HELD", plan=e.Plan(it.newest, drain_timeout_s))
+
+
+def answered(*clients: SimClient) -> bool:
+    return all(client.outcome is e.Outcome.ANSWERED for client in clients)
+
+
+def leases(it: World) -> int:
+    grant = it.machine.door.grants.current
+    return len(grant.leases) if grant is not None else 0
+
+
+# -- leases and drain ------------------------------------------------------------------------------------------------
+
+
+def test_whoever_is_admitted_has_a_lease_and_gives_it_back_however_it_ends() -> None:
+    it = world()
+    clients = [it.arrive(COMPLETION, BODY) for _ in range(4)]
+    assert leases(it) == 4, "requests share a grant"
+    it.leave(clients[0])
+    assert leases(it) == 3
+    it.run()
+    assert leases(it) == 0 and answered(*clients[1:])
+    it.arrive(COMPLETION, {**BODY, "max_tokens": -1})
+    it.run()
+    assert leases(it) == 0
+
+
+def test_in_a_switchover_nobody_new_is_admitted_and_whoever_is_there_may_finish() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 3)
+    switchover(it, 30.0)
+    new = [it.arrive(COMPLETION, BODY) for _ in range(3)]
+    assert leases(it) == 1 and not any(ask.request == new[0].number for ask in it.asked)
+    it.run()
+    assert answered(old) and old.how == "passed" and leases(it) == 0
+    it.wait(1.0)
+    assert not new[0].ended, "they wait behind the switchover"
+    it.grant()
+    it.run()
+    assert answered(*new)
+    assert [ask.request for ask in it.asked if ask.token == 2] == [client.number for client in new], "in their order"
+
+
+def test_who_has_not_finished_within_the_bound_is_continued_by_the_successor() -> None:
+    it = world()
+    slow = it.arrive(COMPLETION, BODY)
+    step(it, slow, 3)
+    switchover(it, 5.0)
+    it.wait(4.9)
+    assert leases(it) == 1
+    it.wait(0.2)
+    assert leases(it) == 0 and it.machine.door.severed == 1
+    assert any(note.event == "severed" for note in it.notes)
+    it.grant()
+    it.run()
+    assert answered(slow) and slow.how == "continued"
+
+
+def test_a_bound_of_nothing_severs_at_once_and_the_smaller_bound_holds() -> None:
+    for own, plan in ((None, 0.0), (0.0, 30.0)):
+        it = world(drain_timeout_s=own)
+        client = it.arrive(COMPLETION, BODY)
+        step(it, client, 3)
+        switchover(it, plan)
+        assert leases(it) == 0
+        it.grant()
+        it.run()
+        assert answered(client) and client.how == "continued"
+
+
+def test_who_was_severed_does_not_slow_the_next_drain() -> None:
+    """Its lease belongs to a token, and that is gone."""
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    switchover(it, 0.0)
+    it.grant()
+    step(it, client, 2)
+    switchover(it, 10.0)
+    assert leases(it) == 1
+    it.run()
+    assert leases(it) == 0 and answered(client)
+    assert it.machine.door.severed == 1
+
+
+def test_a_client_that_hangs_cannot_hold_a_switchover_up() -> None:
+    it = world()
+    hung = it.arrive(COMPLETION, BODY)
+    step(it, hung, 2)
+    switchover(it, 5.0)
+    it.wait(5.0)
+    assert leases(it) == 0
+    it.leave(hung)
+    it.grant()
+    assert not it.exchanges
+
+
+def test_a_switchover_that_is_called_off_is_as_if_it_had_not_been() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 2)
+    switchover(it, 5.0)
+    new = it.arrive(COMPLETION, BODY)
+    it.lock("HELD")
+    it.wait(10.0)
+    assert leases(it) == 2 and it.machine.door.severed == 0
+    it.run()
+    assert answered(old, new)
+
+
+def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order() -> None:
+    it = World()
+    clients = [it.arrive(COMPLETION, BODY) for _ in range(6)]
+    it.leave(clients[1])
+    it.leave(clients[4])
+    assert it.machine.door.visitors.waiting == 4
+    it.grant()
+    assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
+
+
+def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    it.lock("HELD", plan=e.Plan(it.newest, 60.0, exiting=True))
+    assert leases(it) == 0
+    it.grant()
+    it.run()
+    assert answered(client)
+
+
+# -- the queue -------------------------------------------------------------------------------------------------------
+
+
+def test_only_so_many_wait_and_only_for_so_long() -> None:
+    it = World(e.Bounds(queue=2, queue_timeout_s=10.0))
+    first, second, third = (it.arrive(COMPLETION, BODY) for _ in range(3))
+    assert (third.status, third.outcome) == (503, e.Outcome.REFUSED)
+    assert not first.ended
+    it.wait(10.0)
+    assert (first.status, second.status) == (503, 503)
+    assert json.loads(first.body)["error"]["code"] == 503
+
+
+def test_who_was_interrupted_waits_for_another_bound_and_its_stream_ends_with_an_error() -> None:
+    it = world(failover_timeout_s=20.0, queue_timeout_s=5.0)
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 3)
+    it.lock("FREE")
+    it.newest += 1
+    it.lock("FREE")
+    it.wait(19.0)
+    assert not client.ended and b": waiting" in client.body
+    it.wait(2.0)
+    assert str(client.ended) == "cut" and b'"engine_lost"' in client.body and b"[DONE]" not in client.body
+
+
+def test_the_interrupted_come_first_oldest_first_and_only_some_at_a_time() -> None:
+    it = world(reread_tokens=40)
+    clients = [it.arrive(COMPLETION, {**BODY, "prompt": "x" * 20}) for _ in range(4)]
+    for client in clients:
+        step(it, client, 2)
+    late = [it.arrive(COMPLETION, BODY) for _ in range(2)]
+    dead = it.serving
+    assert dead is not None
+    it.lock("FENCING", serves=False)
+    fresh = it.arrive(COMPLETION, BODY)
+    it.die(dead)
+    it.grant()
+    first = [ask.request for ask in it.asked if ask.token == 2 and b"detokenize" not in ask.target]
+    assert first == [clients[0].number], "one is larger than half of what is read at a time"
+    it.run()
+    assert answered(*clients, *late, fresh)
+    order = list(dict.fromkeys(ask.request for ask in it.asked if ask.token == 2))
+    assert order == sorted(order), "oldest first, then who was new"
+
+
+# -- fencing ---------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    (exchange,) = it.exchanges
+    step(it, client, 2)
+    had = client.body
+    it.newest += 1
+    it.lock("HELD")  # a newer token was given; who has it isn't seen yet
+    it.feed(e.Came(client.number, exchange.ask.leg, b'data: {"id": "evil"}\n\n'))
+    it.feed(e.Finished(client.number, exchange.ask.leg))
+    assert client.body == had and not client.ended
+    it.grant()
+    it.run()
+    assert answered(client) and b"evil" not in client.body
+
+
+def test_without_a_lock_server_whoever_served_serves_on() -> None:
+    it = world()
+    it.feed(e.LockAway())
+    client = it.arrive(COMPLETION, BODY)
+    it.run()
+    assert answered(client)
+    it.lock("RECOVERING", serves=True)
+    again = it.arrive(COMPLETION, BODY)
+    it.run()
+    assert answered(again)
+
+
+def test_an_engine_that_withdrew_gets_nobody_new() -> None:
+    it = world()
+    it.lock("HELD", serves=False)
+    client = it.arrive(COMPLETION, BODY)
+    assert not it.asked and not client.ended
+    it.lock("HELD")
+    it.run()
+    assert answered(client)
+
+
+# -- poison ----------------------------------------------------------------------------------------------------------
+
+
+def die_with_all(it: World) -> None:
+    dead = it.serving
+    assert dead is not None
+    it.lock("FENCING", serves=False)
+    it.die(dead)
+
+
+def test_who_kills_three_engines_is_refused_and_nobody_else_fails() -> None:
+    it = World()
+    it.grant()
+    poison = it.arrive(COMPLETION, {**BODY, "prompt": "poison"})
+    others = [it.arrive(COMPLETION, {**BODY, "prompt": f"other {number}"}) for number in range(5)]
+    deaths = 0
+    for _ in range(20):
+        if poison.ended:
+            break
+        asked = [exchange for exchange in it.exchanges if exchange.ask.request == poison.number]
+        if asked:
+            deaths += 1
+            die_with_all(it)
+            it.grant()
+        else:
+            it.piece(it.exchanges[0])
+    assert poison.status == 502 and b"three engines have died" in poison.body
+    assert deaths == 3
+    it.run()
+    assert answered(*others)
+
+
+def test_a_death_counts_only_against_who_had_got_nothing() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, {**BODY, "max_tokens": 30})
+    for _ in range(6):
+        step(it, client, 2)
+        die_with_all(it)
+        it.grant()
+    it.run()
+    assert answered(client)
+
+
+def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
+    it = world()
+    clients = [it.arrive(COMPLETION, {**BODY, "prompt": f"n{number}"}) for number in range(3)]
+    for _ in range(2):
+        die_with_all(it)
+        it.grant()
+    assert len({exchange.ask.request for exchange in it.exchanges}) == 1
+    fresh = it.arrive(COMPLETION, BODY)
+    assert len({exchange.ask.request for exchange in it.exchanges}) == 1
+    it.run()
+    assert answered(*clients, fresh)
+
+
+# -- anything --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int) -> None:
+    """Arrivals, pieces, deaths, switchovers, a lock that is away: in an order that the seed chooses. Whoever stays gets
+    its answer, and it is the right one; the world looks at the rules all the time.
+    """
+    dice = random.Random(seed)
+    it = World(e.Bounds(reread_tokens=dice.choice([30, 200, 8192])))
+    it.grant()
+    bodies = [
+        {**BODY, "prompt": f"q{number}", "max_tokens": dice.randrange(2, 14)}
+        | dice.choice([{}, {"n": 2}, {"presence_penalty": 1.0}, {"stream": False}, {"stop": ["a"]}, {"logprobs": 1}])
+        for number in range(8)
+    ]
+    clients: list[tuple[SimClient, dict[str, Any]]] = []
+    left: set[int] = set()
+    for _ in range(260):
+        deed = dice.random()
+        if deed < 0.05 and len(clients) < 12:
+            body = dice.choice(bodies)
+            clients.append((it.arrive(COMPLETION, body), body))
+        elif deed < 0.06 and clients:
+            client, _body = dice.choice(clients)
+            if not client.ended:
+                it.leave(client)
+                left.add(client.number)
+        elif deed < 0.09:
+            if it.exchanges:
+                break_within_a_piece(it, dice)
+            die_with_all(it)
+            it.wait(dice.choice([0.0, 0.02, 0.5]))
+            it.grant()
+        elif deed < 0.10:
+            switchover(it, dice.choice([0.0, 0.1, 5.0]))
+            it.wait(0.2)
+            it.grant()
+        elif deed < 0.11:
+            it.feed(e.LockAway())
+        elif it.exchanges:
+            it.piece(dice.choice(it.exchanges))
+    it.lock("HELD")
+    for _ in range(400):
+        if all(client.ended for client, _ in clients):
+            break
+        it.run()
+        it.wait(0.1)
+    for client, body in clients:
+        if client.number in left or client.status == 502:
+            continue
+        said = engine.answer("POST", b"/v1/completions", [(b"x-request-id", f"r{client.number}".encode())],
+                             client.kind.body)  # fmt: skip
+        like = SimClient(client.number, client.kind, body=said.body)
+        assert client.outcome is e.Outcome.ANSWERED, (seed, body, client.why)
+        if body["stream"]:
+            assert _by_choice(client) == _by_choice(like), (seed, body)
+        else:
+            assert json.loads(client.body)["choices"] == json.loads(said.body)["choices"]
+
+
+def break_within_a_piece(it: World, dice: random.Random) -> None:
+    exchange = dice.choice(it.exchanges)
+    if exchange.at < len(exchange.said.pieces):
+        it.piece(exchange, dice.randrange(len(exchange.said.pieces[exchange.at])))
+
+
+def _by_choice(client: SimClient) -> dict[int, str]:
+    """Text and reason to end."""
+    found: dict[int, str] = {}
+    for event in client.events:
+        for choice in event["choices"] if isinstance(event, dict) else ():
+            text = choice["text"] + (f"|{choice['finish_reason']}" if choice["finish_reason"] else "")
+            found[choice["index"]] = found.get(choice["index"], "") + text
+    return found

@@ -1,0 +1,189 @@
+"""The table of what becomes of which request when its engine is lost (docs/door.md), row by row."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import events as e
+from gateway import kinds
+from gateway.kinds import Kind, Way
+from tests.gateway import engine
+from tests.gateway.world import World
+
+TEXT: dict[str, Any] = {"prompt": "x", "stream": True}
+CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "x"}], "stream": True}
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+IN_PARTS = [{"role": "user", "content": [{"type": "text", "text": "x"}]}]
+JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+
+ROWS: dict[str, tuple[Way, list[dict[str, Any]]]] = {
+    "temperature 0": (Way.CONTINUED, [TEXT | {"temperature": 0}, CHAT | {"temperature": 0}]),
+    "temperature above 0, without a seed": (Way.CONTINUED, [TEXT | {"temperature": 0.7}, CHAT]),
+    "a seed, with temperature 0": (Way.CONTINUED, [TEXT | {"temperature": 0, "seed": 3}]),
+    "a seed, with temperature above 0": (Way.COMPARED, [TEXT | {"temperature": 0.7, "seed": 3}, CHAT | {"seed": 3}]),
+    "top_p, top_k, min_p, logit_bias, repetition_penalty": (
+        Way.CONTINUED,
+        [TEXT | {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "logit_bias": {"3": 1}, "repetition_penalty": 1.1}],
+    ),
+    "presence_penalty, frequency_penalty, bad_words": (
+        Way.COMPARED,
+        [TEXT | {"presence_penalty": 1}, CHAT | {"frequency_penalty": 0.1}, TEXT | {"bad_words": ["x"]}],
+    ),
+    "max_tokens, min_tokens, stop, stop_token_ids": (
+        Way.CONTINUED,
+        [TEXT | {"max_tokens": 5, "min_tokens": 2, "stop": ["a"], "stop_token_ids": [1]}, CHAT | {"stop": "a"}],
+    ),
+    "n": (Way.CONTINUED, [TEXT | {"n": 3}, CHAT | {"n": 3}]),
+    "several prompts": (Way.CONTINUED, [TEXT | {"prompt": ["a", "b"]}, TEXT | {"prompt": [[1], [2]]}]),
+    "logprobs of a completion": (Way.CONTINUED, [TEXT | {"logprobs": 2}]),
+    "logprobs of a chat": (Way.COMPARED, [CHAT | {"logprobs": True, "top_logprobs": 2}]),
+    "prompt_logprobs": (Way.COMPARED, [TEXT | {"prompt_logprobs": 1}]),
+    "echo, suffix": (Way.COMPARED, [TEXT | {"echo": True}, TEXT | {"suffix": "x"}]),
+    "response_format, structured_outputs": (
+        Way.COMPARED,
+        [
+            *(CHAT | {"response_format": it} for it in ({"type": "json_object"}, JSON_SCHEMA)),
+            TEXT | {"structured_outputs": {"choice": ["a"]}},
+        ],
+    ),
+    "response_format text": (Way.CONTINUED, [CHAT | {"response_format": {"type": "text"}}]),
+    "tools: auto, required, named": (
+        Way.COMPARED,
+        [CHAT | {"tools": [TOOL]}, *(CHAT | {"tools": [TOOL], "tool_choice": it} for it in ("required", NAMED))],
+    ),
+    "no tools": (Way.CONTINUED, [CHAT | {"tools": []}, CHAT | {"tool_choice": "auto"}]),
+    "pictures and sound": (Way.COMPARED, [CHAT | {"messages": PICTURE}]),
+    "text in parts": (Way.CONTINUED, [CHAT | {"messages": IN_PARTS}]),
+    "LoRA: the model's name": (Way.CONTINUED, [TEXT | {"model": "adapter"}]),
+    "a field that the door doesn't know": (Way.COMPARED, [TEXT | {"something_new": 1}]),
+    "beam search, best_of": (Way.COMPARED, [TEXT | {"use_beam_search": True}, TEXT | {"best_of": 2}]),
+}
+
+
+def kind(path: str, body: Any, method: str = "POST") -> Kind:
+    data = b"" if body is None else json.dumps(body).encode()
+    return kinds.kind_of(method, path.encode(), [], data, request_id="r", seed=5)
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_rows_requests_are_of_its_kind(row: str) -> None:
+    way, bodies = ROWS[row]
+    for body in bodies:
+        path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
+        found = kind(path, body)
+        assert (found.way, found.repeatable) == (way, True), body
+        if way is Way.COMPARED:
+            assert found.same_again, "it would not have the same answer"
+            sent = json.loads(found.body)
+            assert sent.get("temperature") == 0 or sent.get("seed") is not None
+
+
+def test_every_row_is_in_the_docs() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "door.md").read_text()
+    missing = [f"{row} | {way.value}" for row, (way, _) in ROWS.items() if f"| {row} | {way.value} |" not in text]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "repeatable"),
+    [
+        ("POST", "/v1/embeddings", True),
+        ("POST", "/v1/score", True),
+        ("POST", "/v1/rerank", True),
+        ("POST", "/tokenize", True),
+        ("POST", "/v1/responses", True),
+        ("POST", "/v1/audio/transcriptions", True),
+        ("GET", "/v1/models", True),
+        ("POST", "/v1/load_lora_adapter", False),
+        ("POST", "/v1/responses/x/cancel", False),
+        ("DELETE", "/v1/files/x", False),
+    ],
+)
+def test_only_what_asks_is_ever_sent_twice(method: str, path: str, repeatable: bool) -> None:
+    assert kind(path, {"model": "m"} if method == "POST" else None, method).repeatable is repeatable
+
+
+def said(status: int = 200, headers: Any = engine.JSON, *pieces: bytes) -> Any:
+    return lambda *_, **__: engine.Said(status, headers, pieces)
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/score", "/v1/responses"])
+def test_without_streaming_it_is_sent_again_whole(path: str) -> None:
+    world = World(say=said(200, engine.JSON, b'{"data": []}'))
+    world.grant()
+    client = world.arrive(path, {"input": "x"})
+    it = world.serving
+    assert it is not None
+    world.die(it)
+    world.lock("FENCING", serves=False)
+    world.grant()
+    world.run()
+    assert (client.status, client.body, client.how) == (200, b'{"data": []}', "restarted")
+    assert len(world.asked) == 2
+
+
+def test_what_changes_something_is_not_sent_again() -> None:
+    world = World(say=said(200, engine.JSON, b"{}"))
+    world.grant()
+    client = world.arrive("/v1/load_lora_adapter", {"lora_name": "x"})
+    it = world.serving
+    assert it is not None
+    world.die(it)
+    world.lock("FENCING", serves=False)
+    world.grant()
+    world.run()
+    assert client.status == 502 and len(world.asked) == 1
+    assert json.loads(client.body)["error"]["retry_safe"] is False
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_a_stream_in_a_form_that_is_not_known_ends_with_a_named_error(path: str) -> None:
+    events = [b'event: a\ndata: {"n": %d}\n\n' % number for number in range(4)]
+    world = World(say=said(200, engine.EVENTS, *events))
+    world.grant()
+    client = world.arrive(path, {"input": "x", "stream": True})
+    world.piece(world.exchanges[0])
+    world.piece(world.exchanges[0], 9)
+    it = world.serving
+    assert it is not None
+    world.die(it)
+    world.lock("FENCING", serves=False)
+    world.grant()
+    world.run()
+    assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and len(world.asked) == 1
+    assert client.body.startswith(events[0]) and b"event: error\ndata: " in client.body
+    assert b'"engine_lost"' in client.body
+
+
+def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None:
+    """Never two answers in one."""
+    world = World()
+    world.grant()
+    body = {
+        "prompt": "x",
+        "max_tokens": 12,
+        "temperature": 0,
+        "stream": True,
+        "presence_penalty": 1.0,
+        "ignore_eos": True,
+    }
+    client = world.arrive("/v1/completions", body)
+    for _ in range(6):
+        world.piece(world.exchanges[0])
+    had = client.body
+    it = world.serving
+    assert it is not None
+    world._say = lambda method, target, headers, _, **more: engine.answer(
+        method, target, headers, json.dumps(body | {"prompt": "y"}).encode(), **more
+    )
+    world.die(it)
+    world.lock("FENCING", serves=False)
+    world.grant()
+    world.run()
+    assert client.outcome is e.Outcome.ENDED and client.ended == "cut"
+    assert client.body.startswith(had) and b'"engine_lost"' in client.body[len(had) :]
+    assert b"[DONE]" not in client.body
