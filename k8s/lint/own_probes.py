@@ -73,7 +73,7 @@ def check_commands(pod: Pod) -> None:
         for _, probe in container.probes():
             command = probe.at("exec", "command").texts()
             name = PurePosixPath(command[0]).name if command else ""
-            why = programs.tool_problem(name, command[1:]) if name in programs.TOOLS else ""
+            why = programs.tool_problem(name, tuple(command[1:])) if name in programs.TOOLS else ""
             if why:
                 probe["exec"].error(why)
             elif name == "lockctl" and "ping" in command and programs.value_of(command, "--count") is None:

@@ -304,7 +304,7 @@ def _company(pod: Pod, ours: list[Program]) -> None:
 def _restart(ours: list[Program]) -> None:
     """A server's own default is to end with its container, which is seldom meant; who means it says so."""
     for program in ours:
-        told = "FAILOVER_RESTART" in program.container.environment or "--restart" in " ".join(program.container.words)
+        told = program.container.environment.get("FAILOVER_RESTART") or "--restart" in " ".join(program.container.words)
         if program.option("restart") == "exit" and not told:
             program.container.node["env"].warn(
                 f"{program.name} isn't told FAILOVER_RESTART: its container would end with it, and the pod be NotReady "

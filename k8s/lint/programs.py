@@ -122,12 +122,13 @@ def reference_options(arguments: list[str]) -> tuple[Any, str]:
             return None, lines[0] if lines else "the reference engine ends with them at once"
 
 
-def tool_problem(name: str, words: list[str]) -> str:
+@lru_cache(maxsize=64)
+def tool_problem(name: str, words: tuple[str, ...]) -> str:
     """What lockctl or gmsctl says to its arguments: a sentence, or "" when it takes them. Where it looks is known."""
     said = io.StringIO()
     with _environment({"FAILOVER_RUN_DIR": "/run"}), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            importlib.import_module(TOOLS[name]).parser().parse_args(words)
+            importlib.import_module(TOOLS[name]).parser().parse_args(list(words))
         except SystemExit as error:
             return (said.getvalue().strip().splitlines() or [f"{name} ends with it"])[0] if error.code else ""
     return ""
