@@ -6,9 +6,14 @@ takes longer is in `test_pair_long.py`.
 
 import time
 
+import pytest
+
 from tests.local_pod.client import ask, asking
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
 from tests.local_pod.pair import MAIN, POD, RUN_DIR, SERVER, WORKER, flips, lock, other, sh, whole
+
+pytestmark = pytest.mark.timeout(600)  # some are a minute long, on a machine that has nothing else to do
+PRE_STOP_S = 5
 
 
 def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than_a_pause(here: Place) -> None:
@@ -109,10 +114,11 @@ def test_deletion_under_load_no_request_is_refused_within_the_sleep_and_streams_
             down = time.monotonic()
             process.terminate()  # as `kubectl delete pod` and `local-pod down`
             # Services need some seconds to drop a pod; for so long everybody is served.
-            while time.monotonic() < down + 4:
+            while time.monotonic() < down + PRE_STOP_S - 1:
                 time.sleep(0.05)
-        assert clients.broken() == []
-        assert any(answer.began > down for answer in clients.answers)
+        # A slow machine may bring a request so late that the engines have been told to end; never one that has begun.
+        assert clients.broken(refused_after=down + PRE_STOP_S) == []
+        assert any(answer.began > down and not answer.error for answer in clients.answers)
         assert process.wait(PATIENCE_S) == 0
         ended = [event["container"] for event in here.events("ended")]
         assert set(ended[1:3]) == {"engine-a", "engine-b"} and ended[3:] == ["gateway", "gms", "lockserver"]
