@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from gateway.events import Bounds
 from gateway.keys import BadKeys, Keys
-from sidecar import process_setup
+from sidecar import keeper, process_setup
 from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
 
@@ -90,6 +90,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "--shutdown-drain-s", default="30", parse=seconds_or_zero, metavar="S",
         help="and how long whoever is there may finish after that",
     )  # fmt: skip
+    keeper.declare(it)
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     it.switch("--no-access-log", help="no line for each request")
     return it
@@ -105,6 +106,10 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         keys = Keys(options.api_keys) if options.api_keys is not None else None
     except BadKeys as error:
         it.error(str(error))
+    log = Log("gateway", json=options.log_format == "json")
+    if options.restart == keeper.IN_PLACE:
+        grace_s = options.shutdown_delay_s + options.shutdown_drain_s + keeper.GRACE_S
+        raise SystemExit(keeper.keep("gateway", argv, log, grace_s))
     try:
         import uvloop
 
@@ -133,7 +138,6 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         idle_s=options.idle_s,
     )
     settings = Settings(tuple(run_dirs), bounds, limits, keys, not options.no_access_log)
-    log = Log("gateway", json=options.log_format == "json")
     try:
         listener = _listener(*options.listen)
     except OSError as error:

@@ -12,12 +12,14 @@ _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "lockserver": {"startupProbe": ("/live",), "livenessProbe": ("/live",), "readinessProbe": ()},
     "gms": {"startupProbe": ("/live",), "livenessProbe": ("/live",), "readinessProbe": ()},
     "gateway": {"startupProbe": ("/live", "/ready"), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},
+    "failover": {"startupProbe": ("/live", "/ready"), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},
 }
 _PORT_OPTIONS = {
     "engine-shim": ("probe",),
     "lockserver": ("metrics",),
     "gms": ("metrics",),
     "gateway": ("listen", "metrics"),
+    "failover": ("listen",),
 }
 EXEC_TIMEOUT_S = 5
 EXIT_STARTUP_S = 600
@@ -55,13 +57,15 @@ def check(pod: Pod, ours: list[Program]) -> None:
         for kind in ("startupProbe", "livenessProbe"):
             if program.container.role is not Role.INIT and not program.container.node[kind]:
                 program.container.node["name"].warn(f"{program.name} has no {kind}")
+    for pair in (program for program in ours if program.name == programs.PAIR):
+        _ending(pod, pair)
     for engine in engines:
         if engine.container.node["readinessProbe"]:
             engine.container.node["readinessProbe"].warn(
                 "a pod is ready when all its containers are: an engine that restarts would take it out of its Service"
             )
         _ending(pod, engine)
-    for door in doors:
+    for door in (*doors, *(program for program in ours if program.name == programs.PAIR)):
         if not door.container.node["readinessProbe"]:
             door.container.node["name"].warn("the gateway has no readinessProbe: only it knows whether somebody serves")
     _taken(engines, doors)
@@ -73,7 +77,7 @@ def check_commands(pod: Pod) -> None:
         for _, probe in container.probes():
             command = probe.at("exec", "command").texts()
             name = PurePosixPath(command[0]).name if command else ""
-            why = programs.tool_problem(name, command[1:]) if name in programs.TOOLS else ""
+            why = programs.tool_problem(name, tuple(command[1:])) if name in programs.TOOLS else ""
             if why:
                 probe["exec"].error(why)
             elif name == "lockctl" and "ping" in command and programs.value_of(command, "--count") is None:
@@ -90,7 +94,7 @@ def _own_ports(program: Program) -> None:
         where = program.container.node["command"]
         if host in ("127.0.0.1", "::1", "localhost"):
             where.error(f"--{name} {host}:{port}: kubelet asks the pod's own address; give :{port}")
-        if name != "listen" and port not in declared:
+        if (name != "listen" or program.name != "engine-shim") and port not in declared:
             there = ", ".join(str(number) for number in sorted(declared)) or "none"
             where.error(f"--{name} is on port {port}, which the container doesn't declare; it declares: {there}")
 

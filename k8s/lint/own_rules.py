@@ -13,7 +13,8 @@ from k8s.lint.node import Document, Node
 from k8s.lint.pods import Container, Pod, Role
 from k8s.lint.programs import Program
 
-_COMMANDS = (*programs.MODULES, "failover", "lockctl", "gmsctl")
+_COMMANDS = (*programs.MODULES, *programs.TOOLS)
+_OWN_MODULES = ("engine_shim", "engine_shim.failover", *programs.SERVERS)
 _LIKE_OURS = 0.8
 
 
@@ -34,6 +35,8 @@ def check(documents: list[Document], every: Iterable[Pod]) -> None:
         _devices(pod, ours)
         for engine in engines:
             _ranks(pod, engine, documents)
+        for pair in (each for each in ours if each.name == programs.PAIR):
+            _arguments(pod, pair, pair)
         _pod_wide(pod, ours)
         _order(ours)
         _company(pod, ours)
@@ -47,6 +50,11 @@ def _misspelt(pod: Pod) -> None:
         for word in list(container.node["command"].items())[:1]:
             if word.text.startswith("-"):
                 word.error(f"{word.text} is a flag, and no program")
+            words = container.words
+            if words[1:2] == ["-m"] and words[2:]:
+                like = difflib.get_close_matches(words[2], _OWN_MODULES, 1, _LIKE_OURS)
+                if like and words[2] not in _OWN_MODULES:
+                    word.warn(f"python -m {like[0]} is meant?")
             near = difflib.get_close_matches(word.text, _COMMANDS, 1, _LIKE_OURS)
             if near and word.text not in _COMMANDS:
                 word.warn(f"{near[0]} is meant?")
@@ -278,7 +286,7 @@ def _rollout(pod: Pod, strategy: Node) -> None:
 
 
 def _order(ours: list[Program]) -> None:
-    servers = [program for program in ours if program.name not in programs.ENGINES]
+    servers = [program for program in ours if program.name in programs.SERVERS]
     for program in servers:
         if program.container.role is Role.MAIN:
             program.container.node["name"].warn(
@@ -304,7 +312,7 @@ def _company(pod: Pod, ours: list[Program]) -> None:
 def _restart(ours: list[Program]) -> None:
     """A server's own default is to end with its container, which is seldom meant; who means it says so."""
     for program in ours:
-        told = "FAILOVER_RESTART" in program.container.environment or "--restart" in " ".join(program.container.words)
+        told = program.container.environment.get("FAILOVER_RESTART") or "--restart" in " ".join(program.container.words)
         if program.option("restart") == "exit" and not told:
             program.container.node["env"].warn(
                 f"{program.name} isn't told FAILOVER_RESTART: its container would end with it, and the pod be NotReady "

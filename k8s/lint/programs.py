@@ -23,8 +23,12 @@ MODULES = {
     "gms": "gms.__main__",
     "engine-shim": "engine_shim.__main__",
     "gateway": "gateway.__main__",
+    "failover": "engine_shim.failover",
 }
 ENGINES = ("engine-shim",)
+SERVERS = ("lockserver", "gms", "gateway")
+PAIR = "failover"
+"""All of it in one container: `failover up`."""
 TOOLS = {"lockctl": "lockserver.lockctl", "gmsctl": "gms.gmsctl"}
 # Variables of ours that no parser declares.
 OTHER_VARIABLES = {"FAILOVER_VLLM_DEVICES", "FAILOVER_VLLM_RESERVE", "FAILOVER_HOST_DEVICES", "FAILOVER_RUN_DIR"}
@@ -60,7 +64,7 @@ def program(container: Container) -> Program | None:
     name = PurePosixPath(words[0]).name if words else ""
     if re.fullmatch(r"python[0-9.]*", name) and words[1:2] == ["-m"]:
         module, words = words[2].replace("_", "-") if len(words) > 2 else "", words[2:]
-        name = module
+        name = {"engine-shim.failover": "failover"}.get(module, module)
     if name not in MODULES:
         if not words and {"ENGINE_ID", "ENGINE_ROLE"} & set(container.environment):
             environment = container.environment
@@ -79,7 +83,7 @@ def _parsed(name: str, words: tuple[str, ...], environment: tuple[tuple[str, str
         if parser is None:
             return SimpleNamespace(), ""
         try:
-            if name in ENGINES:
+            if name in (*ENGINES, PAIR):
                 return importlib.import_module("engine_shim.command_settings").parsed(parser, words), ""
             return parser.parse_args(words), ""
         except SystemExit:
@@ -122,12 +126,13 @@ def reference_options(arguments: list[str]) -> tuple[Any, str]:
             return None, lines[0] if lines else "the reference engine ends with them at once"
 
 
-def tool_problem(name: str, words: list[str]) -> str:
+@lru_cache(maxsize=64)
+def tool_problem(name: str, words: tuple[str, ...]) -> str:
     """What lockctl or gmsctl says to its arguments: a sentence, or "" when it takes them. Where it looks is known."""
     said = io.StringIO()
     with _environment({"FAILOVER_RUN_DIR": "/run"}), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            importlib.import_module(TOOLS[name]).parser().parse_args(words)
+            importlib.import_module(TOOLS[name]).parser().parse_args(list(words))
         except SystemExit as error:
             return (said.getvalue().strip().splitlines() or [f"{name} ends with it"])[0] if error.code else ""
     return ""

@@ -165,6 +165,6 @@ def test_no_image_is_roots_and_none_has_torch() -> None:
     extras = re.findall(r"/install\.sh \S+ \S+ (\S+)", text("sidecar.Containerfile"))[0].split(",")
     project = (ROOT / "pyproject.toml").read_text()
     assert "torch" not in extras and all(re.search(rf"^{extra} = \[", project, re.M) for extra in extras)
-    lines = [line.split() for line in text("sidecar.Containerfile").splitlines() if "--from" not in line]
-    copied = [word for words in lines if words[:1] == ["COPY"] for word in words[1:-1]]
+    words = [line.split() for line in text("sidecar.Containerfile").splitlines() if "--from" not in line]
+    copied = [word for each in words if each[:1] == ["COPY"] for word in each[1:-1]]
     assert all((ROOT / word).exists() for word in copied)

@@ -11,6 +11,7 @@ from tests.k8s.manifests import DROP, POD, REFERENCE, SHIPPED, broken, errors, w
 SPEC = "Deployment.spec.template.spec"
 COPY, LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{name}]" for name in ("gpu-failover", "lockserver", "gms", "gateway"))
 A, B = (f"{SPEC}.containers[engine-{name}]" for name in "ab")
+ONE = f"{SPEC}.containers[pair]"
 SHIM = ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--"]
 CLAIM = "ResourceClaimTemplate.spec.spec.devices.requests[0].exactly"
 ON_TWO = ["gms", "--devices", "host:0,host:1", "--metrics", ":9401"]
@@ -110,6 +111,21 @@ def test_an_error_with_host_devices_is_found(edits: dict[str, Any], says: str) -
     assert any(says in error for error in errors(broken(REFERENCE, edits))), errors(broken(REFERENCE, edits))
 
 
+IN_ONE: list[tuple[dict[str, Any], str]] = [
+    ({f"{ONE}.command": swapped("--listen", "--lissten")}, "--lissten"),
+    ({f"{ONE}.command": swapped(":8000", ":8001")}, "port 8001, which the container doesn't declare"),
+    ({f"{ONE}.args": ["--max-model-len", "5"]}, "no model is named"),
+    ({f"{ONE}.resources.limits": {"memory": "64Gi"}}, "vLLM has no GPU"),
+    ({f"{ONE}.lifecycle.preStop.sleep.seconds": 50}, "streams would be cut"),
+]
+
+
+@pytest.mark.parametrize(("edits", "says"), IN_ONE, ids=[f"{n}-{says}" for n, (_, says) in enumerate(IN_ONE)])
+def test_an_error_with_all_in_one_container_is_found(edits: dict[str, Any], says: str) -> None:
+    found = broken((SHIPPED / "no-dra.yaml").read_text(), edits)
+    assert any(says in error for error in errors(found)), errors(found)
+
+
 def test_a_device_larger_than_its_containers_memory_is_warned_of() -> None:
     little = {f"{GMS}.resources.limits.memory": "32Mi", f"{GMS}.resources.requests.memory": "32Mi"}
     assert any("--capacity is more" in warning for warning in warnings(broken(REFERENCE, little)))
@@ -130,6 +146,8 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{SPEC}.initContainers": lambda old: [each for each in old if each["name"] != "gms"]}, "no container runs gms"),
     ({f"{GMS}.command": DROP}, "of the same image has one"),
     ({f"{COPY}.command": ["install"]}, "this is no cp"),
+    ({f"{A}.command": ["python3", "-m", "engine_shm", "--engine", "vllm"]}, "python -m engine_shim is meant?"),
+    ({f"{LOCK}.env[FAILOVER_RESTART]": DROP}, "lockserver isn't told FAILOVER_RESTART"),
     ({f"{COPY}.command": ["cp", "-r", "/elsewhere/packages", "/gpu-failover/"]}, "our image has what the engines need"),
     ({f"{A}.env[PYTHONPATH]": DROP}, "PYTHONPATH isn't set"),
     ({"Deployment.spec.template.metadata.annotations": {"kubectl.kubernetes.io/default-container": "lock"}}, "there is no container lock"),

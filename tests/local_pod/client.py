@@ -11,6 +11,7 @@ not do: hurt the pod, or ask again to hide an error.
 
 import http.client
 import json
+import math
 import socket
 import threading
 import time
@@ -85,13 +86,12 @@ class Clients:
     answers: list[Answer] = field(default_factory=list)
     until: threading.Event = field(default_factory=threading.Event)
 
-    def broken(self, *, but_of: tuple[float, float] = (0.0, 0.0)) -> list[str]:
-        """What went wrong, except for answers that were under way in this span of time."""
+    def broken(self, *, refused_after: float = math.inf) -> list[str]:
+        """What went wrong, except for requests that were refused from that moment on, before any of their answer."""
         return [
             f"{answer.began:.2f} to {answer.ended:.2f}: {answer.error or f'{answer.text!r} for {self.expected!r}'}"
             for answer in self.answers
-            if (answer.error or answer.text != self.expected)
-            and not (answer.began <= but_of[1] and answer.ended >= but_of[0])
+            if (answer.error or answer.text != self.expected) and (answer.pieces or answer.ended < refused_after)
         ]
 
     def answered_since(self, count: int) -> None:
