@@ -1,5 +1,6 @@
 """The settings that `engine-shim`, the engine's main process and `failover` have in common."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,12 @@ def times(parser: Parser) -> None:
 
 def parsed(parser: Parser, argv: Sequence[str] | None) -> Any:
     """The command's settings. A flag that it doesn't know is usually the engine's, in the wrong place."""
-    options, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options, unknown = parser.parse_known_args(words)
+    takes_arguments = hasattr(options, "arguments")
     if unknown:
-        hint = "" if "--" in unknown or not hasattr(options, "arguments") else "; the engine's own go behind --"
+        hint = "" if "--" in unknown or not takes_arguments else "; the engine's own go behind --"
         parser.error(f"unknown here: {' '.join(unknown)}{hint}")
+    if takes_arguments and options.arguments and "--" not in words:
+        parser.error(f"unknown here: {' '.join(options.arguments)}; the engine's own go behind --")
     return options

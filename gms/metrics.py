@@ -2,7 +2,7 @@
 
 The supervisor serves them, and knows nothing by itself: at a scrape, each device's server is asked for its public
 picture as by any observer, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
-other figures. All this happens in the thread of `sidecar.metrics`.
+other figures. All this happens in a thread (`sidecar/metrics.py`).
 
 What this file may not do: keep the supervisor's loop waiting, or know more than the public status. The client library
 is an extra, loaded when metrics are asked for.
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from gms import messages as m
 from gms.observer import Observer
 from sidecar import metrics
+from sidecar.http_port import HttpPort
+from sidecar.loop import Loop
 from sidecar.observer import ObserverError
 
 if TYPE_CHECKING:
@@ -38,14 +40,11 @@ EVENTS = {
 """Counter -> the event of the history that it counts."""
 
 
-class Metrics:
-    """Serves from the moment it is made; raises MetricsUnavailable."""
-
-    def __init__(self, address: tuple[str, int], run_dir: Path, devices: list[str]) -> None:
-        registry = metrics.new_registry()
-        registry.register(_Collector(run_dir, devices))
-        self.address = metrics.serve(address, registry)
-        """Where it listens: host and port."""
+def serve(address: tuple[str, int], run_dir: Path, devices: list[str], loop: Loop) -> HttpPort:
+    """Serves in the supervisor's loop from now on. Raises MetricsUnavailable."""
+    registry = metrics.new_registry()
+    registry.register(_Collector(run_dir, devices))
+    return metrics.serve(address, registry, loop)
 
 
 class _Collector:

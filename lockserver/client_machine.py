@@ -213,6 +213,8 @@ class ClientMachine:
     def _on_disconnected(self, event: Disconnected) -> None:
         self._away()
         self._see(event.there)
+        if event.why:
+            self._tell(event.why)
 
     def _away(self) -> None:
         if self.link is Link.IN:
@@ -362,6 +364,10 @@ class ClientMachine:
     def _warn(self, text: str) -> None:
         """Nothing ends, and it is asked again later."""
         self._reconnect.later(self._now, LATER_S)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        """Once, and not at every try."""
         if text != self._warned:
             self._warned = text
             self._out.append(Warn(text))

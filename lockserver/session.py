@@ -214,6 +214,7 @@ class Session:
             return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
         same = self._directory is None or self._directory.is_same(there)
         reached = False
+        life: LifeLock | None = None
         try:
             life = self._take_life(there)
             channel = Channel(connect(there.inside), m.from_server)
@@ -226,7 +227,10 @@ class Session:
             return c.Hopeless(str(error))
         except OSError as error:
             nobody = error.errno in _NOBODY
-            return c.Disconnected(c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER)
+            where = c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER
+            if life is None and not nobody:
+                return c.Disconnected(where, f"can't make its file in {there.life}: {error.strerror}")
+            return c.Disconnected(where)
         finally:
             if not reached:
                 there.close()
@@ -290,7 +294,8 @@ class Session:
         elif isinstance(message, m.Adopt):
             said = self._connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
-            said = self._connection.say(message, self._kept[message.tree])
+            kept = self._kept.get(message.tree, ())  # a turn that was cut short may have lost them
+            said = self._connection.say(message, kept if len(kept) == len(message.numbers) else ())
         else:
             said = self._connection.say(message)
         return None if said else self._disconnected()

@@ -19,8 +19,8 @@ import msgspec
 import numpy as np
 
 from engine_shim.engine import CannotRun, WorkerFailed
-from reference_engine.model import Floats
 from reference_engine.options import Options
+from reference_engine.places import Floats, Span
 from reference_engine.rank import Home, Rank, device_of
 
 T = TypeVar("T")
@@ -35,8 +35,7 @@ class Ask(msgspec.Struct):
 
     what: Literal["start", "sleep", "wake", "well", "attend", "feed"]
     layer: int = 0
-    start: int = 0
-    blocks: Sequence[int] = ()
+    spans: Sequence[Span] = ()
     width: int = 0
     """Of the array that comes along."""
 
@@ -201,12 +200,10 @@ class Crew:
         ]
         return f"worker {', '.join(gone)} is gone" if gone else ""
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
         if not self._workers:
-            return self.main.attend(layer, x, start, blocks)
-        return self._summed(
-            Ask("attend", layer, start, blocks, self._width), x, lambda: self.main.attend(layer, x, start, blocks)
-        )
+            return self.main.attend(layer, x, spans)
+        return self._summed(Ask("attend", layer, spans, self._width), x, lambda: self.main.attend(layer, x, spans))
 
     def feed(self, layer: int, x: Floats) -> Floats:
         if not self._workers:

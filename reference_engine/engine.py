@@ -104,9 +104,21 @@ class ReferenceEngine:
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
         service.call(service.open)
+        if self._door is not None:  # its socket is gone, and it binds again
+            self._door.close()
+            service.call(server.stop_accepting)
         listener, self._door = listen.bind()
         self.address = listen.url if listen.path else Listen(host=listen.host, port=listener.getsockname()[1]).url
         service.run(server.listen(listener))
+
+    def takes(self) -> dict[str, str]:
+        chosen, shape = self.options, self.options.shape
+        return {
+            "--model": chosen.model,
+            "--adapters": ",".join(chosen.adapters),
+            "--max-model-len": str(shape.max_len),
+            "--kv-bytes": str(chosen.kv_bytes),
+        }
 
     def health(self) -> Health:
         service, crew = _started(self._service), _started(self._crew)

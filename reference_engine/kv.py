@@ -14,10 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gms.memory import Handle, Memory
-from reference_engine.model import Floats, Shape
-
-BLOCK = 16
-"""Positions in a block."""
+from reference_engine.model import Shape
+from reference_engine.places import BLOCK, Floats, Indices, Places
 
 
 def block_bytes(shape: Shape, heads: int) -> int:
@@ -87,7 +85,6 @@ class KvCache:
 
     def __init__(self, shape: Shape, heads: int, blocks: int, pages: Pages) -> None:
         self._pages = pages
-        self._heads, self._head_width = heads, shape.head_width
         # All of a block lies together: the first request after a wake touches few pages for the first time.
         self._form = (blocks, shape.layers, 2, BLOCK, heads * shape.head_width)
         self._pool: Floats | None = None
@@ -105,22 +102,16 @@ class KvCache:
         self._pool = None  # nothing else points there: what `read` gives are copies
         self._pages.free()
 
-    def write(self, layer: int, blocks: Sequence[int], start: int, keys: Floats, values: Floats) -> None:
+    def write(self, layer: int, places: Places, keys: Floats, values: Floats) -> None:
+        """As (position, head, width)."""
         pool = self._there()
-        at = 0
-        while at < len(keys):
-            block, inside = blocks[(start + at) // BLOCK], (start + at) % BLOCK
-            count = min(BLOCK - inside, len(keys) - at)
-            pool[block, layer, 0, inside : inside + count] = keys[at : at + count].reshape(count, -1)
-            pool[block, layer, 1, inside : inside + count] = values[at : at + count].reshape(count, -1)
-            at += count
+        pool[places.blocks, layer, 0, places.offsets] = keys.reshape(len(keys), -1)
+        pool[places.blocks, layer, 1, places.offsets] = values.reshape(len(values), -1)
 
-    def read(self, layer: int, blocks: Sequence[int], length: int) -> tuple[Floats, Floats]:
-        """Of the first positions, as (position, head, width)."""
+    def read(self, layer: int, table: Indices) -> tuple[Floats, Floats]:
+        """Of these blocks, as (request, block, position, head and width)."""
         pool = self._there()
-        used = list(blocks[: -(-length // BLOCK)])
-        keys, values = (pool[used, layer, half].reshape(-1, self._heads, self._head_width) for half in (0, 1))
-        return keys[:length], values[:length]
+        return pool[table, layer, 0], pool[table, layer, 1]
 
     def _there(self) -> Floats:
         if self._pool is None:

@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_shim import kv_room
 from gms.memory import Memory
 from gms.memory.host import HostMemory
 from reference_engine.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
-from reference_engine.model import Floats, Part, share
+from reference_engine.model import Part, share
 from reference_engine.options import Options
+from reference_engine.places import Floats, Span
 from reference_engine.store import GmsStore, OwnStore, Store
 
 
@@ -55,6 +57,7 @@ class Rank:
             )
             device_pages = DevicePages(memory, size)
             pages, self.needs = device_pages, device_pages.size
+            kv_room.check(device, memory.capacity(), self._store.size, device_pages.size, "--kv-bytes")
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
@@ -75,8 +78,8 @@ class Rank:
         self._cache.allocate()
         return {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
-        return self._part.attend(layer, x, start, blocks)
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
+        return self._part.attend(layer, x, spans)
 
     def feed(self, layer: int, x: Floats) -> Floats:
         return self._part.feed(layer, x)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine_shim.engine import CannotRun
+from engine_shim.engine import NEW_MODEL, CannotRun
 from gms.client import GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
@@ -34,6 +34,11 @@ class Store(Protocol):
     @property
     def arrays(self) -> Mapping[str, Floats]:
         """The weights. Asleep, touching one ends the process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Bytes of the device that they take."""
         ...
 
     @property
@@ -73,6 +78,10 @@ class GmsStore:
             raise
 
     @property
+    def size(self) -> int:
+        return sum(self._reader.sizes)
+
+    @property
     def well(self) -> bool:
         """The layout that it needs stands, or is what a server that is new waits for. A hash and not a generation: the
         same layout, committed again, will do.
@@ -101,6 +110,7 @@ class OwnStore:
         for array in arrays.values():
             array.flags.writeable = False
         self.arrays: Mapping[str, Floats] = arrays
+        self.size = 0
         self.well = True
 
     def sleep(self) -> None:
@@ -132,7 +142,9 @@ def _write(writer: Writer, shape: Shape) -> Reader:
 def _bound(reader: Reader, shape: Shape) -> Mapping[str, Floats]:
     said = reader.layout.metadata.get(_KEY, "none of the reference engine's")
     if said != _described(shape):
-        raise OtherWeights(f"{reader.device} has the weights of another model: {said}; this one is {_described(shape)}")
+        raise OtherWeights(
+            f"{reader.device} has the weights of another model: {said}; this one is {_described(shape)}. {NEW_MODEL}"
+        )
     return {name: reader.view(name) for name in shape.tensors()}
 
 

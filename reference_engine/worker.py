@@ -62,7 +62,7 @@ def serve(sock: socket.socket) -> None:
                 if ask.what == "attend" or ask.what == "feed":
                     x = np.frombuffer(data, np.float32).reshape(-1, ask.width)
                     if ask.what == "attend":
-                        say(sock, Answer(), rank.attend(ask.layer, x, ask.start, ask.blocks))
+                        say(sock, Answer(), rank.attend(ask.layer, x, ask.spans))
                     else:
                         say(sock, Answer(), rank.feed(ask.layer, x))
                 elif ask.what == "wake":

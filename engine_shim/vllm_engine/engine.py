@@ -17,8 +17,8 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from engine_shim.engine import Health, Listen, Setting
-from engine_shim.vllm_engine import engine_directory, huge_pages, options, versions
+from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
+from engine_shim.vllm_engine import engine_directory, huge_pages, options, versions, what_it_takes
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -65,9 +65,17 @@ class VllmEngine:
         self._run(self._start())
 
     async def _start(self) -> None:
-        config = versions.configured(self._args)
+        try:
+            config = versions.configured(self._args)
+        except Exception as error:  # vLLM has no class of its own for what it refuses
+            raise CannotRun(f"vLLM refuses this configuration: {versions.sentence(error)}") from error
         options.check(config)
-        self._client = versions.start(self._args, config, self._stepped)
+        try:
+            self._client = versions.start(self._args, config, self._stepped)
+        except RuntimeError as error:
+            if str(error).startswith(versions.CORE_FAILED):  # it says itself why, unless it was killed
+                raise WorkerFailed(str(error)) from error
+            raise
         for device, size in await self._client.collective_rpc("failover_needs"):
             self._needs[device] = self._needs.get(device, 0) + size
         app, generates = await versions.application(self._client, self._args)
@@ -82,6 +90,9 @@ class VllmEngine:
         huge_pages.move_memory()
         self._was_well = True
 
+    def takes(self) -> dict[str, str]:
+        return what_it_takes.said(self._args, _started(self._client).vllm_config)
+
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
 
@@ -95,8 +106,8 @@ class VllmEngine:
         asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,
         which needs no asking.
         """
-        client, told = self._client, self._for_workers
-        if client is None or client.errored or engine_directory.marked(told.directory, told.engine_id):
+        client = self._client
+        if client is None or client.errored or engine_directory.marked():
             return False
         recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
         if (recent and not fresh) or not self._asking.acquire(blocking=False):
@@ -115,9 +126,13 @@ class VllmEngine:
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
+        again = self._socket_name
+        if again is not None:  # its socket is gone
+            again.close()
         bound, self._socket_name = listen.bind()
         self._run(endpoint.listen(bound))
-        self._later(self._say_times())
+        if again is None:
+            self._later(self._say_times())
 
     def health(self) -> Health:
         client = _started(self._client)

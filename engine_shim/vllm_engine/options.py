@@ -14,6 +14,7 @@ from engine_shim.vllm_engine import budget, versions
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.memory import DeviceError, cuda
+from sidecar.logs import Log
 from sidecar.settings import BadValue, size_bytes
 
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
@@ -28,6 +29,11 @@ _ONE = (
     ("data_parallel_size", "--data-parallel-size", "every data-parallel engine is to be a pair of its own"),
     ("api_server_count", "--api-server-count", "the endpoint is the engine's main process"),
     ("nnodes", "--nnodes", "an engine is on one node"),
+    (
+        "pipeline_parallel_size",
+        "--pipeline-parallel-size",
+        "with weights in GMS its stages fail in vLLM's own runner (tried with 0.32); take --tensor-parallel-size",
+    ),
 )
 # These can't be in a pair at all: (attribute, flag, why).
 _NONE = (
@@ -51,6 +57,9 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     for name, flag, why in _NONE:
         if getattr(args, name, None):
             raise CannotRun(f"{flag} can't be in a pair: {why}")
+    for word in setting.arguments:
+        if word.partition("=")[0] in ("--host", "--port"):
+            Log("vllm-engine").warning("ignored", flag=word, why="engine-shim --listen says where an engine serves")
     if args.worker_cls != "auto":
         raise CannotRun("--worker-cls is what makes vLLM one of a pair, and can't be another")
     on_gpu = versions.on_cuda()
@@ -131,4 +140,9 @@ def check(vllm_config: Any) -> None:
         raise CannotRun(
             f"quantization {quantization}: on the CPU vLLM repacks quantised weights into a form that can't be shared; "
             "take the model unquantised"
+        )
+    if versions.on_cpu() and versions.has_experts(vllm_config.model_config):
+        raise CannotRun(
+            "this model is a mixture of experts: on the CPU vLLM packs the experts' weights into a form of its own, "
+            "which can't be made from weights that are mapped. On GPUs the packed form is what is shared"
         )

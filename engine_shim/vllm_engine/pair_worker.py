@@ -20,7 +20,6 @@ from engine_shim.vllm_engine.kv_pool import KvPool
 from engine_shim.vllm_engine.kv_tensors import Allocating
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
-from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,17 +34,16 @@ class UnknownCache(CannotRun):
 
 
 def step(method: Callable[P, T]) -> Callable[P, T]:
-    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what a person has to
-    put right is reported to the shim from here.
+    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what failed is
+    reported to the shim from here.
     """
 
     @functools.wraps(method)
     def taken(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
-        except CannotRun as error:
-            if plugin.has_joined():
-                plugin.joined().shim.failing(str(error), hopeless=True)
+        except Exception as error:
+            plugin.say_failure(error)
             raise
 
     return taken
@@ -71,8 +69,7 @@ class PairWorker:
 
     @step
     def init_device(self) -> None:
-        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
-        engine_directory.remember(settings.directory, settings.engine_id, self.distributed_init_method)
+        engine_directory.remember(self.distributed_init_method)
         super().init_device()  # type: ignore[misc]
 
     @step

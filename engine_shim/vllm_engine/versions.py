@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import hashlib
 import importlib
+import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -93,6 +94,38 @@ def configured(args: Namespace) -> Any:
     from vllm.usage.usage_lib import UsageContext
 
     return AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def sentence(error: BaseException) -> str:
+    """What it says, without what pydantic puts around it."""
+    listed = getattr(error, "errors", None)
+    try:
+        found = [str(each["msg"]).removeprefix("Value error, ") for each in listed()] if callable(listed) else []
+    except (TypeError, KeyError):
+        found = []
+    return "; ".join(found) or str(error) or type(error).__name__
+
+
+CORE_FAILED = "Engine core initialization failed"
+"""How vLLM begins to say in the main process that EngineCore has not started."""
+
+
+def on_core_failure(tell: Callable[[BaseException], None]) -> None:
+    """In EngineCore's process: `tell` is called with what kept it from starting, which vLLM only logs."""
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            if error is not None and record.getMessage().startswith("EngineCore failed to start"):
+                tell(error)
+
+    logging.getLogger("vllm.v1.engine.core").addHandler(Heard())
+
+
+def has_experts(model_config: Any) -> bool:
+    """Whether the model is a mixture of experts."""
+    count = getattr(model_config, "get_num_experts", None)
+    return bool(count() if count is not None else getattr(model_config, "is_moe", False))
 
 
 def start(args: Namespace, vllm_config: Any, stepped: Callable[[], None]) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from engine_shim.engine import CannotRun
+from engine_shim.engine import NEW_MODEL, CannotRun
 from engine_shim.vllm_engine import engine_directory
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
@@ -66,8 +66,7 @@ class Weights:
         theirs = self._reader.layout.metadata.get(KEY, "none that vLLM wrote")
         if theirs != said:
             raise OtherWeights(
-                f"{self.device} has other weights: {theirs}; this engine wants {said}. Give both engines of a pair "
-                "the same arguments; weights that nobody wants any more are gone when GMS and all engines were stopped"
+                f"{self.device} has the weights of another model: {theirs}; this engine wants {said}. {NEW_MODEL}"
             )
         return self._reader
 
@@ -113,4 +112,4 @@ class Weights:
 
     def _mark(self) -> None:
         if self._reader is not None:
-            engine_directory.mark(self._settings.directory, self._settings.engine_id, self._rank, well=self.well)
+            engine_directory.mark(self._rank, well=self.well)

@@ -377,7 +377,8 @@ def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> 
     assert harness.state == "HELD" and a.token == token and not a.refused
     welcome = a.last(m.Welcome)
     assert welcome is not None and welcome.holds == {ACTIVE: token}
-    assert len(harness.machine.active.holder.members) == 3  # type: ignore[union-attr]
+    holder = harness.machine.active.holder
+    assert holder is not None and len(holder.members) == 3
     harness.advance(WINDOW_S * 10)
     assert harness.state == "HELD" and not b.holds
 
@@ -974,7 +975,8 @@ def test_an_older_file_doesnt_end_the_holder_and_no_token_is_given_twice() -> No
     harness.crash().file = older
     harness.start(token_floor=0)
     b.register()
-    assert harness.state == "HELD" and not b.refused and b.last(m.Welcome).holds == {ACTIVE: b.token}  # type: ignore[union-attr]
+    welcome = b.last(m.Welcome)
+    assert harness.state == "HELD" and not b.refused and welcome is not None and welcome.holds == {ACTIVE: b.token}
     c = harness.waiter("c")
     harness.kill(b.main)
     assert c.token > b.token > a.token
@@ -1085,6 +1087,23 @@ def test_a_holder_whose_upgrade_is_finished_is_back() -> None:
     assert harness.state == "HELD" and not harness.alarms and a.last(m.Welcome) is not None
 
 
+@pytest.mark.parametrize("newest", [m.PROTOCOL, 99], ids=["a version", "another version"])
+def test_no_claim_is_a_way_around_the_proof(newest: int) -> None:
+    """The holder is dead, and a process that never joined has its life lock: no token, however new, changes that."""
+    harness, a = held()
+    b = harness.waiter("b")
+    stray = a.fork()
+    harness.kill(a.main)
+    c = harness.engine("c").register(protocol=newest, newest=newest, claims={ACTIVE: a.token + 5})
+    assert not c.holds and not b.holds and "did not join" in harness.waiting_for
+    harness.kill(c.main)
+    harness.advance(WINDOW_S * 2)
+    assert not b.holds
+    harness.kill(stray)
+    harness.advance(1)
+    assert b.holds and b.token > a.token
+
+
 def test_a_caller_of_the_version_before_is_welcomed_in_it() -> None:
     harness = Harness().start()
     a = harness.engine("a").register(protocol=1, newest=0, kept=False)
@@ -1166,3 +1185,53 @@ def test_members_that_die_with_their_main_process_cost_no_write_in_the_handoff()
     harness.kill_tree(a)
     harness.advance(1)
     assert b.holds and harness.machine.disk.asked == before + 1
+
+
+def test_nor_does_it_if_the_server_was_away_meanwhile() -> None:
+    """Found by the simulator: only the file tells of the old program then."""
+    harness, a = held(children=0)
+    harness.crash()
+    a.main.locks.clear()
+    for copies in harness.named.values():
+        copies.discard(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = []
+    a.main.locks.add(again.name)
+    harness.start()
+    again.register().acquire()
+    harness.advance(WINDOW_S / 2)
+    assert again.token > a.token and harness.state == "HELD"
+
+
+def test_a_holder_in_another_pid_namespace_isnt_taken_for_another_process_on_older_kernels() -> None:
+    """Found by the simulator: no file, no inodes, and the pidfd that a waiter had kept shows no number here."""
+    harness, a = held(kernel=Kernel.SENT, children=0)
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.start()
+    a.main.reaped = True  # so its pidfd shows no number
+    b.register()
+    b.hand_back(a)
+    a.main.reaped = False
+    a.register()
+    welcome = a.last(m.Welcome)
+    assert not a.refused and welcome is not None and welcome.holds == {ACTIVE: a.token}
+
+
+# -- a connection that breaks while its waiter is asked ------------------------------------------------------------
+
+
+def test_a_waiter_is_asked_again_over_its_new_connection() -> None:
+    """Found by the simulator: it had been asked over the one that broke, and was never asked again."""
+    harness, a = held()
+    b = harness.waiter("b")
+    b.wakes = None
+    harness.dies(a.main)
+    harness.hangs_up(a.main)
+    assert len(b.heard(m.Prepare)) == 1
+    b.wakes = True
+    b.register()  # the broken connection's end is seen later
+    b.says(m.Acquire(again=True))
+    harness.pidfd_readable(a.main)
+    assert b.holds

@@ -18,6 +18,7 @@ from lockserver.messages import ACTIVE
 from lockserver.queue import ASK_AGAIN_S
 from sidecar.disk_writes import RETRY_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
+from tests.support.status import holder_of
 
 every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
 with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
@@ -258,10 +259,10 @@ def test_a_join_without_the_life_lock_is_refused(harness: Harness) -> None:
     a = harness.holder("a")
     child = a.fork()
     child.locks.clear()
-    before = len(harness.status.holder.members)  # type: ignore[union-attr]
+    before = len(holder_of(harness.status).members)
     a.join(child)
     assert child not in a.numbers
-    assert len(harness.status.holder.members) == before  # type: ignore[union-attr]
+    assert len(holder_of(harness.status).members) == before
 
 
 def test_a_registration_without_the_life_lock_is_refused(harness: Harness) -> None:
@@ -935,7 +936,7 @@ def test_a_hand_back_to_a_server_that_knows_better_changes_nothing(harness: Harn
     a, b = harness.holder("a", children=1), harness.waiter("b")
     b.hand_back(a)
     b.hand_back(a)
-    assert harness.state == "HELD" and len(harness.status.holder.members) == 2  # type: ignore[union-attr]
+    assert harness.state == "HELD" and len(holder_of(harness.status).members) == 2
     harness.kill_tree(a)
     assert b.holds
 

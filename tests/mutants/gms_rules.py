@@ -391,7 +391,13 @@ _ALL = (
     Mutant(
         "gms-a-broken-rule-harms-nobody",
         "and no slab of the layout goes, and nothing is written",
-        ((MACHINE, "            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])\n", "            pass\n"),),
+        (
+            (
+                MACHINE,
+                "            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])\n",
+                "            pass\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-both-versions",
