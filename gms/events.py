@@ -160,6 +160,12 @@ class PoolsPersistFailed(msgspec.Struct, frozen=True):
     why: str
 
 
+class FileGone(msgspec.Struct, frozen=True):
+    """Somebody has deleted a file of this server's: its name, for people."""
+
+    name: str
+
+
 class PeerChecked(msgspec.Struct, frozen=True):
     conn: int
     there: bool
@@ -178,6 +184,7 @@ Event = (
     | PoolNotAllocated
     | PoolsPersisted
     | PoolsPersistFailed
+    | FileGone
     | Persisted
     | PersistFailed
     | DirectoryReplaced

@@ -29,7 +29,7 @@ from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
-from sidecar.path_watch import CannotWatch, make_private_directory
+from sidecar.path_watch import CannotWatch, PathWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -54,6 +54,7 @@ class Server(Shell):
         super().__init__(log)
         self.memory = memory
         self.device = memory.device
+        self._file_watches: list[PathWatch] = []
         self._slabs: dict[int, int] = {}
         """Handle -> descriptor."""
         self._last_slab = 0
@@ -143,6 +144,7 @@ class Server(Shell):
         try:
             self.connections.listen(self._socket.open(mode))
             self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
+            self._file_watches = [self._watch_file(file) for file in (self._record, self._pools)]
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
@@ -158,11 +160,28 @@ class Server(Shell):
             evidence=self.processes.evidence.value,
         )
 
+    def _watch_file(self, file: DurableFile) -> PathWatch:
+        """Who deletes it is found out, and it is written again."""
+        watch, known = PathWatch(file.path), [file.path.exists()]
+
+        def changed(_: int) -> None:
+            watch.look()
+            there = file.path.exists()
+            if known[0] and not there and not self._socket.replaced():
+                self.feed(e.FileGone(file.path.name))
+            known[0] = file.path.exists()
+
+        for fd, events in watch.descriptors():
+            self.loop.add(fd, changed, events)
+        return watch
+
     def _replaced(self) -> e.DirectoryReplaced:
         return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
 
     def close(self) -> None:
         self._socket.close()
+        for watch in self._file_watches:
+            watch.close()
         self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()
