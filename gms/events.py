@@ -161,9 +161,10 @@ class PoolsPersistFailed(msgspec.Struct, frozen=True):
 
 
 class FileGone(msgspec.Struct, frozen=True):
-    """Somebody has deleted a file of this server's: its name, for people."""
+    """Somebody has deleted files of this server's."""
 
     name: str
+    """For people."""
 
 
 class PeerChecked(msgspec.Struct, frozen=True):

@@ -519,7 +519,7 @@ class Machine:
 
     def _on_file_gone(self, event: e.FileGone) -> None:
         """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
-        self.context.shout(f"{event.name} was deleted by somebody, and is written again: a new server needs it")
+        self.context.shout(f"{event.name} was deleted by somebody, and is written again, because a new server needs it")
         if self.state_file.says is not None:
             self.state_file.is_wrong()
         if self.pools.file.says is not None:
