@@ -209,6 +209,17 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     assert any(isinstance(effect, c.No) for effect in away.handle(c.Tick(), 5.0))
 
 
+def test_a_claim_that_was_given_up_while_the_server_was_away_is_taken_back_at_the_next_one() -> None:
+    """It may have been granted by the server before, whose answer never came."""
+    machine = in_touch()
+    machine.handle(WANT, 0.0)
+    machine.handle(c.Disconnected(), 1.0)
+    assert any(isinstance(effect, c.No) for effect in machine.handle(c.Tick(), 6.0))
+    machine.handle(c.Connected(), 6.0)
+    welcome = m.PoolWelcome(server_incarnation="s2", device="d", granularity=1, protocol=3, generation=6, awaited=False)
+    assert machine.handle(c.Heard(welcome), 6.0)[-1] == c.Say(m.ReleasePool())
+
+
 def test_what_comes_with_an_answer_that_nobody_wants_any_more_is_kept() -> None:
     machine = in_touch()
     machine.handle(WANT, 0.0)
