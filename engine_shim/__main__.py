@@ -77,6 +77,7 @@ def parser() -> Parser:
         choices=[mode.value for mode in Restart],
         help="what follows the engine's death: its next start in this process, or the end of this process",
     )
+    command_settings.kv(p)
     command_settings.times(p)
     p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")

@@ -32,6 +32,17 @@ def listen(text: str) -> Listen:
     return Listen(host=host, port=port)
 
 
+def kv(parser: Parser) -> None:
+    """Declares whether the KV cache outlives its engine."""
+    parser.setting(
+        "--kv",
+        choices=["keep", "drop"],
+        shown_default="keep in host memory, drop on GPUs",
+        help="keep: the engine that takes over goes on with its predecessor's KV cache; drop: it begins with an empty "
+        "one",
+    )
+
+
 def times(parser: Parser) -> None:
     """Declares the bounds of an engine's life. `engine-shim` has them, and `failover up` for both of its engines."""
     for flag, default, what in (

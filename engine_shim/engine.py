@@ -34,6 +34,10 @@ class Setting:
     """The arguments that stood behind `--`."""
     phase: Callable[[str, float], None] = lambda name, seconds: None
     """Reports how long a part of a step took: `setting.phase("remap", 0.003)`, `setting.phase("kv", 0.02)`."""
+    kv: str = ""
+    """`keep`: the KV cache outlives this engine, where the engine can do that. `drop`: it doesn't. Empty: as is right
+    for the device.
+    """
 
 
 @dataclass(frozen=True)
@@ -173,5 +177,16 @@ class SaysWhatItTakes(Protocol):
     def takes(self) -> dict[str, str]:
         """Readable values by the name of the argument, such as `--max-model-len`: `8192`. Nothing secret. Known after
         `start`.
+        """
+        ...
+
+
+@runtime_checkable
+class GoesOn(Protocol):
+    """An engine that goes on with what its predecessor left: a KV cache that outlives its engine."""
+
+    def granted(self, token: int, proven: bool) -> None:
+        """The lock is this engine's; `wake` comes next. `proven`: nobody writes any more to what the predecessor left,
+        which had to be proven and not presumed.
         """
         ...

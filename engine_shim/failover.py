@@ -83,7 +83,7 @@ def _devices(text: str) -> tuple[str, ...]:
 
 def _why_no_address() -> str:
     return (
-        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines behind it "
+        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines "
         "serve at addresses of their own, which failover status shows"
     )
 
@@ -135,6 +135,7 @@ def parser() -> Parser:
         shown_default="127.0.0.1:8000, or a free port where that is taken",
         help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
     )
+    command_settings.kv(up)
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
@@ -256,6 +257,7 @@ def _up(options: Any, run_dir: Path) -> int:
     elif listen is not None:
         listen = free_address(*listen)
     door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
+    shim += ["--kv", options.kv] if options.kv else []
     wanted = Options(
         run_dir,
         options.engine,

@@ -26,6 +26,7 @@ from engine_shim.engine import (
     CannotRun,
     CannotServe,
     Engine,
+    GoesOn,
     Listen,
     SaysWhatItTakes,
     Setting,
@@ -66,10 +67,12 @@ class Main:
         self.cannot_bind = ""
         """Why its address could not be bound again."""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._needs: dict[str, int] | None = None
+        """What the lock server was told that a wake needs, once it was."""
         self.lock = LockClient(
             run_dir,
             engine_id,
-            check=engine.well,
+            check=self._could_wake,
             on_lost=self._on_lost,
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
@@ -102,8 +105,11 @@ class Main:
                 engine.sleep()
         self._step("standby")
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        grant = lock.acquire(engine.needs())
+        self._needs = engine.needs()
+        grant = lock.acquire(self._needs)
         self._step("waking", token=grant.token)
+        if isinstance(engine, GoesOn):
+            engine.granted(grant.token, grant.proven)
         with self._timed("wake"):
             engine.wake()
         at = self.listen = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
@@ -187,6 +193,20 @@ class Main:
         finally:
             self.orders.put(Order("drained"))
 
+    def _could_wake(self) -> bool:
+        well = self.engine.well()
+        self._say_needs(well)
+        return well
+
+    def _say_needs(self, well: bool) -> None:
+        """They change: a KV cache that outlives its engine is there, or isn't."""
+        if self.state != "standby" or self._needs is None:
+            return
+        needs = self.engine.needs()
+        if needs != self._needs:
+            self._needs = needs
+            self.lock.ready(well, needs)
+
     def _on_lost(self, why: str) -> NoReturn:
         self.shim.failing(f"lock lost: {why}")
         client.end_process(why)
@@ -202,6 +222,7 @@ class Main:
                 if ready is not was_ready:
                     self.lock.ready(ready)
                     was_ready = ready
+                self._say_needs(beat.well)
                 self.shim.say(beat)
             elif self.state in ("active", "draining"):
                 beat = self._look_awake()
@@ -270,6 +291,7 @@ def parser() -> Parser:
     p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
     p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
     p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
+    command_settings.kv(p)
     p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
     p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
@@ -285,7 +307,9 @@ def run(argv: list[str] | None = None) -> NoReturn:
     try:
         membership.arm_main()
         shim = membership.enter_main()
-        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase)
+        setting = Setting(
+            options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase, options.kv or ""
+        )
         engine = known_engines.make(options.engine, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
         main.live(options.listen)

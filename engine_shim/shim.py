@@ -377,6 +377,8 @@ def command(options: Any) -> tuple[str, ...]:
     words = [sys.executable, "-m", "engine_shim.main_process", "--engine", options.engine]
     words += ["--engine-id", options.engine_id, "--role", options.role]
     words += ["--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
+    if options.kv:
+        words += ["--kv", options.kv]
     if options.listen is not None:
         words += ["--listen", options.listen.text]
     return (*words, "--", *options.arguments)

@@ -17,7 +17,7 @@ from lockserver.messages import ACTIVE, Refused
 from lockserver.permit import Permit
 from lockserver.proof import Policy, holder_gone, nobody_holds
 from lockserver.queue import Queue, Waiter
-from lockserver.recovery import RETURN_S, Recovery
+from lockserver.recovery import Recovery, back_by
 from lockserver.switchover import Switchover
 from sidecar.context import rfc3339
 
@@ -39,6 +39,8 @@ class Succession:
         self.newest = 0
         """The newest token that is known to have been granted."""
         self.token_floor = 0
+        self._every_process_ended = False
+        """Of the last holder."""
         self.must_write = False
         """What is so now is not what the last write says."""
 
@@ -132,6 +134,8 @@ class Succession:
             self.newest = max(self.newest, self.token_floor) + 1
             self.context.calm("unproven", "record", "strangers", "version", "names")
             lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified)
+            lock.proven = verified and self._every_process_ended
+            self._every_process_ended = False
             self.must_write = True
 
     def _has_names_for(self, waiter: Waiter) -> bool:
@@ -154,10 +158,13 @@ class Succession:
             self.context.alarm("unproven", verdict.alarm)
         elif verdict.proven and verdict.by_flag:
             self.context.shout(verdict.by)
+        if verdict.proven and lock is self.active:
+            self._every_process_ended = verdict.every_process
         return verdict.proven
 
     def _nobody_holds(self, doubt: Doubt) -> bool:
-        back_by_now = self.context.reached(doubt.since + RETURN_S)  # then whoever has the names doesn't come
+        wait_s = back_by(doubt.found, self.config.settle_s)
+        back_by_now = self.context.reached(doubt.since + wait_s)  # then whoever has the names doesn't come
         memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
         known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
         verdict = nobody_holds(doubt.found, known, self.policy)

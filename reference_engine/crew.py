@@ -19,6 +19,7 @@ import msgspec
 import numpy as np
 
 from engine_shim.engine import CannotRun, WorkerFailed
+from engine_shim.kept_cache import Claimed
 from reference_engine.options import Options
 from reference_engine.places import Floats, Span
 from reference_engine.rank import Home, Rank, device_of
@@ -33,11 +34,14 @@ _STOP_TIMEOUT_S = 2.0
 class Ask(msgspec.Struct):
     """To a worker."""
 
-    what: Literal["start", "sleep", "wake", "well", "attend", "feed"]
+    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed"]
     layer: int = 0
     spans: Sequence[Span] = ()
     width: int = 0
     """Of the array that comes along."""
+    token: int = 0
+    proven: bool = False
+    """Of the grant, for a claim."""
 
 
 class Answer(msgspec.Struct):
@@ -49,6 +53,8 @@ class Answer(msgspec.Struct):
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
+    claimed: tuple[str, str] | None = None
+    """What came of a claim: which memory it is, and why it is empty."""
 
 
 class Start(msgspec.Struct):
@@ -59,6 +65,7 @@ class Start(msgspec.Struct):
     run_dir: str = ""
     engine_id: str = ""
     writes: bool = False
+    keeps: bool = False
 
 
 def say(sock: socket.socket, message: msgspec.Struct, array: Floats | None = None) -> None:
@@ -143,8 +150,11 @@ class Crew:
         self._main: Rank | None = None
         self._workers = [_Worker(rank) for rank in range(1, options.ranks)]
         for worker in self._workers:
-            where = (str(home.run_dir), home.engine_id, home.writes) if home is not None else ("", "", False)
-            worker.say(Start(tuple(arguments), worker.rank, *where))
+            told = Start(tuple(arguments), worker.rank)
+            if home is not None:
+                told = Start(told.arguments, told.rank, str(home.run_dir), home.engine_id, home.writes, home.keeps)
+            worker.say(told)
+        self._needs = [0] * options.ranks
 
     @property
     def main(self) -> Rank:
@@ -152,16 +162,20 @@ class Crew:
             raise WorkerFailed("the engine has not been started")
         return self._main
 
-    def start(self) -> dict[str, int]:
-        """Blocks until all have their weights. What each device must have free for a wake."""
+    def start(self) -> None:
+        """Blocks until all have their weights."""
 
         def own() -> int:
             self._main = Rank(self._options, self._home, 0)
             return self._main.needs
 
         mine, theirs = self._together(Ask("start"), own)
+        self._needs = [mine, *(answer.needs for answer in theirs)]
+
+    def needs(self) -> dict[str, int]:
+        """What each device must have free for a wake, as of the last time that anybody was asked."""
         needs: dict[str, int] = {}
-        for rank, needed in enumerate([mine, *(answer.needs for answer in theirs)]):
+        for rank, needed in enumerate(self._needs):
             if needed:
                 device = device_of(self._options, rank)
                 needs[device] = needs.get(device, 0) + needed
@@ -169,6 +183,11 @@ class Crew:
 
     def sleep(self) -> None:
         self._together(Ask("sleep"), self.main.sleep)
+
+    def claim(self, token: int, proven: bool) -> list[Claimed | None]:
+        """The cache that the predecessor left: for each rank what came of it."""
+        mine, theirs = self._together(Ask("claim", token=token, proven=proven), lambda: self.main.claim(token, proven))
+        return [mine, *(None if answer.claimed is None else Claimed(*answer.claimed) for answer in theirs)]
 
     def wake(self) -> dict[str, float]:
         """How long the slowest took. Raises what its own part raises, or WorkerFailed."""
@@ -179,6 +198,7 @@ class Crew:
         """Asks everybody. Who is busy for so long that it can't answer isn't well."""
         if self._main is None or not self._main.well or self.missing():
             return False
+        self._needs[0] = self._main.needs
         if not self._workers:
             return True
         if not self._talk.acquire(timeout=_WELL_TIMEOUT_S):
@@ -187,6 +207,7 @@ class Crew:
             for worker in self._workers:
                 worker.say(Ask("well"))
             answers = [worker.hear(_WELL_TIMEOUT_S)[0] for worker in self._workers]  # all of them, else they are late
+            self._needs[1:] = [answer.needs for answer in answers]
             return all(answer.well for answer in answers)
         except WorkerFailed:
             return False

@@ -1,13 +1,12 @@
-"""The KV cache: blocks of positions in device memory, and who has which.
+"""The KV cache: blocks of positions in device memory.
 
 The memory is the engine's own (Decision 7, Option B): created on the device when the engine wakes, given back when it
 sleeps. If another engine still has its own, there is none to be had, and the wake fails with OutOfMemory.
 
-What this file may not do: know requests. Who gets blocks, and who has to wait for some, is `scheduler.py`.
+What this file may not do: know who has which block (`kv_prefix.py`), or requests (`scheduler.py`).
 """
 
 import ctypes
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -39,28 +38,44 @@ class DevicePages:
         self._wanted = size
         self._address = memory.reserve(self._size)
         self._handle: Handle | None = None
+        self._mapped = False
 
     @property
     def size(self) -> int:
+        return self._size
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the device that must be free for `allocate`."""
         return self._size
 
     def allocate(self) -> NDArray[np.uint8]:
         """Raises OutOfMemory."""
         handle = self._memory.create(self._size)
         try:
-            self._memory.map(self._address, handle, size=self._size, writable=True)
+            pages = self.map(handle)
         except BaseException:
             self._memory.release(handle)
             raise
         self._handle = handle
+        return pages
+
+    def map(self, handle: Handle) -> NDArray[np.uint8]:
+        self._memory.map(self._address, handle, size=self._size, writable=True)
+        self._mapped = True
         memory = (ctypes.c_uint8 * self._wanted).from_address(self._address)
         return np.ndarray((self._wanted,), np.uint8, memoryview(memory).cast("B"))
 
     def free(self) -> None:
         handle, self._handle = self._handle, None
+        self.unmap()
         if handle is not None:
-            self._memory.unmap(self._address, self._size)
             self._memory.release(handle)
+
+    def unmap(self) -> None:
+        if self._mapped:
+            self._mapped = False
+            self._memory.unmap(self._address, self._size)
 
 
 class OwnPages:
@@ -117,26 +132,3 @@ class KvCache:
         if self._pool is None:
             raise NoCache("the engine is asleep: it has no KV cache")
         return self._pool
-
-
-class Blocks:
-    """Which blocks are free. Pure."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = list(range(count - 1, -1, -1))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    def take(self, positions: int) -> tuple[int, ...]:
-        """Blocks for so many positions, of which there are enough."""
-        return tuple(self._free.pop() for _ in range(blocks_for(positions)))
-
-    def give(self, blocks: Sequence[int]) -> None:
-        self._free += reversed(blocks)
-
-
-def blocks_for(positions: int) -> int:
-    return -(-positions // BLOCK)

@@ -9,13 +9,14 @@ What this file may not do: speak HTTP (`sidecar/http_server.py`), or know what i
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from reference_engine.answer import Answer, Piece, Question
+from reference_engine.kv_prefix import Chain, Key
 from reference_engine.model import CHUNK
-from reference_engine.places import Floats, Span
+from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.sampling import Chosen, Sampler, chosen
 from reference_engine.scheduler import Job, Scheduler
 from sidecar.logs import Log
@@ -52,6 +53,24 @@ class Work(Job):
         """How many are."""
         self.piece = CHUNK if question.prompt_logprobs is None else 1
         """So many of them are computed at a time."""
+        self.chain = Chain(question.prompt)
+        self.keys = self.chain.keys
+
+    @property
+    def reusable(self) -> Sequence[Key]:
+        """At least the last token of the prompt is computed. Whoever wants to hear of all of them has all computed."""
+        if self.question.prompt_logprobs is not None:
+            return ()
+        return self.keys[: (len(self.question.prompt) - 1) // BLOCK]
+
+    def came_in(self) -> None:
+        self.done = self.known * BLOCK
+        del self.todo[: self.done]
+
+    def said(self, token: int) -> None:
+        """It goes into the cache with the next step."""
+        self.todo = [token]
+        self.chain.extend(self.todo)
 
 
 class Service:
@@ -179,6 +198,7 @@ class Service:
         question = work.question
         begins, wanted = not work.done, question.prompt_logprobs
         work.done += size
+        self._scheduler.computed(work, work.done)
         if wanted is not None and work.done <= len(question.prompt):
             work.prompt_logprobs += [None] if begins else []
             work.prompt_logprobs += [chosen(logits, work.todo[0], wanted)] if work.todo else []
@@ -189,7 +209,7 @@ class Service:
         token = work.sampler.choose(logits, work.answer.banned, work.answer.only)
         if question.logprobs is not None:
             work.chosen = (chosen(logits, token, question.logprobs),)
-        work.todo = [token]
+        work.said(token)
         return token
 
     def _tell(self, work: Work, token: int) -> None:

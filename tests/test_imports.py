@@ -24,6 +24,8 @@ PUBLIC_CLIENTS = {
     "gms.torch",  # its model's tensors are GMS's
     "gms.torch_views",
     "engine_shim.engine",  # what an engine must be able to do, and what it is told when it is made
+    "engine_shim.kept_cache",  # memory and table of a KV cache that outlives it,
+    "engine_shim.kv",  # and what is true in them
     "engine_shim.membership",  # what each of its processes does first
     "engine_shim.weights_wait",  # what it waits for before it starts
     "engine_shim.kv_room",  # and whether its KV cache can ever fit
@@ -40,6 +42,7 @@ SHELLS = {
         "door",
         "engine",
         "failover",
+        "kept_cache",
         "known_engines",
         "kv_room",
         "main_process",
@@ -137,7 +140,18 @@ MACHINES = {
         "visitors",
         "ways",
     },
-    "engine_shim": {"lifecycle", "events", "messages", "probes", "counters", "takes", "init_failures"},
+    "engine_shim": {
+        "lifecycle",
+        "events",
+        "messages",
+        "probes",
+        "counters",
+        "takes",
+        "init_failures",
+        "kv.table",
+        "kv.publishing",
+        "kv.adoption",
+    },
     "lockserver": {
         "machine",
         "lock",

@@ -17,8 +17,10 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
+import msgspec
+
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
-from engine_shim.vllm_engine import engine_directory, huge_pages, options, versions, what_it_takes
+from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, what_it_takes
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -49,6 +51,8 @@ class VllmEngine:
         self._socket_name: ServerSocket | None = None
         self._needs: dict[str, int] = {}
         self._steps = 0
+        self._grant: tuple[int, bool] | None = None
+        kv_index.forget_files(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
         self._asked_at = -math.inf
@@ -76,8 +80,7 @@ class VllmEngine:
             if str(error).startswith(versions.CORE_FAILED):  # it says itself why, unless it was killed
                 raise WorkerFailed(str(error)) from error
             raise
-        for device, size in await self._client.collective_rpc("failover_needs"):
-            self._needs[device] = self._needs.get(device, 0) + size
+        await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
@@ -95,6 +98,12 @@ class VllmEngine:
 
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
+
+    async def _ask_needs(self) -> None:
+        needs: dict[str, int] = {}
+        for device, size in await self._client.collective_rpc("failover_needs"):
+            needs[device] = needs.get(device, 0) + size
+        self._needs = needs
 
     def needs(self) -> dict[str, int]:
         return dict(self._needs)
@@ -115,14 +124,31 @@ class VllmEngine:
         try:
             self._asked_at = time.monotonic()
             self._was_well = all(self._run(client.collective_rpc("failover_well"), _WELL_TIMEOUT_S))
+            self._run(self._ask_needs(), _WELL_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
             self._was_well = False
         finally:
             self._asking.release()
         return self._was_well
 
+    def granted(self, token: int, proven: bool) -> None:
+        self._grant = (token, proven)
+
     def wake(self) -> None:
-        self._run(_started(self._client).wake_up())
+        self._run(self._wake())
+
+    async def _wake(self) -> None:
+        client, told = _started(self._client), self._for_workers
+        if not told.keeps or self._grant is None:
+            await client.wake_up()
+            return
+        claimed = await client.collective_rpc("failover_claim", args=self._grant)
+        await client.wake_up()
+        if all(claimed):
+            names, whys, weights = (list(each) for each in zip(*claimed, strict=True))
+            order = kv_index.Order(*self._grant, names, whys, weights)
+            kv_index.order_file(told.directory, told.engine_id).write_bytes(msgspec.json.encode(order))
+        await client.reset_prefix_cache()  # the scheduler adopts what is there
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)

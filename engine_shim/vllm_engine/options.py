@@ -17,6 +17,7 @@ from gms.memory import DeviceError, cuda
 from sidecar.logs import Log
 from sidecar.settings import BadValue, size_bytes
 
+SCHEDULER = "engine_shim.vllm_engine.kv_scheduler.make"
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
 CUDA_WORKER = "engine_shim.vllm_engine.cuda_worker.CudaWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
@@ -66,6 +67,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     if not on_gpu and not versions.on_cpu():
         raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
+    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu)
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
@@ -73,6 +75,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
         devices=_gpus(ranks) if on_gpu else _host_devices(ranks),
         load_format=str(args.load_format),
         load_extra=_extra(args.model_loader_extra_config),
+        keeps=not why_not,
         share=float(args.gpu_memory_utilization) if on_gpu else 0.0,
         reserve=_reserve() if on_gpu else 0,
     )
@@ -81,7 +84,24 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     args.load_format = LOAD_FORMAT
     args.model_loader_extra_config = settings.to_extra()
     args.worker_cls = CUDA_WORKER if on_gpu else WORKER
+    if not why_not:
+        args.scheduler_cls = SCHEDULER
+    elif setting.kv == "keep":
+        Log("vllm-engine").warning("kv_not_kept", why=why_not)
     return args, settings
+
+
+def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
+    """Why the KV cache doesn't outlive this engine; empty where it does."""
+    if kv == "drop":
+        return "--kv drop"
+    if on_gpu and kv != "keep":
+        return "on a GPU it hasn't been seen yet that with a process its kernels' writes end (tests/gpu)"
+    if scheduler is not None:
+        return "--scheduler-cls is another's"
+    if not versions.can_keep_blocks():
+        return f"vLLM {versions.VERSION} isn't known well enough for that"
+    return ""
 
 
 def _host_devices(ranks: int) -> tuple[str, ...]:

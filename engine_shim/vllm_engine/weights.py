@@ -35,7 +35,7 @@ class Weights:
         self._lost = ""
         self._there: str | None = None
         """The hash of the layout that GMS has; None: it has named none since ours was read or written."""
-        self._client = GmsClient(
+        self.client = GmsClient(
             settings.directory,
             self.device,
             settings.engine_id,
@@ -53,7 +53,7 @@ class Weights:
         of tensors of which each engine keeps a copy of its own.
         """
         timeout_s = self._settings.weights_timeout_s
-        granted = self._client.write_or_read(timeout_s) if self._settings.writes else self._client.read(timeout_s)
+        granted = self.client.write_or_read(timeout_s) if self._settings.writes else self.client.read(timeout_s)
         said = json.dumps(dict(described), sort_keys=True)
         if isinstance(granted, Writer):
             with granted:
@@ -88,6 +88,11 @@ class Weights:
         return [found.name for found in modules.find(module) if found.tensor.device.type == "cpu"]
 
     @property
+    def name(self) -> str:
+        """Which weights these are."""
+        return f"{self.reader.hash} {self.client.generation}"
+
+    @property
     def well(self) -> bool:
         """Whether they could be mapped now, as far as this process knows."""
         return not self._lost and self._there in (None, self.reader.hash)
@@ -100,7 +105,7 @@ class Weights:
         self.reader.wake(self._settings.wake_timeout_s)
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def _on_change(self, generation: int, hash: str) -> None:
         self._there = hash

@@ -13,7 +13,8 @@ import numpy as np
 
 from engine_shim.engine import Listen
 from reference_engine.engine import ReferenceEngine
-from reference_engine.kv import KvCache, OwnPages, block_bytes, blocks_for
+from reference_engine.kv import KvCache, OwnPages, block_bytes
+from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import Model, Part, Shape, share
 from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.weights import fill
