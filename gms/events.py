@@ -160,6 +160,13 @@ class PoolsPersistFailed(msgspec.Struct, frozen=True):
     why: str
 
 
+class FileGone(msgspec.Struct, frozen=True):
+    """Somebody has deleted files of this server's."""
+
+    name: str
+    """For people."""
+
+
 class PeerChecked(msgspec.Struct, frozen=True):
     conn: int
     there: bool
@@ -178,6 +185,7 @@ Event = (
     | PoolNotAllocated
     | PoolsPersisted
     | PoolsPersistFailed
+    | FileGone
     | Persisted
     | PersistFailed
     | DirectoryReplaced

@@ -517,6 +517,14 @@ class Machine:
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
+    def _on_file_gone(self, event: e.FileGone) -> None:
+        """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
+        self.context.shout(f"{event.name} was deleted by somebody, and is written again, because a new server needs it")
+        if self.state_file.says is not None:
+            self.state_file.is_wrong()
+        if self.pools.file.says is not None:
+            self.pools.file.is_wrong()
+
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
@@ -544,6 +552,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PeerChecked: Machine._on_peer_checked,
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
+    e.FileGone: Machine._on_file_gone,
     e.PoolAllocated: Machine._on_pool_allocated,
     e.PoolNotAllocated: Machine._on_pool_not_allocated,
     e.PoolsPersisted: Machine._on_pools_persisted,

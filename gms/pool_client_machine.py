@@ -248,11 +248,13 @@ class PoolClientMachine:
             self._out.append(Say(message_))
 
     def _give_up_claim(self, no: No) -> None:
-        """The server may have let us in meanwhile: whatever it has done is taken back."""
-        self._want = None
+        """The server may have let us in meanwhile, on this connection or on one that ended: that is taken back."""
+        want, self._want = self._want, None
         self._out.append(no)
+        if self._said is want:
+            self._releasing = True
         if self._awaiting is Awaiting.CLAIM:
-            self._awaiting, self._releasing = Awaiting.NONE, True
+            self._awaiting = Awaiting.NONE
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -316,8 +318,7 @@ class PoolClientMachine:
         about = "protocol" if self.link is Link.KNOCKING and not message.about else message.about
         self._turn_away(message.why, about)
         if self._want is not None:
-            self._want = None
-            self._out.append(No(message.why, "protocol" if about == "protocol" else "problem"))
+            self._give_up_claim(No(message.why, "protocol" if about == "protocol" else "problem"))
 
     def _is(self, message: m.PoolIs) -> None:
         if not message.generation:

@@ -116,7 +116,14 @@ class PoolMachine:
                 self._context.out.append(e.ForgetProcess(event.process))
             return problem
         member = Member(
-            event.conn, hello.key, hello.engine_id, hello.pid, event.process, event.identity, event.local_pid
+            event.conn,
+            hello.key,
+            hello.engine_id,
+            hello.pid,
+            event.process,
+            event.identity,
+            event.local_pid,
+            says_what_it_has=hello.have > 0,
         )
         self.members.come(member)
         if member.process is not None:
@@ -131,7 +138,7 @@ class PoolMachine:
             awaited=pool is not None and pool.phase is Phase.AWAITED,
         )
         self._context.send(member.conn, welcome)
-        if pool is not None and not hello.have:
+        if pool is not None:
             self._tell_one(pool, member)
         return None
 
@@ -243,7 +250,7 @@ class PoolMachine:
     # -- handed back (rule 6) --------------------------------------------------------------------------------------
 
     def _on_back(self, member: Member, message: m.PoolBack, slabs: tuple[e.Slab, ...]) -> m.Problem | None:
-        pool = self.pools.get(member.key)
+        pool, member.says_what_it_has = self.pools.get(member.key), False
         sizes = (*message.sizes, message.table_size)
         came = tuple(Slab(each.handle, each.identity, size) for each, size in zip(slabs, sizes, strict=False))
         if pool is None or pool.generation != message.generation or pool.shape != shape_of(message):
@@ -525,6 +532,8 @@ class PoolMachine:
 
     def _tell_one(self, pool: Pool, member: Member) -> None:
         shape, owner = pool.shape, pool.owner
+        if member.says_what_it_has:
+            return
         if shape is None:
             self._context.send(member.conn, m.PoolIs(generation=0))
         elif pool.slabs:

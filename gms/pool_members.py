@@ -36,6 +36,8 @@ class Member:
     """The kernel's name for it; empty on older kernels."""
     local_pid: int
     """Its number in this server's own PID namespace; 0 where it has none."""
+    says_what_it_has: bool = False
+    """It has descriptors already, and will say of what (`PoolBack`): until then it is told nothing."""
     has: int = 0
     """The generation whose descriptors it has."""
     claim: Claim | None = None

@@ -29,7 +29,7 @@ from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
-from sidecar.path_watch import CannotWatch, make_private_directory
+from sidecar.path_watch import CannotWatch, PathWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -54,6 +54,7 @@ class Server(Shell):
         super().__init__(log)
         self.memory = memory
         self.device = memory.device
+        self._file_watch: PathWatch | None = None
         self._slabs: dict[int, int] = {}
         """Handle -> descriptor."""
         self._last_slab = 0
@@ -143,6 +144,7 @@ class Server(Shell):
         try:
             self.connections.listen(self._socket.open(mode))
             self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
+            self._watch_files()
         except CannotWatch as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
@@ -158,11 +160,35 @@ class Server(Shell):
             evidence=self.processes.evidence.value,
         )
 
+    def _watch_files(self) -> None:
+        """Who deletes them, as cleaners do, is found out, and they are written again. One watch, of the one that is
+        always there, because a user may have few.
+        """
+        files = [self._record, self._pools]
+        try:
+            watch = self._file_watch = PathWatch(self._record.path)
+        except CannotWatch as error:
+            self.log.warning("files_not_watched", why=error)
+            return
+        known = {file.path: file.path.exists() for file in files}
+
+        def changed(_: int) -> None:
+            watch.look()
+            gone = [path.name for path, was_there in known.items() if was_there and not path.exists()]
+            if gone and not self._socket.replaced():
+                self.feed(e.FileGone(" and ".join(gone)))
+            known.update({path: path.exists() for path in known})
+
+        for fd, events in watch.descriptors():
+            self.loop.add(fd, changed, events)
+
     def _replaced(self) -> e.DirectoryReplaced:
         return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
 
     def close(self) -> None:
         self._socket.close()
+        if self._file_watch is not None:
+            self._file_watch.close()
         self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()

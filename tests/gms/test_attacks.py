@@ -398,3 +398,21 @@ def test_a_release_of_the_weights_is_a_command_of_its_own(container: Container) 
     code, out, _ = container.ask("clear", "--json")
     assert code == 0 and json.loads(out) == {"device": "host:0", "cleared": generation}
     assert container.shows(state="EMPTY").free == CAPACITY
+
+
+def test_files_that_a_cleaner_deletes_are_written_again_and_a_new_server_knows(container: Container) -> None:
+    program = container.serves("--window-s", "5")
+    container.writer((SLAB,))
+    files = container.run_dir / "gms"
+    before = (files / "host:0.json").read_bytes()
+    for path in [path for path in files.iterdir() if path.is_file()]:
+        path.unlink()
+    until(lambda: (files / "host:0.json").is_file(), "the state file is there again")
+    assert (files / "host:0.json").read_bytes() == before
+    program.err.with_words("host:0.json was deleted")
+    generation = container.status().generation
+    program.close()
+    container.serves("--window-s", "5")
+    code, out, _ = container.ask("history", "--json")
+    (started,) = (event for event in map(json.loads, out.splitlines()) if event["event"] == "started")
+    assert (code, started["detail"]["found"], started["detail"]["generation"]) == (0, "a layout", generation)

@@ -151,6 +151,19 @@ def test_a_file_that_cant_be_read_is_an_alarm() -> None:
     assert "its checksum is wrong" in machine.context.alarms["pools_record"]
 
 
+def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> None:
+    """The answer to what it says would be taken for one about what it was given meanwhile."""
+    desk, owned = owned_by_one()
+    desk.comes(2, have=1)
+    desk.comes(3)
+    desk.feed(e.Received(1, m.ReleasePool()))
+    assert not any(conn == 2 and isinstance(said, m.PoolIs) for conn, said in desk.sent)
+    answer = desk.back(2, 1)
+    assert isinstance(answer, m.Refused) and answer.reason == "stale"
+    assert desk.sent[-1][0] == 2 and isinstance(desk.sent[-1][1], m.PoolIs)
+    assert desk.sent[-1][1].generation == owned.generation
+
+
 # -- who may not -------------------------------------------------------------------------------------------------------
 
 

@@ -6,9 +6,11 @@ python -m tests.gpu.memory CHECK UUID. What the emulated driver only chose ("cho
 import contextlib
 import json
 import os
+import select
 import socket
 import stat
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -18,13 +20,17 @@ from typing import Any
 from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.memory import DeviceError, Handle, OutOfMemory
 from gms.memory.cuda import CudaMemory, devices
+from tests.gpu.kernel_writer import BLOCKS as WRITER_BLOCKS
 from tools.vmm_refcount.contents import contents
+from tools.vmm_refcount.meters import nvml_meter
 from tools.vmm_refcount.processes import Process
 
 MIB = 1 << 20
 SIZE = 64 * MIB
 TOLERANCE = 16 * MIB  # what the driver takes for itself beside the memory
 SETTLE_S = 10.0
+WRITER_TURNS = 20
+WATCHED_S = 1.0
 Counters = dict[str, Any]
 
 
@@ -327,6 +333,48 @@ def a_kv_cache(uuid: str) -> Counters:
     return figures
 
 
+def writes_end_with_the_process(uuid: str) -> Counters:
+    """A kernel writes for ever, and its process is killed. Once its pidfd is readable nothing may change any more: on
+    this stand pools on a GPU (docs/gms.md), which are off until a real device has shown it.
+    """
+    memory = CudaMemory(uuid)
+    size = memory.granularity
+    handle = memory.create(size)
+    address = mapped(memory, handle, size)
+    peek, fd, watched = contents(uuid).peek, memory.export(handle), WRITER_BLOCKS * 8
+    took: list[float] = []
+
+    def is_written() -> bool:
+        before = peek(address, watched)
+        time.sleep(0.01)
+        return peek(address, watched) != before
+
+    for _ in range(WRITER_TURNS):
+        command = [sys.executable, "-m", "tests.gpu.kernel_writer", uuid, str(fd), str(size)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, pass_fds=[fd]) as writer:
+            try:
+                assert writer.stdout is not None
+                said = writer.stdout.readline().strip()
+                if said != "writes":
+                    expect(nvml_meter(uuid).emulated, f"no kernel could be launched: {said}")
+                    return {"not_asked": f"an emulated GPU runs no kernels ({said})"}
+                eventually(is_written, "the kernel doesn't write")
+                pidfd = os.pidfd_open(writer.pid)
+                killed = time.perf_counter()
+                writer.kill()
+                select.select([pidfd], [], [])
+                took.append(time.perf_counter() - killed)
+                os.close(pidfd)
+                seen, until = peek(address, watched), time.monotonic() + WATCHED_S
+                while time.monotonic() < until:
+                    expect(peek(address, watched) == seen, "memory changed after the end of its writer's process")
+            finally:
+                writer.kill()
+    os.close(fd)
+    memory.close()
+    return {"turns": WRITER_TURNS, "watched_s": WATCHED_S, "end_took_s": sorted(took)}
+
+
 CHECKS: dict[str, Callable[[str], Counters]] = {
     check.__name__: check
     for check in (
@@ -339,6 +387,7 @@ CHECKS: dict[str, Callable[[str], Counters]] = {
         mappings,
         read_only,
         a_kv_cache,
+        writes_end_with_the_process,
         costs,
     )
 }

@@ -1,0 +1,270 @@
+"""The parts of pools' machines, each built alone."""
+
+from typing import Any
+
+import pytest
+
+from gms import events as e
+from gms import messages as m
+from gms import pool_client_machine as c
+from gms import pool_status
+from gms.context import Context
+from gms.pool_claims import Do, verdict
+from gms.pool_file import GivenUp, PoolFile
+from gms.pool_invariants import PoolInvariants
+from gms.pool_members import Member, Members
+from gms.pool_record import Record
+from gms.pool_recovery import SECOND_DEATH_S, PoolRecovery, doubt_of
+from gms.pools import Owner, Phase, Pool, Pools, Shape
+from gms.weights import Slab
+from sidecar.context import Time
+
+SHAPE = Shape("a", (60, 40), 4096)
+SLABS = (Slab(1, "m0", 60), Slab(2, "m1", 40), Slab(3, "t", 4096))
+CONFIG = e.Config("host:0", "s1", boot_id="boot", capacity=1000)
+
+
+def member(number: int) -> Member:
+    return Member(number, "kv", f"e{number}", number, number, f"pidfs:{number}", number)
+
+
+def owner(number: int, *, adopted: bool = False) -> Owner:
+    return Owner(f"e{number}", number, number, f"pidfs:{number}", 0.0, adopted, number)
+
+
+def claim(**more: Any) -> m.ClaimPool:
+    said: dict[str, Any] = {"digest": "a", "sizes": [60, 40], "table_size": 4096, "token": 10, "proven": True}
+    return m.ClaimPool(**{**said, "timeout_s": 1.0, **more})
+
+
+def pool(phase: Phase, owned_by: int = 0, doubt: str = "") -> Pool:
+    made = Pool("kv", phase, token=10)
+    if phase in (Phase.OWNED, Phase.FREE, Phase.AWAITED):
+        made.generation, made.shape, made.identities = 6, SHAPE, tuple(slab.identity for slab in SLABS)
+        made.slabs = SLABS if phase is not Phase.AWAITED else ()
+    made.owner = owner(owned_by) if owned_by else None
+    made.doubt, made.doubt_kind = doubt, "second_death" if doubt else ""
+    return made
+
+
+@pytest.fixture
+def context() -> Context:
+    context = Context(10)
+    context.begin(Time(0.0, 1000.0))
+    return context
+
+
+# -- who may own it ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("there", "said", "do", "why_empty"),
+    [
+        (pool(Phase.EMPTY), claim(), Do.MAKE, "new"),
+        (pool(Phase.MAKING), claim(), Do.WAIT, ""),
+        (pool(Phase.FREE), claim(), Do.ADOPT, ""),
+        (pool(Phase.FREE), claim(token=9), Do.REFUSE, ""),
+        (pool(Phase.FREE), claim(proven=False), Do.GIVE_UP_AND_MAKE, "unproven"),
+        (pool(Phase.FREE), claim(digest="b"), Do.REFUSE, ""),
+        (pool(Phase.FREE), claim(digest="b", replace=True), Do.GIVE_UP_AND_MAKE, "replaced"),
+        (pool(Phase.FREE, doubt="it kills"), claim(), Do.GIVE_UP_AND_MAKE, "second_death"),
+        (pool(Phase.OWNED, 2), claim(), Do.WAIT, ""),
+        (pool(Phase.OWNED, 2), claim(digest="b", replace=True), Do.WAIT, ""),
+        (pool(Phase.OWNED, 1), claim(token=11), Do.OWN_AGAIN, ""),
+        (pool(Phase.OWNED, 1), claim(digest="b", replace=True), Do.REFUSE, ""),
+        (pool(Phase.AWAITED), claim(), Do.WAIT, ""),
+        (pool(Phase.AWAITED, 2), claim(), Do.WAIT, ""),
+        (pool(Phase.AWAITED, doubt="it kills"), claim(), Do.GIVE_UP_AND_MAKE, "second_death"),
+    ],
+)
+def test_the_verdict_on_a_claim(there: Pool, said: m.ClaimPool, do: Do, why_empty: str) -> None:
+    found = verdict(there, member(1), said, may_come_back=True)
+    assert (found.do, found.why_empty) == (do, why_empty)
+    assert bool(found.why) is (do in (Do.WAIT, Do.REFUSE))
+
+
+def test_a_process_is_known_by_the_kernels_name_or_by_its_number() -> None:
+    assert owner(1).is_the_same("pidfs:1", 99)
+    assert not owner(1).is_the_same("pidfs:2", 1)
+    assert owner(1).is_the_same("", 1)
+    assert not Owner("e", 1, 0, "", 0.0, False).is_the_same("", 0)
+
+
+# -- the other parts of the server's -----------------------------------------------------------------------------------
+
+
+def test_claims_wait_in_the_order_in_which_they_were_made() -> None:
+    members = Members()
+    for number in (1, 2, 3):
+        members.come(member(number))
+    for number in (3, 1):
+        members.ask(members.all[number - 1], claim(), 5.0)
+    assert [each.conn for each, _ in members.queue] == [3, 1]
+    (_, first), _ = members.queue
+    assert members.asking(3, first.number) is not None
+    members.gone(3)
+    assert members.asking(3, first.number) is None
+
+
+def test_what_is_owed_to_the_disk_comes_back_with_its_answer(context: Context) -> None:
+    file = PoolFile(context)
+    owed = GivenUp("kv", 6, "dropped", 9)
+    file.write(Record(6), owed)
+    assert file.busy
+    assert file.persisted(1) == [owed]
+    assert (file.says, file.busy) == (Record(6), False)
+    file.write(Record(7), owed)
+    assert file.failed(2, "full") == [owed]
+    assert "full" in context.alarms["pools_disk"]
+    assert (file.says, file.busy) == (Record(6), False)
+
+
+def test_a_new_server_takes_an_owner_that_lives_for_the_owner_and_doubts_what_it_cant_tell(context: Context) -> None:
+    old = Pools()
+    made = old.of("kv")
+    assert made is not None
+    made.make()
+    made.made(old.next_generation(), SHAPE, SLABS, 10, owner(1))
+    record = old.record("boot", "ns")
+    for found, lives, kind in (
+        ((e.FoundOwner("kv", 70),), True, ""),
+        ((e.FoundOwner("kv", gone=True),), False, ""),
+        ((e.FoundOwner("kv"),), False, "unproven"),
+        ((), False, "unproven"),
+    ):
+        pools = Pools()
+        recovery = PoolRecovery(context, pools, CONFIG)
+        recovery.starts(e.Started(None, pools=record, owners=found))
+        (seen,) = pools
+        assert (seen.phase, seen.owner is not None, seen.doubt_kind) == (Phase.AWAITED, lives, kind)
+        assert recovery.may_come_back
+    assert e.WatchDeath(70) in context.out
+
+
+def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
+    assert doubt_of("e1", True, 0.0, SECOND_DEATH_S - 1)[1] == "second_death"
+    assert doubt_of("e1", True, 0.0, SECOND_DEATH_S + 1) == ("", "")
+    assert doubt_of("e1", False, 0.0, 1.0) == ("", "")
+
+
+def test_what_must_hold_is_looked_at_from_the_outcome() -> None:
+    pools, members = Pools(), Members()
+    invariants = PoolInvariants(pools, members)
+    made = pools.of("kv")
+    assert made is not None and not invariants.broken([], None)
+    made.make()
+    made.made(pools.next_generation(), SHAPE, SLABS, 10, owner(1))
+    record = pools.record("boot", "ns")
+    owned = e.Send(1, m.PoolOwned(generation=1, adopted=False))
+    assert not invariants.broken([owned], record)
+    assert "not on disk" in invariants.broken([owned], Record(1))
+    assert "owns none" in invariants.broken([e.Send(2, m.PoolOwned(generation=1, adopted=False))], record)
+    assert "forgotten" in invariants.broken([e.Forget((2,))], record)
+    made.owner = None
+    assert "no owner" in invariants.broken([], record)
+
+
+def test_a_status_counts_who_keeps_it_and_what_would_be_reused() -> None:
+    keeper = member(2)
+    keeper.has = 6
+    seen = pool_status.status_of(pool(Phase.OWNED, 1), [keeper, member(3)], {3: (5, 8)})
+    assert (seen.keepers, seen.blocks, seen.blocks_total, seen.owner, seen.bytes) == (1, 5, 8, "e1", 100)
+
+
+# -- a process's side --------------------------------------------------------------------------------------------------
+
+
+WANT = c.Want(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
+
+
+def in_touch(**welcome: Any) -> c.PoolClientMachine:
+    machine = c.PoolClientMachine("e1", 1, "kv")
+    machine.handle(c.Tick(), 0.0)
+    machine.handle(c.Connected(), 0.0)
+    said: dict[str, Any] = {"generation": 0, "awaited": False}
+    machine.handle(
+        c.Heard(m.PoolWelcome(server_incarnation="s", device="d", granularity=1, protocol=3, **{**said, **welcome})),
+        0.0,
+    )
+    return machine
+
+
+def owning() -> c.PoolClientMachine:
+    machine = in_touch()
+    machine.handle(WANT, 0.0)
+    effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=False, why_empty="new", fds=3)), 0.0)
+    assert [type(effect) for effect in effects] == [c.Keep, c.Got, c.Changed]
+    return machine
+
+
+def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> None:
+    machine = in_touch()
+    machine.handle(WANT, 0.0)
+    assert not machine.handle(c.Tick(), 5.0)
+    no, release = machine.handle(c.Tick(), 5.6)
+    assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
+    away = c.PoolClientMachine("e1", 1, "kv")
+    away.handle(c.Disconnected(), 0.0)
+    away.handle(WANT, 0.0)
+    assert any(isinstance(effect, c.No) for effect in away.handle(c.Tick(), 5.0))
+
+
+def test_a_claim_that_was_given_up_while_the_server_was_away_is_taken_back_at_the_next_one() -> None:
+    """It may have been granted by the server before, whose answer never came."""
+    machine = in_touch()
+    machine.handle(WANT, 0.0)
+    machine.handle(c.Disconnected(), 1.0)
+    assert any(isinstance(effect, c.No) for effect in machine.handle(c.Tick(), 6.0))
+    machine.handle(c.Connected(), 6.0)
+    welcome = m.PoolWelcome(server_incarnation="s2", device="d", granularity=1, protocol=3, generation=6, awaited=False)
+    assert machine.handle(c.Heard(welcome), 6.0)[-1] == c.Say(m.ReleasePool())
+
+
+def test_what_comes_with_an_answer_that_nobody_wants_any_more_is_kept() -> None:
+    machine = in_touch()
+    machine.handle(WANT, 0.0)
+    machine.handle(c.Release(), 0.1)
+    effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=True, fds=3)), 0.2)
+    assert c.Keep(6) in effects and not any(isinstance(effect, c.Got) for effect in effects)
+    assert machine.token == 0
+
+
+def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() -> None:
+    machine = owning()
+    machine.handle(c.Disconnected(), 1.0)
+    machine.handle(c.Tick(), 2.0)
+    (hello,) = machine.handle(c.Connected((6,)), 2.0)
+    assert isinstance(hello, c.Say) and isinstance(hello.message, m.PoolHello) and hello.message.have == 6
+    welcome = m.PoolWelcome(server_incarnation="s2", device="d", granularity=1, protocol=3, generation=6, awaited=True)
+    back = machine.handle(c.Heard(welcome), 2.0)[-1]
+    assert isinstance(back, c.Say) and back.brings
+    assert isinstance(back.message, m.PoolBack) and back.message.token == 10
+    effects = machine.handle(c.Heard(m.Refused(why="gone", reason="stale")), 2.0)
+    assert effects == [c.Disowned("gone")] and machine.kept is not None
+
+
+def test_who_is_not_the_owner_lets_go_of_what_is_given_up_and_says_so() -> None:
+    machine = in_touch()
+    there = m.PoolIs(generation=6, digest="a", sizes=[60, 40], table_size=4096, owner="e2", fds=3)
+    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6), c.Changed()]
+    assert machine.handle(c.Heard(m.PoolGone(generation=6)), 0.0) == [c.LetGo(6), c.Say(m.PoolDropped(generation=6))]
+    assert machine.kept is None
+
+
+def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
+    machine = owning()
+    assert machine.handle(c.Release(), 1.0) == [c.Say(m.ReleasePool())]
+    assert machine.handle(c.Heard(m.Refused(why="full", reason="disk")), 1.0) == []
+    assert machine.deadline == 1.0 + c.RELEASE_AGAIN_S
+    assert machine.handle(c.Tick(), 1.6) == [c.Say(m.ReleasePool())]
+    assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [c.Released()]
+    assert machine.token == 0
+
+
+def test_a_server_that_never_heard_of_pools_is_one_of_another_version() -> None:
+    machine = c.PoolClientMachine("e1", 1, "kv")
+    machine.handle(c.Tick(), 0.0)
+    machine.handle(c.Connected(), 0.0)
+    machine.handle(WANT, 0.0)
+    effects = machine.handle(c.Heard(m.Problem(why="it is no message")), 0.0)
+    assert effects == [c.Unwelcome("it is no message", "protocol"), c.No("it is no message", "protocol")]
