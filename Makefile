@@ -21,7 +21,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
-	@$(python) -m demo
+	@$(python) -m demo $(ARGS)
 
 # Chaos tests run alone: what they wait for should be late because of the code, not because of a neighbour.
 test: $(venv) ## all tests that need no root

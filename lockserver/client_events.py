@@ -132,6 +132,7 @@ class Joined(msgspec.Struct, frozen=True):
 class Got(msgspec.Struct, frozen=True):
     lock: str
     token: int
+    proven: bool = False
 
 
 class ChildCounts(msgspec.Struct, frozen=True):

@@ -103,7 +103,8 @@ class Incarnations:
             return main.identity == peer.identity
         if incarnation.secret:
             return secret == incarnation.secret
-        return not main.dead and 0 < main.pid == peer.pid  # known by hearsay only, which doesn't tell secrets
+        # Known by hearsay only, which doesn't tell secrets, nor pids across PID namespaces.
+        return not main.dead and main.pid in (0, peer.pid)
 
     def enter_main(self, incarnation: Incarnation, peer: Peer, pid: int, conn: int | None) -> Member:
         """Its main process is here. Without a connection: it lives, and this server can't talk with it."""
@@ -230,11 +231,11 @@ class Incarnations:
             self.context.out.append(ProbeLife(incarnation.name))
 
     def _runs_something_else(self, incarnation: Incarnation) -> bool:
-        """The main process of a lost incarnation is here as another one: it has executed a program anew. Nothing of
-        the old program is left in it then; whatever else belongs to the incarnation is watched as before.
+        """The main process of this incarnation is here as another one: it has executed a program anew. Nothing of the
+        old program is left in it then; whatever else belongs to the incarnation is watched as before.
         """
         main = incarnation.main
-        if incarnation.stage is not Stage.LOST or main is None or main.dead or incarnation.speaks:
+        if incarnation.stage is Stage.PRESENT or main is None or main.dead or incarnation.speaks:
             return False
         other = self.known.get(self._runs.get(main.identity, ""))
         return other is not None and other is not incarnation and other.stage is Stage.PRESENT

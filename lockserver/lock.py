@@ -96,6 +96,8 @@ class Lock:
     endpoint: str | None = None
     verified: bool = False
     """Its memory was seen to be free at the grant."""
+    proven: bool = False
+    """And each single process of the holder before was seen to have ended."""
     doubt: Doubt | None = None
     """A new server's. While a holder from the file is being fenced it still counts: its proof may be another one."""
     fencing_since: float = 0.0
@@ -154,6 +156,7 @@ class Lock:
         self._move(Phase.GRANTING, _F)
         self.holder, self.token, self.granted_at = holder, token, at
         self.waiter, self.verified, self.endpoint, self.recorded_by = waiter, verified, None, None
+        self.proven = False
 
     def tell(self) -> None:
         """The grant is on disk."""
@@ -178,7 +181,7 @@ class Lock:
         self._move(Phase.HELD, _F, _D, _X)
         self.holder, self.token, self.granted_at = holder, token, at
         self.endpoint, self.doubt, self.fencing_since, self.waiter = None, None, 0.0, None
-        self.verified, self.recorded_by = False, None
+        self.verified, self.proven, self.recorded_by = False, False, None
 
     def come_back(self) -> None:
         """The holder's main process is here (again)."""

@@ -27,7 +27,10 @@ class Waiter:
     looked: int = 0
     """The last round in which it said that its engine could wake."""
     asked: int = 0
+    """The last round in which it was asked."""
     asked_at: float = 0.0
+    asked_on: int = 0
+    """Over this connection: what was asked over an earlier one may not have arrived."""
     failed: int = 0
     vetted: bool = True
     """What it needs is no more than the devices have."""
@@ -108,7 +111,9 @@ class Queue:
                 return False
             waiter.failed = waiter.asked = 0
         if waiter.asked != self.round:
-            waiter.asked, waiter.asked_at = self.round, self.context.now
+            waiter.asked, waiter.asked_at, waiter.asked_on = self.round, self.context.now, 0
+        if waiter.asked_on != conn:
+            waiter.asked_on = conn
             self.context.send(conn, Prepare(round=self.round))
         return False if self.context.reached(waiter.asked_at + self.config.prepare_timeout_s) else None
 

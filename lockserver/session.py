@@ -78,6 +78,8 @@ class Session:
         self._loss = ""
         self.tokens: dict[str, int] = {}
         """What is held, by its name."""
+        self.proven = False
+        """The grant of `active` stands on the whole proof."""
         self._ever_held = False
         self.loop: ClientLoop[c.Event] = ClientLoop(
             "lock-client", self._feed, lambda: self._machine.deadline, c.Tick(), self._torn
@@ -175,6 +177,8 @@ class Session:
         elif isinstance(effect, c.Got):
             self._ever_held |= effect.lock == ACTIVE
             self.tokens[effect.lock] = effect.token
+            if effect.lock == ACTIVE:
+                self.proven = effect.proven
         elif isinstance(effect, c.ChildCounts):
             self.counted.add(effect.child)
         elif isinstance(effect, c.No):
@@ -294,7 +298,8 @@ class Session:
         elif isinstance(message, m.Adopt):
             said = self._connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
-            said = self._connection.say(message, self._kept[message.tree])
+            kept = self._kept.get(message.tree, ())  # a turn that was cut short may have lost them
+            said = self._connection.say(message, kept if len(kept) == len(message.numbers) else ())
         else:
             said = self._connection.say(message)
         return None if said else self._disconnected()

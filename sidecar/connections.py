@@ -117,7 +117,10 @@ class Connections:
             self._loop.add(self._listener.fileno(), self._on_connect)
 
     def listen(self, listener: socket.socket) -> None:
-        """Its owner from now on."""
+        """Its owner from now on. One that it had before is closed; who came by it stays."""
+        if self._listener is not None:
+            self._loop.remove(self._listener.fileno())
+            self._listener.close()
         self._listener = listener
         self._loop.add(listener.fileno(), self._on_connect)
 

@@ -1,13 +1,17 @@
-"""What all tests share: Hypothesis without deadlines (two cores, many processes: time says nothing here), and
-signals that do what they do at a terminal, also when the tests run in the background (there Ctrl-C is ignored, and
-would be by every program that a test starts and means to interrupt)."""
+"""What all tests share: Hypothesis without deadlines (two cores, many processes: time says nothing here) and without
+luck (the same examples in every run; `make hunt` looks for new ones), and signals that do what they do at a terminal,
+also when the tests run in the background (there Ctrl-C is ignored, and would be by every program that a test starts and
+means to interrupt).
+"""
 
+import os
 import signal
 
 from hypothesis import settings
 
-settings.register_profile("failover", deadline=None)
-settings.load_profile("failover")
+settings.register_profile("failover", deadline=None, derandomize=True)
+settings.register_profile("hunt", deadline=None, derandomize=False, print_blob=True, database=None)
+settings.load_profile(os.environ.get("FAILOVER_HYPOTHESIS", "failover"))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 for number in (signal.SIGQUIT, signal.SIGHUP):

@@ -20,7 +20,6 @@ MODEST = settings(
     stateful_step_count=40,
     deadline=None,
     print_blob=True,
-    derandomize=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 pick = st.integers(min_value=0, max_value=1000)

@@ -18,7 +18,7 @@ from lockserver.rundir import HOLDER, LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock
 from tests.lockctl.house import House
-from tests.sidecar.processes import Child
+from tests.support.children import Child
 from tests.support.processes import gone
 from tests.support.waiting import until
 

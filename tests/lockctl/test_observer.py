@@ -24,7 +24,7 @@ from lockserver.observer import (
 from lockserver.rundir import SOCKET
 from sidecar.frames import Channel
 from tests.lockctl.house import House
-from tests.sidecar.processes import no_descriptor_leaks
+from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S
 
 

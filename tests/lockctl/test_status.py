@@ -11,7 +11,7 @@ import pytest
 
 from lockserver import lockctl
 from tests.lockctl.house import LOCKCTL, House
-from tests.sidecar.processes import Child
+from tests.support.children import Child
 from tests.support.processes import ROOT
 from tests.support.waiting import DEADLINE_S
 

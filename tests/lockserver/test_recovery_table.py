@@ -1185,3 +1185,53 @@ def test_members_that_die_with_their_main_process_cost_no_write_in_the_handoff()
     harness.kill_tree(a)
     harness.advance(1)
     assert b.holds and harness.machine.disk.asked == before + 1
+
+
+def test_nor_does_it_if_the_server_was_away_meanwhile() -> None:
+    """Found by the simulator: only the file tells of the old program then."""
+    harness, a = held(children=0)
+    harness.crash()
+    a.main.locks.clear()
+    for copies in harness.named.values():
+        copies.discard(a.main)
+    again = harness.engine("a")
+    again.main, again.processes = a.main, [a.main]
+    a.processes = []
+    a.main.locks.add(again.name)
+    harness.start()
+    again.register().acquire()
+    harness.advance(WINDOW_S / 2)
+    assert again.token > a.token and harness.state == "HELD"
+
+
+def test_a_holder_in_another_pid_namespace_isnt_taken_for_another_process_on_older_kernels() -> None:
+    """Found by the simulator: no file, no inodes, and the pidfd that a waiter had kept shows no number here."""
+    harness, a = held(kernel=Kernel.SENT, children=0)
+    b = harness.waiter("b")
+    harness.crash().file = None
+    harness.start()
+    a.main.reaped = True  # so its pidfd shows no number
+    b.register()
+    b.hand_back(a)
+    a.main.reaped = False
+    a.register()
+    welcome = a.last(m.Welcome)
+    assert not a.refused and welcome is not None and welcome.holds == {ACTIVE: a.token}
+
+
+# -- a connection that breaks while its waiter is asked ------------------------------------------------------------
+
+
+def test_a_waiter_is_asked_again_over_its_new_connection() -> None:
+    """Found by the simulator: it had been asked over the one that broke, and was never asked again."""
+    harness, a = held()
+    b = harness.waiter("b")
+    b.wakes = None
+    harness.dies(a.main)
+    harness.hangs_up(a.main)
+    assert len(b.heard(m.Prepare)) == 1
+    b.wakes = True
+    b.register()  # the broken connection's end is seen later
+    b.says(m.Acquire(again=True))
+    harness.pidfd_readable(a.main)
+    assert b.holds

@@ -1208,3 +1208,19 @@ def test_an_answer_about_a_life_lock_may_come_when_its_tree_is_back(harness: Har
     harness.kill(a.main)
     harness.advance(30)
     assert b.holds
+
+
+def test_a_grant_is_proven_when_every_process_was_seen_to_have_ended_and_the_memory_to_be_free() -> None:
+    harness = on_a_gpu()
+    a, b = harness.holder("a"), harness.waiter("b", gpu=60)
+    assert not a.proven, "nothing is known of whoever was there before"
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds and b.proven
+
+
+def test_a_grant_that_no_memory_was_looked_at_for_is_not_proven(harness: Harness) -> None:
+    a, b = harness.holder("a"), harness.waiter("b")
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds and not b.proven

@@ -27,7 +27,6 @@ MODEST = settings(
     stateful_step_count=40,
     deadline=None,
     print_blob=True,
-    derandomize=False,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 WINDOW_S, SETTLE_S, BOUND_S, GPU = 5.0, 1.0, 4.0, 80

@@ -1,6 +1,6 @@
 """The shells of the simulator: the real machines of server and client, on the simulated kernel.
 
-`SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/client.py` does, with the same
+`SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/session.py` does, with the same
 order of calls; between any two effects of the server it may be killed. Who starts them, what goes wrong and what must
 hold is `world.py`'s business.
 """
@@ -11,11 +11,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from lockserver import client_events as c
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
-from lockserver.client_machine import ClientMachine, Me
+from lockserver.client_machine import ClientMachine, Link, Me
 from lockserver.machine import Machine
 from tests.sim.files import Lock
 from tests.sim.kernel import Process
@@ -24,53 +26,78 @@ from tests.sim.process import Event
 if TYPE_CHECKING:
     from tests.sim.world import World
 
-RUN = "/run"
-LIFE = "/run/life"
-SOCKET = "/run/lock.sock"
-HOLDER = "/run/holder.json"
-SERVER_LOCK = "/run/server.lock"
+RUN = "/srv/link/pair"
+"""A path with everything in it that can be changed: a directory above, a symlink, and a place to mount something on."""
+SOCKET = "lock.sock"
+LIFE = f"{RUN}/life"
+HOLDER = f"{RUN}/holder.json"
+SERVER_LOCK = f"{RUN}/server.lock"
 INF = float("inf")
-
-
-def life_file(name: str) -> str:
-    return f"{LIFE}/{name}"
+ENDING_S = 1.0
+ANOTHER_VERSION = 99
+_NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 
 
 class SimServer:
     def __init__(self, world: "World") -> None:
         self.world = world
         self.kernel = world.kernel
-        self.process = world.kernel.spawn("server")
+        self.process = world.kernel.spawn("server", container=world.apart)
         self.processes: dict[int, int] = {}
         self.probes: dict[str, int] = {}
         self.conns: dict[int, int] = {}
         self.by_fd: dict[int, int] = {}
+        self.names: dict[str, int] = {}
         self.number = 0
         self.pending: deque[e.Event] = deque()
         self.timer: Event | None = None
         self.stopped = False
         self.directory = 0
         self.socket = 0
+        self.readings_asked = 0
+        self.free_when_read = 0
+        """What the newest reading said: memory moves between it and the grant."""
+        self.speaks_another_version = world.rng.random() < world.skew
         self.machine: Machine
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
+        self.gives_up_at = self.kernel.now + ENDING_S
 
     def start(self) -> None:
+        """Raises OSError where the directory can't be used."""
         process, world = self.process, self.world
-        self.directory = process.stat(RUN)
+        self.directory = process.open_directory(RUN)
         lock = process.open(SERVER_LOCK, create=True)
         if not process.try_flock(lock):
-            process.exit()
+            process.close(lock)
+            process.close(self.directory)
+            if self.kernel.now >= self.gives_up_at:
+                process.exit()
+            else:
+                process.after(0.05, self.start_or_end)
             return
+        process.reserve(HOLDER)
         self.machine = Machine(world.server_config(self.incarnation))
         self.feed(self._first_event())
+        if self.stopped:
+            return
         with contextlib.suppress(FileNotFoundError):
-            process.unlink(SOCKET)
-        listener = process.listen(SOCKET)
-        self.socket = process.stat(SOCKET)
+            process.unlink(f"{RUN}/{SOCKET}")
+        listener = process.listen(f"{RUN}/{SOCKET}")
+        self.socket = process.stat(f"{RUN}/{SOCKET}")
         process.on_readable(listener, self._on_connect)
 
+    def start_or_end(self) -> None:
+        try:
+            self.start()
+        except OSError:
+            self.process.exit()
+
+    @property
+    def serves(self) -> bool:
+        return self.process.alive and self.socket != 0 and not self.stopped
+
     def _first_event(self) -> e.Started:
-        process, floor = self.process, int(self.kernel.now * 1000) + 1
+        process, floor = self.process, int(self.kernel.wall_time_s * 1000)
         try:
             return e.Started(record.decode(process.read_file(HOLDER)), token_floor=floor)
         except FileNotFoundError:
@@ -120,11 +147,16 @@ class SimServer:
         fd = self.conns.get(effect.conn)
         if fd is None:
             return
-        if type(effect.message) is m.Granted and effect.message.lock == m.ACTIVE:
-            self.world.granting(self, effect)
+        message = effect.message
+        if isinstance(message, m.Granted) and message.lock == m.ACTIVE:
+            self.world.granting(self, effect.conn)
+        elif isinstance(message, m.Welcome) and m.ACTIVE in message.holds:
+            self.world.granting(self, effect.conn, back=True)
         elif type(effect.message) is m.Exit:
             self.world.exiting(self)
         passed = [self.processes[p] for p in effect.processes if p in self.processes]
+        if effect.names:
+            passed = list(self.names.values())
         with contextlib.suppress(BrokenPipeError):  # its end of file is under way
             self.process.send(fd, effect.message, passed)
 
@@ -153,41 +185,91 @@ class SimServer:
                 self.pending.append(e.OutOfReach(effect.process))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
-        probe = self._probe(effect.tree)
-        self.pending.append(e.LifeProbed(effect.tree, None if probe is None else self.process.is_locked(probe)))
+        probe = self._probe(effect.incarnation)
+        held = None if probe is None else self.process.is_locked(probe)
+        self.pending.append(e.LifeProbed(effect.incarnation, held))
 
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        for name in sorted(self._life_files()):
-            if name not in effect.known and not name.startswith("."):
-                fd = self.process.open(life_file(name))
+        for name in self._life_files():
+            if name not in effect.known:
+                fd = self.process.open(f"{LIFE}/{name}")
                 (held if self.process.is_locked(fd) else free).append(name)
                 self.process.close(fd)
         self.pending.append(e.StrangersProbed(tuple(held), tuple(free)))
 
     def _life_files(self) -> list[str]:
         try:
-            return self.process.list_directory(LIFE)
-        except FileNotFoundError:
+            return sorted(self.process.list_directory(LIFE))
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.process.mkdir(LIFE)
             return []
 
+    def _do_look_up(self, effect: e.LookUp) -> None:
+        gone: list[int] = []
+        alive: list[tuple[int, e.Peer]] = []
+        for number, local_pid, identity in effect.members:
+            try:
+                pidfd = self.process.pidfd_open(local_pid)
+            except ProcessLookupError:
+                gone.append(number)
+                continue
+            peer = self._peer(pidfd, local_pid, local_pid)
+            if identity and peer.identity == identity:
+                alive.append((number, peer))
+                continue
+            self._do_forget(e.Forget(self.number))
+            if identity and peer.identity:
+                gone.append(number)
+        self.pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def _do_take_names(self, effect: e.TakeNames) -> None:
+        paths = dict.fromkeys((RUN, self.process.files.real_path(RUN)))
+        missing: list[tuple[str, str]] = []
+        for name in (*(f"lock {path}" for path in paths), *(f"device {device}" for device in effect.devices)):
+            if name not in self.names:
+                try:
+                    self.names[name] = self.process.listen_abstract(name)
+                except OSError:
+                    missing.append((name, "somebody"))
+        self.pending.append(e.NamesTaken(tuple(missing)))
+
     def _do_unlink(self, effect: e.Unlink) -> None:
-        probe = self.probes.pop(effect.tree, None)
+        probe = self.probes.pop(effect.incarnation, None)
         if probe is not None:
             self.process.close(probe)
-        with contextlib.suppress(FileNotFoundError):
-            self.process.unlink(life_file(effect.tree))
+        with contextlib.suppress(OSError):
+            self.process.unlink(f"{LIFE}/{effect.incarnation}")
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
-        devices = {}
+        """In a thread of its own, one reading after the other."""
+        self.readings_asked += 1
+        if self.readings_asked == 1:
+            self.process.after(self.world.rng.random() * 0.002, self._read_memory)
+
+    def _read_memory(self) -> None:
+        hangs_s = self.world.reader_hangs_until - self.kernel.now
+        if hangs_s > 0:
+            self.process.after(hangs_s, self._read_memory)
+            return
+        devices: dict[str, tuple[int, int]] = {}
+        reading = e.MemoryRead(devices)
         for name, device in self.kernel.devices.items():
             free = self.kernel.read_free_bytes(name)
             if free is None:
-                self.pending.append(e.MemoryRead({}, problem="the reader fails"))
-                return
+                reading = e.MemoryRead({}, problem="the reader fails")
+                break
             devices[name] = (free, device.capacity)
-        self.pending.append(e.MemoryRead(devices))
+        self.process.after(self.world.rng.random() * 0.0005, lambda: self._memory_was_read(reading))
+
+    def _memory_was_read(self, reading: e.MemoryRead) -> None:
+        self.readings_asked -= 1
+        if self.readings_asked:
+            self.process.after(0.0, self._read_memory)
+        self.free_when_read = min((free for free, _ in reading.devices.values()), default=0)
+        self.feed(reading)
 
     def _do_persist(self, effect: e.Persist) -> None:
         if self.replaced():
@@ -207,18 +289,32 @@ class SimServer:
         self.stopped = True
         self.process.exit()
 
+    def holder_on_disk(self) -> tuple[str, int] | None:
+        """In the truth: who stands in this server's file, and with which token."""
+        file = self.process.directory_inode(self.directory).entries.get("holder.json")
+        try:
+            active = record.decode(file.data).active if file is not None else None
+        except record.UnreadableRecord:
+            return None
+        return (active.life_file, active.token) if active is not None else None
+
     # -- connections -----------------------------------------------------------------------------------------------
 
     def replaced(self) -> bool:
+        """Who comes anew doesn't come here."""
+        process = self.process
         try:
-            return self.process.stat(RUN) != self.directory or bool(
-                self.socket and self.process.stat(SOCKET) != self.socket
-            )
-        except FileNotFoundError:
+            if self.socket and process.stat(f"{RUN}/{SOCKET}") != self.socket:
+                return True
+        except PermissionError:
+            pass
+        except OSError:
             return True
+        return leads(process, self.directory) in (c.There.ANOTHER, c.There.NOBODY)
 
-    def directory_changed(self) -> None:
-        if self.directory and not self.stopped and self.replaced():
+    def path_changed(self) -> None:
+        """The kernel says that the path may lead elsewhere."""
+        if self.socket and not self.stopped and self.replaced():
             self.feed(e.DirectoryReplaced("replaced"))
 
     def _on_connect(self, listener: int) -> None:
@@ -245,34 +341,38 @@ class SimServer:
 
     def _on_message(self, conn: int, fd: int, message: Any, descriptors: tuple[int, ...]) -> None:
         if isinstance(message, m.Register | m.Join):
-            world = self.world
-            if world.evidence == "none":
-                for passed in descriptors:
-                    self.process.close(passed)
-                peer = e.Peer(None, "", self.process.peer_pid(fd) or message.pid)
-            elif world.evidence == "peer":
-                for passed in descriptors:
-                    self.process.close(passed)
-                peer = self._peer(self.process.peer_pidfd(fd), self.process.peer_pid(fd) or message.pid)
-            else:
-                peer = self._peer(descriptors[0], self.process.peer_pid(fd) or message.pid)
-            held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
-            self.feed(e.Received(conn, message, (peer,), held, f"{world.rng.getrandbits(64):016x}"))
+            self._on_introduction(conn, fd, message, descriptors)
         elif descriptors:
-            self.feed(e.Received(conn, message, tuple(self._peer(passed, 0) for passed in descriptors)))
+            self.feed(e.Received(conn, message, tuple(self._peer(passed, 0, 0) for passed in descriptors)))
         else:
-            caller = self.machine.desk.callers.get(conn)
-            if caller is not None and caller.tree is not None:
-                self.world.heard(caller.tree.name, message)
+            caller = self.machine.callers.by_conn.get(conn)
+            if caller is not None and caller.incarnation is not None:
+                self.world.heard(caller.incarnation.name, message)
             self.feed(e.Received(conn, message))
 
-    def _peer(self, pidfd: int, pid: int) -> e.Peer:
+    def _on_introduction(self, conn: int, fd: int, message: m.Register | m.Join, descriptors: tuple[int, ...]) -> None:
+        world, process = self.world, self.process
+        pid = process.peer_pid(fd)
+        if world.evidence == "sent":
+            peer = self._peer(descriptors[0], pid or message.pid, pid)
+        else:
+            for passed in descriptors:
+                process.close(passed)
+            if world.evidence == "none":
+                peer = e.Peer(None, "", pid or message.pid, pid)
+            else:
+                peer = self._peer(process.peer_pidfd(fd), pid or message.pid, pid)
+        held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
+        if self.speaks_another_version:
+            message = replace(message, protocol=ANOTHER_VERSION, newest=ANOTHER_VERSION)
+        self.feed(e.Received(conn, message, (peer,), held, f"{world.rng.getrandbits(64):016x}"))
+
+    def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
         self.number += 1
         self.processes[self.number] = pidfd
-        inode = self.process.pidfd_inode(pidfd)
-        return e.Peer(
-            self.number, f"pidfs:{inode}" if inode is not None else "", pid or max(self.process.pidfd_pid(pidfd), 0)
-        )
+        inode, found = self.process.pidfd_inode(pidfd), max(self.process.pidfd_pid(pidfd), 0)
+        identity = f"pidfs:{inode}" if inode is not None else ""
+        return e.Peer(self.number, identity, pid or found, local_pid or found)
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         old = self.probes.pop(name, None)
@@ -285,8 +385,8 @@ class SimServer:
         fd = self.probes.get(name)
         if fd is None:
             try:
-                fd = self.probes[name] = self.process.open(life_file(name))
-            except FileNotFoundError:
+                fd = self.probes[name] = self.process.open(f"{LIFE}/{name}")
+            except OSError:
                 return None
         return fd
 
@@ -305,12 +405,27 @@ _DO: dict[type, Callable[[SimServer, Any], None]] = {
     e.Kill: SimServer._do_kill,
     e.ProbeLife: SimServer._do_probe_life,
     e.ProbeStrangers: SimServer._do_probe_strangers,
+    e.LookUp: SimServer._do_look_up,
+    e.TakeNames: SimServer._do_take_names,
     e.Unlink: SimServer._do_unlink,
     e.ReadMemory: SimServer._do_read_memory,
     e.Persist: SimServer._do_persist,
     e.Note: SimServer._do_note,
     e.Stop: SimServer._do_stop,
 }
+
+
+def leads(process: Process, directory: int) -> c.There | None:
+    """Where the run directory's path leads now, as seen by somebody who has been there. None: it can't be looked at."""
+    try:
+        there = process.stat(RUN)
+    except OSError as error:
+        return c.There.NOBODY if error.errno in _NOBODY else None
+    return c.There.SAME if there == process.fstat(directory) else c.There.ANOTHER
+
+
+class _LifeFileGone(Exception):
+    """Of an engine whose end was proven, or of one that is elsewhere."""
 
 
 class SimClient:
@@ -324,92 +439,181 @@ class SimClient:
         self.name = f"{me.engine_id}.{me.incarnation}"
         self.on = on
         self.directory: int | None = None
+        """The one that is its own: its server has welcomed this process."""
+        self.there: int | None = None
+        """The one whose server is at the other end of the connection."""
         self.joined = False
-        self.life = 0
-        self.life_inode = 0
+        self.life: int | None = None
         self.fd: int | None = None
         self.kept: dict[str, tuple[int, ...]] = {}
+        self.names: list[int] = []
         self.arriving: tuple[int, ...] = ()
         self.children: dict[int, int] = {}
         self.pending: deque[c.Event] = deque()
         self.timer: Event | None = None
+        self.closed = False
 
     def feed(self, event: c.Event) -> None:
+        if self.closed:
+            return
         self.pending.append(event)
         if len(self.pending) > 1:
             return
-        while self.pending:
+        while self.pending and not self.closed:
             if self.world.trace is not None:
                 self.world.say(f"{self.process} < {self.pending[0]}")
             for effect in self.machine.handle(self.pending[0], self.world.kernel.now):
                 if self.world.trace is not None:
                     self.world.say(f"{self.process} > {effect}")
-                if type(effect) is c.Say:
-                    self._say(effect.message)
-                elif type(effect) is c.Connect:
-                    self.pending.append(self._connect())
-                elif isinstance(effect, c.KeepCopies | c.DropCopies):
-                    for fd in self.kept.pop(effect.tree, ()):
-                        self.process.close(fd)
-                    if isinstance(effect, c.KeepCopies):
-                        self.kept[effect.tree], self.arriving = self.arriving, ()
-                else:
-                    if type(effect) is c.Joined:
-                        self.directory, self.joined = self.process.stat(RUN), True
-                    self.on(effect)
+                if self.world.cuts_short(self, effect):
+                    self._cut_short()
+                    break
+                self._do(effect)
                 self.process.must_live()
             self.pending.popleft()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.machine.deadline < INF:
+        if self.machine.link is Link.IN and not self.world.directory_lost:
+            return  # all that is due is a look at the path, which leads where it led
+        if self.machine.deadline < INF and not self.closed:
             self.timer = self.process.after(max(0.0, self.machine.deadline - self.world.kernel.now), self._tick)
+
+    def look_now_and_then(self) -> None:
+        """The path has changed for the first time."""
+        if not self.pending and self.process.alive:
+            self._set_timer()
 
     def _tick(self) -> None:
         self.timer = None
         self.feed(c.Tick())
 
-    def _same_directory(self) -> bool:
-        try:
-            return self.directory is None or self.process.stat(RUN) == self.directory
-        except FileNotFoundError:
-            return False
+    def _cut_short(self) -> None:
+        """A signal handler has raised, between two effects: what is left of this turn isn't done. What the program had
+        said is said again.
+        """
+        said = [event for event in self.pending if isinstance(event, _SAID_BY_THE_PROGRAM)]
+        self._hang_up()
+        self.pending = deque([c.Tick(), c.Torn(), *said])
+
+    def _do(self, effect: c.Effect) -> None:
+        kind = type(effect)
+        if isinstance(effect, c.Say):
+            self._say(effect.message)
+        elif kind is c.Connect:
+            self.pending.append(self._connect())
+        elif kind is c.LookAtPath:
+            self.pending.append(self._path_seen())
+        elif isinstance(effect, c.KeepCopies | c.DropCopies):
+            for fd in self.kept.pop(effect.tree, ()):
+                self.process.close(fd)
+            if isinstance(effect, c.KeepCopies):
+                self.kept[effect.tree], self.arriving = self.arriving, ()
+        elif kind is c.KeepNames:
+            self.names += self.arriving
+            self.arriving = ()
+        elif kind is c.HangUp:
+            self._hang_up()
+        else:
+            if kind is c.Joined:
+                self.joined = True
+                self._settle_in()
+            self.on(effect)
+
+    # -- the connection --------------------------------------------------------------------------------------------
 
     def _connect(self) -> c.Event:
-        same = self._same_directory()
+        process = self.process
         try:
-            if self.directory is None:
-                self.directory = self.process.stat(RUN)
-            self._take_life(same)
-            self.fd = self.process.connect(SOCKET)
+            there = process.open_directory(RUN)
         except OSError as error:
-            if self.life_inode == 0 and error.errno == errno.ENOENT and not self.me.main and same:
+            return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
+        same = self.directory is None or process.fstat(self.directory) == process.fstat(there)
+        try:
+            self._take_life(there)
+            fd = process.connect(SOCKET, at=there)
+        except _LifeFileGone:
+            process.close(there)
+            if same and not self.me.main and not self.joined:
                 return c.Hopeless("its life file is gone")
-            return c.Disconnected(same)
-        self.process.on_readable(self.fd, self._on_ready)
-        return c.Connected((1, self.life_inode), same)
+            return c.Disconnected(c.There.SAME if same else c.There.ANOTHER)
+        except OSError as error:
+            process.close(there)
+            nobody = error.errno in _NOBODY
+            return c.Disconnected(c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER)
+        self._leave_there()
+        self.there, self.fd = there, fd
+        process.on_readable(fd, self._on_ready)
+        assert self.life is not None
+        life = (1, process.fstat(self.life))
+        return c.Connected(life, self.world.maps, c.There.SAME if same else c.There.ANOTHER)
 
-    def _take_life(self, same: bool) -> None:
-        path = life_file(self.name)
-        if self.life_inode:
-            if same:
-                return
-            try:
-                if self.process.stat(path) == self.life_inode:
+    def _leave_there(self) -> None:
+        if self.there is not None and self.there != self.directory:
+            self.process.close(self.there)
+        self.there = None
+
+    def _settle_in(self) -> None:
+        if self.there is not None and self.there != self.directory:
+            if self.directory is not None:
+                self.process.close(self.directory)
+            self.directory = self.there
+
+    def _take_life(self, there: int) -> None:
+        process, path = self.process, f"life/{self.name}"
+        if self.life is not None:
+            with contextlib.suppress(OSError):
+                if process.stat(path, at=there) == process.fstat(self.life):
                     return
-            except FileNotFoundError:
-                pass
         if self.me.main or self.joined:
+            with contextlib.suppress(OSError):
+                process.mkdir("life", at=there)
             try:
-                fd = self.process.open(path, create=True, exclusive=True)
+                fd = process.open(path, create=True, exclusive=True, at=there)
             except FileExistsError:
-                fd = self.process.open(path)
+                fd = process.open(path, at=there)
+            except FileNotFoundError:
+                raise _LifeFileGone from None
         else:
-            fd = self.process.open(path)
-        self.process.lock(fd, Lock.READ)
-        if self.process.stat(path) != self.process.fstat(fd):
-            raise FileNotFoundError(errno.ENOENT, "replaced", path)
-        self.life, self.life_inode = fd, self.process.fstat(fd)
+            try:
+                fd = process.open(path, at=there)
+            except FileNotFoundError:
+                raise _LifeFileGone from None
+        process.lock(fd, Lock.READ)
+        if self.world.maps:
+            process.map(fd)
+        self.life = fd  # an older one stays open
+
+    def path_changed(self) -> None:
+        """The kernel says that the path may lead elsewhere."""
+        if self.fd is not None and self.me.main and self.joined:
+            self.feed(self._path_seen())
+
+    def _path_seen(self) -> c.Event:
+        there = self.there if self.there is not None else self.directory
+        return c.PathSeen(there is not None and leads(self.process, there) is c.There.ANOTHER)
+
+    def _disconnected(self) -> c.Event:
+        there = leads(self.process, self.directory) if self.directory is not None else c.There.SAME
+        return c.Disconnected(there or c.There.ANOTHER)
+
+    def _hang_up(self) -> None:
+        if self.fd is not None:
+            self.process.close(self.fd)
+            self.fd = None
+
+    def close(self) -> None:
+        """`LockClient.close()`: whatever it may hold it holds until it ends."""
+        self._hang_up()
+        self.closed = True
+        for fd in (fd for copies in self.kept.values() for fd in copies):
+            self.process.close(fd)
+        self.kept.clear()
+        self.pending.clear()
+        self._set_timer()
 
     def _say(self, message: m.ClientMessage) -> None:
         if self.fd is None:
@@ -420,7 +624,8 @@ class SimClient:
             own = process.pidfd_open(process.pid)
             passed = (own,)
         elif isinstance(message, m.HandBack):
-            passed = self.kept[message.tree]
+            passed = self.kept.get(message.tree, ())
+            passed = passed if len(passed) == len(message.numbers) else ()
         elif isinstance(message, m.Adopt):
             passed = (self.children[message.child],)
         with contextlib.suppress(BrokenPipeError):  # its end of file is under way
@@ -432,14 +637,15 @@ class SimClient:
         if fd != self.fd:
             return
         received, ended = self.process.receive(fd)
-        for message, descriptors in received:
-            if type(message) is m.Keep:
-                self.arriving = descriptors
-            else:
-                for passed in descriptors:
-                    self.process.close(passed)
-            self.feed(c.Heard(message))  # type: ignore[arg-type]
+        for message, self.arriving in received:
+            if self.fd == fd:
+                self.feed(c.Heard(message))  # type: ignore[arg-type]
+            for passed in self.arriving:
+                self.process.close(passed)
+            self.arriving = ()
         if ended and self.fd == fd:
-            self.process.close(fd)
-            self.fd = None
-            self.feed(c.Disconnected(self._same_directory()))
+            self._hang_up()
+            self.feed(self._disconnected())
+
+
+_SAID_BY_THE_PROGRAM = (c.Want, c.Withdraw, c.SetReady, c.SetServing, c.Checked, c.DrainEnded, c.AdoptChild)

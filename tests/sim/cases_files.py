@@ -168,16 +168,16 @@ SCRIPTS = scripts_of(
     outside kill server
     world fork next
     next read /run/holder.json = two
-    next list /run = holder.json
+    next list /run = holder.json holder.json.spare
     """,
-        "a durable write that fails leaves the old file and nothing else": """
+        "a durable write that fails leaves the old file and its spare": """
     outside mkdir /run
     world fork server
     server write /run/holder.json one = ok
     server run_out_of_disk
     server write /run/holder.json two = EFBIG
     server read /run/holder.json = one
-    server list /run = holder.json
+    server list /run = holder.json holder.json.spare
     """,
         "a flock is one server's, and its forked child's": """
     world fork server

@@ -21,13 +21,16 @@ class Killed(Exception):
 
 
 class Event:
-    """Something that will happen. `process`: whose code it is; the dead get none, the stopped get it when continued."""
+    """Something that will happen. `process`: whose code it is; the dead get none, the stopped get it when continued,
+    and what belongs to a program goes with it when its process executes another.
+    """
 
-    __slots__ = ("call", "cancelled", "process")
+    __slots__ = ("call", "cancelled", "process", "program")
 
     def __init__(self, call: Callable[[], None], process: "Process | None") -> None:
         self.call = call
         self.process = process
+        self.program = process.program if process is not None else 0
         self.cancelled = False
 
     def cancel(self) -> None:

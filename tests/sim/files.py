@@ -1,12 +1,11 @@
-"""Paths, inodes and locks of the simulated kernel.
+"""Inodes and locks of the simulated kernel, and what a descriptor can name.
 
-What a file system knows and nothing else: no processes, no clock, no sockets' contents. `OpenFile` is the base of
-everything that a descriptor can name; who holds it (descriptors, mappings, messages in flight) is one count, as in
-Linux, and what it held is released when the count reaches nought. Next: openfiles.py (sockets, pidfds, memory).
+`OpenFile` is the base of everything that a descriptor can name; who holds it (descriptors, mappings, messages in
+flight) is one count, as in Linux, and what it held is released when the count reaches nought. Next: filesystem.py
+(paths), openfiles.py (sockets, pidfds, memory).
 """
 
 import enum
-import errno
 import os
 from typing import NamedTuple, Protocol
 
@@ -15,6 +14,7 @@ class Kind(enum.Enum):
     FILE = "file"
     DIRECTORY = "directory"
     SOCKET = "socket"
+    SYMLINK = "symlink"
 
 
 class Lock(enum.Enum):
@@ -68,7 +68,18 @@ class HeldRange(NamedTuple):
 
 
 class Inode:
-    __slots__ = ("data", "entries", "flock_owner", "kind", "listener", "number", "ranges")
+    __slots__ = (
+        "closed",
+        "data",
+        "entries",
+        "flock_owner",
+        "kind",
+        "listener",
+        "number",
+        "ranges",
+        "removed",
+        "target",
+    )
 
     def __init__(self, number: int, kind: Kind) -> None:
         self.number = number
@@ -78,6 +89,12 @@ class Inode:
         self.ranges: list[HeldRange] = []
         self.flock_owner: OpenFile | None = None
         self.listener: OpenFile | None = None
+        self.target = ""
+        """Where a symlink leads."""
+        self.removed = False
+        """A directory that has no name any more: nothing can be made in it."""
+        self.closed = False
+        """A directory that nobody may go through (mode 0)."""
 
     def conflict(self, owner: OpenFile, kind: Lock, start: int, length: int) -> bool:
         """Would `owner` be refused? Its own ranges never stand in its way, and readers do not hinder readers."""
@@ -121,109 +138,3 @@ class File(OpenFile):
 
     def release(self) -> None:
         self.inode.forget(self)
-
-
-class FileSystem:
-    """Absolute paths. Inode numbers are never used twice within a boot, as on tmpfs."""
-
-    __slots__ = ("disk_errno", "last_number", "root")
-
-    def __init__(self) -> None:
-        self.disk_errno = 0  # ENOSPC, EROFS or EIO: whatever creates or writes fails with it
-        self.last_number = 1
-        self.root = Inode(1, Kind.DIRECTORY)
-
-    def find(self, path: str) -> Inode:
-        inode = self.root
-        for name in path.split("/"):
-            if not name:
-                continue
-            if inode.kind is not Kind.DIRECTORY:
-                raise error(errno.ENOTDIR, path)
-            found = inode.entries.get(name)
-            if found is None:
-                raise error(errno.ENOENT, path)
-            inode = found
-        return inode
-
-    def directory_of(self, path: str) -> tuple[Inode, str]:
-        parent, _, name = path.rstrip("/").rpartition("/")
-        inode = self.find(parent)
-        if inode.kind is not Kind.DIRECTORY:
-            raise error(errno.ENOTDIR, path)
-        return inode, name
-
-    def create(self, path: str, kind: Kind) -> Inode:
-        directory, name = self.directory_of(path)
-        if name in directory.entries:
-            raise error(errno.EADDRINUSE if kind is Kind.SOCKET else errno.EEXIST, path)
-        if self.disk_errno:
-            raise error(self.disk_errno, path)
-        self.last_number += 1
-        inode = directory.entries[name] = Inode(self.last_number, kind)
-        return inode
-
-    def open(self, path: str, *, create: bool, exclusive: bool) -> File:
-        directory, name = self.directory_of(path)
-        inode = directory.entries.get(name)
-        if inode is None:
-            if not create:
-                raise error(errno.ENOENT, path)
-            inode = self.create(path, Kind.FILE)
-        elif create and exclusive:
-            raise error(errno.EEXIST, path)
-        if inode.kind is Kind.SOCKET:
-            raise error(errno.ENXIO, path)
-        if inode.kind is Kind.DIRECTORY:
-            raise error(errno.EISDIR, path)
-        return File(inode)
-
-    def unlink(self, path: str) -> None:
-        directory, name = self.directory_of(path)
-        inode = directory.entries.get(name)
-        if inode is None:
-            raise error(errno.ENOENT, path)
-        if inode.kind is Kind.DIRECTORY:
-            raise error(errno.EISDIR, path)
-        del directory.entries[name]
-
-    def rename(self, source: str, target: str) -> None:
-        source_directory, source_name = self.directory_of(source)
-        target_directory, target_name = self.directory_of(target)
-        inode = source_directory.entries.get(source_name)
-        if inode is None:
-            raise error(errno.ENOENT, source)
-        there = target_directory.entries.get(target_name)
-        if there is inode:
-            return
-        if there is not None:
-            if there.kind is Kind.DIRECTORY and inode.kind is not Kind.DIRECTORY:
-                raise error(errno.EISDIR, target)
-            if inode.kind is Kind.DIRECTORY and there.kind is not Kind.DIRECTORY:
-                raise error(errno.ENOTDIR, target)
-            if there.entries:
-                raise error(errno.ENOTEMPTY, target)
-        del source_directory.entries[source_name]
-        target_directory.entries[target_name] = inode
-
-    def make_directories(self, path: str) -> None:
-        """mkdir -p"""
-        made = ""
-        for name in path.split("/"):
-            if name:
-                made += "/" + name
-                directory, _ = self.directory_of(made)
-                if name not in directory.entries:
-                    self.create(made, Kind.DIRECTORY)
-
-    def remove_tree(self, path: str) -> None:
-        """rm -rf: open files live on, their paths do not."""
-        directory, name = self.directory_of(path)
-        inode = directory.entries.pop(name, None)
-        if inode is not None:
-            self._empty(inode)
-
-    def _empty(self, inode: Inode) -> None:
-        for child in inode.entries.values():
-            self._empty(child)
-        inode.entries.clear()

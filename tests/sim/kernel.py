@@ -16,11 +16,12 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
-from tests.sim.files import FileSystem, Inode, OpenFile
-from tests.sim.openfiles import AddressSpace, Device
+from tests.sim.files import Inode, OpenFile
+from tests.sim.filesystem import FileSystem
+from tests.sim.openfiles import AddressSpace, Device, Listener
 from tests.sim.process import Event, Killed, Namespace, Process, Watch
 
-__all__ = ["Kernel", "Killed", "Process", "ReleaseOrder"]
+__all__ = ["BusyLoop", "Kernel", "Killed", "Process", "ReleaseOrder"]
 
 ADDRESS_SPACE = -1  # stands among the descriptors in the order of a death
 
@@ -28,6 +29,10 @@ ADDRESS_SPACE = -1  # stands among the descriptors in the order of a death
 class ReleaseOrder(enum.Enum):
     HIGHEST_FIRST = "highest first"  # one thread, as measured: the address space comes last
     ANY = "any"  # several threads: descriptors and address space in any order
+
+
+class BusyLoop(AssertionError):
+    """Somebody has himself called again and again."""
 
 
 class Kernel:
@@ -43,6 +48,7 @@ class Kernel:
         "has_peer_pidfd",
         "has_pidfs",
         "last_pid",
+        "names",
         "now",
         "order",
         "peer_pidfd_of_reaped_errno",
@@ -84,6 +90,9 @@ class Kernel:
         self.processes: dict[int, Process] = {}  # by pid, the zombies among them
         self.devices: dict[str, Device] = {}
         self.files = FileSystem()
+        """As it is seen outside of every container."""
+        self.names: dict[str, Listener] = {}
+        """Abstract sockets: the one network namespace's."""
         self.root_namespace = Namespace(None)
         self._heap: list[tuple[float, float, int, Event]] = []
         self._sequence = 0
@@ -110,7 +119,7 @@ class Kernel:
         process = event.process
         if process is None:
             event.call()
-        elif process.alive:
+        elif process.alive and event.program == process.program:
             if process.stopped:
                 process.deferred.append(event)
                 return True
@@ -121,10 +130,12 @@ class Kernel:
                     raise
         return True
 
-    def run(self, until: float | None = None) -> None:
-        """Runs to a time, or until nothing is left to happen."""
+    def run(self, until: float | None = None, most_events: int = 1 << 62) -> None:
+        """Runs to a time, or until nothing is left to happen. Raises BusyLoop when there is no end to it."""
         while self._heap and (until is None or self._heap[0][0] <= until):
             self.step()
+            if self._sequence > most_events:
+                raise BusyLoop(f"more than {most_events} events until {self.now:.4f} s")
         if until is not None and until > self.now:
             self.now = until
 
@@ -148,21 +159,28 @@ class Kernel:
     # Processes
 
     def spawn(self, name: str, *, parent: Process | None = None, container: bool = False) -> Process:
-        """A process with no descriptors, as a container runtime starts it. `container`: init of a new PID namespace."""
+        """A process with no descriptors, as a container runtime starts it. `container`: init of a new PID namespace,
+        with a view of its own of what is mounted where.
+        """
         inside = parent.namespace if parent else self.root_namespace
+        files = parent.files if parent else self.files
         namespace = Namespace(inside) if container else inside
-        process = self.new_process(name, parent, namespace, AddressSpace())
+        process = self.new_process(
+            name, parent, namespace, AddressSpace(), files.another_view() if container else files
+        )
         if container:
             namespace.init = process
         return process
 
-    def new_process(self, name: str, parent: Process | None, namespace: Namespace, memory: AddressSpace) -> Process:
+    def new_process(
+        self, name: str, parent: Process | None, namespace: Namespace, memory: AddressSpace, files: FileSystem
+    ) -> Process:
         pid = 2 if self.reuses_pids else self.last_pid + 1
         while pid in self.processes:
             pid += 1
         self.last_pid = pid
         self._last_pidfs_inode += 1
-        process = Process(self, name, pid, self._last_pidfs_inode, parent, namespace, memory)
+        process = Process(self, name, pid, self._last_pidfs_inode, parent, namespace, memory, files)
         self.processes[pid] = process
         inside: Namespace | None = namespace
         while inside:
@@ -347,8 +365,10 @@ class Kernel:
         self.processes.clear()
         for device in self.devices.values():
             device.foreign_bytes = 0
-        kept = {path: self.files.find(path) for path in keep}
+        kept = {path: self.files.find(path, follow=False) for path in keep}
         self.files.root.entries.clear()
+        self.files.mounts.clear()
+        self.files.disk.layout += 1
         for path, inode in kept.items():
             directory, _, name = path.rpartition("/")
             self.make_directories(directory)

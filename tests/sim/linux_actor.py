@@ -27,6 +27,9 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 CLONE_VM, CLONE_NEWNS, CLONE_NEWPID = 0x100, 0x20000, 0x20000000
 MS_REC, MS_PRIVATE = 0x4000, 0x40000
 MADV_DONTFORK = 10
+MNT_DETACH = 2
+CAPABILITY_VERSION_3 = 0x20080522
+RENAME_EXCHANGE = 2
 SYS_EXIT = 60 if os.uname().machine == "x86_64" else 93
 SYS_IO_URING_SETUP, SYS_IO_URING_REGISTER, IORING_REGISTER_FILES = 425, 427, 2
 UNIT = 4096
@@ -176,6 +179,22 @@ class Actor:
         os.waitpid(between, 0)
         return "ok"
 
+    def do_execute(self, *inherited: str) -> None:
+        """The new program says hello, and obeys."""
+        kept = {name: self.names[name] for name in inherited}
+        control = self.control.detach()
+        for fd in (control, *kept.values()):
+            os.set_inheritable(fd, True)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, str(control), json.dumps(kept)])
+
+    def do_obey_modes(self) -> None:
+        """Without CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH a closed directory is closed for root, too."""
+        header, data = struct.pack("Ii", CAPABILITY_VERSION_3, 0), ctypes.create_string_buffer(24)
+        check(libc.capget(header, data))
+        words = list(struct.unpack("6I", data.raw))
+        words[0] &= ~0b110
+        check(libc.capset(header, struct.pack("6I", *words)))
+
     def do_subreaper(self) -> None:
         """Orphans below this process become its children, and stay zombies until it reaps them."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -245,6 +264,27 @@ class Actor:
     def do_fstat(self, name: str) -> str:
         return str(os.fstat(self.names[name]).st_ino)
 
+    def do_directory(self, name: str, path: str) -> None:
+        self.names[name] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _inside(self, directory: str, path: str) -> str:
+        return f"/proc/self/fd/{self.names[directory]}/{path}"
+
+    def do_open_at(self, name: str, directory: str, path: str, *how: str) -> None:
+        self.do_open(name, self._inside(directory, path), *how)
+
+    def do_stat_at(self, directory: str, path: str) -> str:
+        return self.do_stat(self._inside(directory, path))
+
+    def do_connect_at(self, name: str, directory: str, path: str) -> None:
+        self.do_connect(name, self._inside(directory, path))
+
+    def do_exchange(self, one: str, other: str) -> None:
+        check(libc.renameat2(-100, one.encode(), -100, other.encode(), RENAME_EXCHANGE))
+
+    def do_real_path(self, path: str) -> str:
+        return os.path.realpath(path)
+
     def do_list(self, path: str) -> str:
         return " ".join(sorted(os.listdir(path))) or "empty"
 
@@ -253,21 +293,21 @@ class Actor:
             return file.read()
 
     def do_write(self, path: str, text: str) -> None:
-        """Durable: temporary, fsync, rename, fsync of the directory."""
-        temporary = path + ".tmp"
+        """Durable: a spare, fsync, the two change names, fsync of the directory."""
+        spare = path + ".spare"
+        with open(spare, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
         try:
-            with open(temporary, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError:
-            if os.path.exists(temporary):
-                os.unlink(temporary)
-            raise
-        os.rename(temporary, path)
+            self.do_exchange(spare, path)
+        except FileNotFoundError:
+            os.rename(spare, path)
         directory = os.open(os.path.dirname(path), os.O_RDONLY)
         os.fsync(directory)
         os.close(directory)
+        with open(spare, "a", encoding="utf-8"):
+            return  # there is one for the next time
 
     def do_run_out_of_disk(self) -> None:
         """A limit on this process, since a really full disk takes root: writing fails with EFBIG."""
@@ -341,6 +381,12 @@ class Actor:
         connection.connect(path)
         connection.setblocking(False)
         self.names[name] = connection.detach()
+
+    def do_listen_abstract(self, name: str, abstract: str) -> None:
+        self.do_listen(name, f"\0{abstract}")
+
+    def do_connect_abstract(self, name: str, abstract: str) -> None:
+        self.do_connect(name, f"\0{abstract}")
 
     def do_accept(self, name: str, listener: str) -> str:
         with self._socket(listener) as borrowed:

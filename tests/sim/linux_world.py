@@ -158,6 +158,7 @@ class LinuxWorld:
         self.actors = {"world": _start(zygote, "", "fork")}
         _ask(self.actors["world"], "subreaper")
         self.seen = Names()
+        self.mounts: list[str] = []
 
     def close(self) -> None:
         """Kills, and waits until nobody is left: the zygote reaps them."""
@@ -167,6 +168,8 @@ class LinuxWorld:
             wait_until(f"death of {name}", lambda actor=actor: is_gone(actor))  # type: ignore[misc]
             actor.control.close()
             os.close(actor.pidfd)
+        for path in reversed(self.mounts):
+            linux_actor.check(linux_actor.libc.umount2(path.encode(), linux_actor.MNT_DETACH))
         rmtree(self.root)
 
     def __enter__(self) -> "LinuxWorld":
@@ -188,6 +191,13 @@ class LinuxWorld:
             actor.control.send(json.dumps([step.verb]).encode())
             self.actors[arguments[0]] = _hello(actor.control, actor.container)
             return actor.control.recv(65536).decode()
+        if step.verb == "execute":
+            actor.control.send(json.dumps([step.verb, *arguments]).encode())
+            os.close(actor.pidfd)
+            self.actors[step.who] = _hello(actor.control, actor.container)
+            return "ok"
+        if step.verb.endswith("_abstract"):
+            arguments[1] = f"{self.root}/{arguments[1]}"  # the name is this world's own
         if step.verb in ("allocate", "free"):
             where = 1 if step.verb == "allocate" else 0
             arguments[where] = self._device(arguments[where])
@@ -234,9 +244,11 @@ class LinuxWorld:
 
     def _readable_by_people(self, verb: str, answer: str, seer: Actor) -> str:
         """Numbers that differ from kernel to kernel become names."""
+        if verb == "real_path":
+            return answer.removeprefix(self.root)
         if not answer.lstrip("-").isdigit():
             return answer
-        if verb in ("stat", "fstat"):
+        if verb in ("stat", "fstat", "stat_at"):
             return self.seen.name("f", answer)
         if verb == "inode":
             return self.seen.name("p", answer)
@@ -266,6 +278,23 @@ class LinuxWorld:
     def outside_replace(self, path: str) -> None:
         rmtree(path)
         os.mkdir(path)
+
+    def outside_symlink(self, target: str, path: str) -> None:
+        os.symlink(target, path)
+
+    def outside_mount(self, path: str) -> None:
+        linux_actor.check(linux_actor.libc.mount(b"none", path.encode(), b"tmpfs", 0, None))
+        self.mounts.append(path)
+
+    def outside_unmount(self, path: str) -> None:
+        self.mounts.remove(path)
+        linux_actor.check(linux_actor.libc.umount2(path.encode(), 0))
+
+    def outside_close(self, path: str) -> None:
+        os.chmod(path, 0)
+
+    def outside_reopen(self, path: str) -> None:
+        os.chmod(path, 0o700)
 
     def outside_device(self, name: str, units: str) -> None:
         with open(self._device(name), "wb") as device:

@@ -5,9 +5,10 @@ No process is started or killed here and no time passes: that is kernel.py.
 """
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.sim.files import Inode, OpenFile
+from tests.sim.files import OpenFile
 
 if TYPE_CHECKING:
     from tests.sim.kernel import Process
@@ -47,20 +48,22 @@ class Connection(OpenFile):
 
 
 class Listener(OpenFile):
-    __slots__ = ("backlog", "inode", "maker")
+    """A socket that listens: under a path, or under an abstract name, which is free again when it is released."""
 
-    def __init__(self, maker: "Process", inode: Inode) -> None:
+    __slots__ = ("backlog", "forget", "maker")
+
+    def __init__(self, maker: "Process", forget: Callable[[], None]) -> None:
         super().__init__()
         self.maker = maker
-        self.inode = inode
+        self.forget = forget
         self.backlog: deque[Connection] = deque()
 
     def readable(self) -> bool:
         return bool(self.backlog)
 
     def release(self) -> None:
-        """Whoever was not accepted yet reads end of file. The path stays, and refuses."""
-        self.inode.listener = None
+        """Whoever was not accepted yet reads end of file. A path stays, and refuses."""
+        self.forget()
         while self.backlog:
             self.backlog.popleft().drop()
 

@@ -4,12 +4,14 @@ Descriptors are small numbers, the lowest free one first, because a dying proces
 numbers. A call of a dead process raises `Killed`, which unwinds the code that was running in it. Deaths: kernel.py.
 """
 
+import contextlib
 import errno
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from tests.sim.events import Event, Killed, Namespace, Watch
-from tests.sim.files import File, Kind, Lock, OpenFile, error
+from tests.sim.files import File, Inode, Kind, Lock, OpenFile, error
+from tests.sim.filesystem import FileSystem
 from tests.sim.openfiles import (
     AddressSpace,
     Allocation,
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Event", "Killed", "Namespace", "Process", "Watch"]
 
+SPARE, SECOND_SPARE = ".spare", ".spare-2"
+
 
 class Process:
     __slots__ = (
@@ -33,6 +37,7 @@ class Process:
         "deferred",
         "descriptors",
         "dies_with_parent",
+        "files",
         "gone",
         "is_subreaper",
         "kernel",
@@ -45,6 +50,7 @@ class Process:
         "pidfds",
         "pidfs_inode",
         "pins",
+        "program",
         "reaped",
         "reaps_children",
         "stopped",
@@ -60,6 +66,7 @@ class Process:
         parent: "Process | None",
         namespace: Namespace,
         memory: AddressSpace,
+        files: FileSystem,
     ) -> None:
         self.kernel = kernel
         self.name = name
@@ -68,6 +75,8 @@ class Process:
         self.parent = parent
         self.namespace = namespace
         self.memory = memory
+        self.files = files  # as its mount namespace shows them
+        self.program = 0  # how many it has executed: what the one before was to do later is not done
         self.alive = True  # runs code, unless it is stopped
         self.stopped = False
         self.gone = False  # wholly: pidfds are readable
@@ -158,11 +167,27 @@ class Process:
 
     def _child(self, name: str, descriptors: dict[int, OpenFile], memory: AddressSpace) -> "Process":
         self.must_live()
-        child = self.kernel.new_process(name, self, self.namespace, memory)
+        child = self.kernel.new_process(name, self, self.namespace, memory, self.files)
         child.descriptors = dict(descriptors)
         for file in descriptors.values():
             file.references += 1
         return child
+
+    def execute(self, inherit: Iterable[int] = ()) -> None:
+        """execve: the same process with the same children, and of its memory, descriptors and threads nothing but the
+        descriptors in `inherit`. The program that was running is not continued.
+        """
+        kept = set(inherit)
+        self.must_live()
+        self.memory.leave()
+        self.memory = AddressSpace()
+        for fd in sorted(self.descriptors):
+            if fd not in kept:
+                self.close(fd)
+        for fd in list(self.watches):
+            self.unwatch(fd)
+        self.program += 1
+        self.leader_ended = False
 
     def exit(self) -> None:
         self.kernel.kill(self)
@@ -259,16 +284,37 @@ class Process:
 
     def listen(self, path: str) -> int:
         self.must_live()
-        inode = self.kernel.files.create(path, Kind.SOCKET)
-        listener = inode.listener = Listener(self, inode)
+        inode = self.files.create(path, Kind.SOCKET)
+
+        def forget() -> None:
+            inode.listener = None
+
+        listener = inode.listener = Listener(self, forget)
         return self._add(listener)
 
-    def connect(self, path: str) -> int:
+    def listen_abstract(self, name: str) -> int:
+        """A socket without a path: its name is in use until its last descriptor is closed, in whatever process."""
         self.must_live()
-        inode = self.kernel.files.find(path)
-        listener = inode.listener
+        if name in self.kernel.names:
+            raise error(errno.EADDRINUSE, name)
+
+        def forget() -> None:
+            del self.kernel.names[name]
+
+        listener = self.kernel.names[name] = Listener(self, forget)
+        return self._add(listener)
+
+    def connect(self, path: str, at: int | None = None) -> int:
+        self.must_live()
+        return self._connect(self.files.find(path, self._directory(at)).listener, path)
+
+    def connect_abstract(self, name: str) -> int:
+        self.must_live()
+        return self._connect(self.kernel.names.get(name), name)
+
+    def _connect(self, listener: OpenFile | None, where: str) -> int:
         if not isinstance(listener, Listener):
-            raise error(errno.ECONNREFUSED, path)
+            raise error(errno.ECONNREFUSED, where)
         near, far = Connection(self), Connection(listener.maker)
         near.peer, far.peer = far, near
         far.hold()
@@ -317,51 +363,81 @@ class Process:
 
     # Files and locks
 
-    def open(self, path: str, *, create: bool = False, exclusive: bool = False) -> int:
+    def _directory(self, fd: int | None) -> Inode | None:
+        """Where a relative path begins: a directory that is held open. (In the real world: /proc/self/fd/FD/...)"""
+        return None if fd is None else self._regular(fd).inode
+
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, at: int | None = None) -> int:
         self.must_live()
-        return self._add(self.kernel.files.open(path, create=create, exclusive=exclusive))
+        return self._add(self.files.open(path, create=create, exclusive=exclusive, at=self._directory(at)))
+
+    def open_directory(self, path: str) -> int:
+        self.must_live()
+        return self._add(self.files.open_directory(path))
+
+    def mkdir(self, path: str, at: int | None = None) -> None:
+        self.must_live()
+        self.files.create(path, Kind.DIRECTORY, self._directory(at))
 
     def unlink(self, path: str) -> None:
         self.must_live()
-        self.kernel.files.unlink(path)
+        self.files.unlink(path)
 
     def rename(self, source: str, target: str) -> None:
         self.must_live()
-        self.kernel.files.rename(source, target)
+        self.files.rename(source, target)
 
-    def stat(self, path: str) -> int:
+    def stat(self, path: str, at: int | None = None) -> int:
         """The inode that the path names now."""
         self.must_live()
-        return self.kernel.files.find(path).number
+        return self.files.find(path, self._directory(at)).number
+
+    def directory_inode(self, fd: int) -> Inode:
+        """No system call: for whoever must know the truth."""
+        return self._regular(fd).inode
 
     def fstat(self, fd: int) -> int:
         return self._regular(fd).inode.number
 
     def list_directory(self, path: str) -> list[str]:
         self.must_live()
-        return list(self.kernel.files.find(path).entries)
+        return list(self.files.find(path).entries)
 
     def read_file(self, path: str) -> bytes:
         self.must_live()
-        return self.kernel.files.find(path).data
+        return self.files.find(path).data
 
     def write_durable(self, path: str, data: bytes) -> None:
-        """Temporary, fsync, rename, fsync of the directory. `Kernel.fault` may kill the process at every step."""
+        """Into a spare file beside it, fsync, the two change names, fsync of the directory: so a full disk keeps
+        nothing from being written once there is a spare. `Kernel.fault` may kill the process at every step.
+        """
         self.must_live()
-        files, temporary = self.kernel.files, path + ".tmp"
-        fd = self._add(files.open(temporary, create=True, exclusive=False))
+        files, spare = self.files, path + SPARE
+        fd = self._add(files.open(spare, create=True, exclusive=False))
         inode = self._regular(fd).inode
         inode.data = data[: len(data) // 2]
         self.kernel.checkpoint(self, "durable: half written")
-        if files.disk_errno:
+        if files.disk_errno not in (0, errno.ENOSPC):
             self.close(fd)
-            files.unlink(temporary)
             raise error(files.disk_errno, path)
         inode.data = data
         self.close(fd)
         self.kernel.checkpoint(self, "durable: written")
-        files.rename(temporary, path)
+        try:
+            files.exchange(spare, path)
+        except FileNotFoundError:
+            files.rename(spare, path)
+            with contextlib.suppress(FileNotFoundError):
+                files.rename(path + SECOND_SPARE, spare)
         self.kernel.checkpoint(self, "durable: renamed")
+        with contextlib.suppress(OSError):
+            self.close(self.open(spare, create=True))
+
+    def reserve(self, path: str) -> None:
+        """Sees to it that there is room for the next durable writes: ENOSPC where there is none."""
+        self.close(self.open(path + SPARE, create=True))
+        if self.files.directory_of(path)[1] not in self.list_directory(path.rpartition("/")[0]):
+            self.close(self.open(path + SECOND_SPARE, create=True))
 
     def lock(self, fd: int, kind: Lock, start: int = 0, length: int = 1) -> None:
         """F_OFD_SETLK; Lock.NONE unlocks. Refused with EAGAIN."""

@@ -7,13 +7,17 @@ plays them on the simulated kernel, linux_world.py and linux_actor.py on the rea
 subreaper of all, and reaps when told.
 
     outside   kill P | stop P | cont P | state P | mkdir PATH | replace PATH | device D UNITS | await_free D UNITS
+              symlink TARGET PATH | mount PATH (a tmpfs) | unmount PATH | close PATH (mode 0) | reopen PATH
     process   fork P | spawn P DESCRIPTOR... | container P | clone_vm P | fork_again P DEAD (with its pid) | reap P
-              die_with_parent | parent | end_leader
+              execute DESCRIPTOR... (another program, with these) | die_with_parent | parent | end_leader
+              obey_modes (closed directories are closed for root, too)
               open H PATH [create] [exclusive] | close H | dup H NEW | unlink PATH | rename A B | stat PATH | fstat H
-              list PATH | read PATH | write PATH TEXT (durable) | run_out_of_disk
+              directory H PATH | open_at H DIRECTORY NAME [create] | stat_at DIRECTORY NAME
+              list PATH | read PATH | write PATH TEXT (durable) | exchange A B | real_path PATH | run_out_of_disk
               lock H read|write|none START LENGTH | probe H KIND START LENGTH | flock H
               map M H [dont_fork] | unmap M | allocate H D UNITS | free D | pin H
               listen H PATH | connect H PATH | accept H LISTENER | send H TEXT PASSED... | receive H NEW... | readable H
+              listen_abstract H NAME | connect_abstract H NAME | connect_at H DIRECTORY NAME
               pidfd H P | peer H CONNECTION | peer_pid CONNECTION | dead H | inode H | pidfd_pid H | pidfd_kill H
               ballast MIB | ballast_file H MIB (slow to release; the simulated kernel is slow by itself)
 """

@@ -127,6 +127,21 @@ class SimWorld:
     def outside_replace(self, path: str) -> None:
         self.kernel.replace_directory(path)
 
+    def outside_symlink(self, target: str, path: str) -> None:
+        self.kernel.files.symlink(target, path)
+
+    def outside_mount(self, path: str) -> None:
+        self.kernel.files.mount(path)
+
+    def outside_unmount(self, path: str) -> None:
+        self.kernel.files.unmount(path)
+
+    def outside_close(self, path: str) -> None:
+        self.kernel.files.close_directory(path, closed=True)
+
+    def outside_reopen(self, path: str) -> None:
+        self.kernel.files.close_directory(path, closed=False)
+
     def outside_device(self, device: str, units: str) -> None:
         self.kernel.add_device(device, int(units))
 
@@ -154,6 +169,17 @@ class SimWorld:
 
     def do_clone_vm(self, process: Process, name: str) -> None:
         self._add(name, process.clone_vm(name), {}, {})
+
+    def do_execute(self, process: Process, *inherited: str) -> None:
+        kept = {each: self._fd(process, each) for each in inherited}
+        process.execute(kept.values())
+        self.woken = {(name, fd) for name, fd in self.woken if name != process.name}
+        self.names[process.name], self.maps[process.name] = {}, {}
+        for name, fd in kept.items():
+            self._name(process, name, fd)
+
+    def do_obey_modes(self, process: Process) -> None:
+        """Everybody does here."""
 
     def do_end_leader(self, process: Process) -> None:
         process.end_leader()
@@ -206,6 +232,21 @@ class SimWorld:
     def do_fstat(self, process: Process, name: str) -> str:
         return self.seen.name("f", process.fstat(self._fd(process, name)))
 
+    def do_directory(self, process: Process, name: str, path: str) -> None:
+        self._name(process, name, process.open_directory(path))
+
+    def do_open_at(self, process: Process, name: str, directory: str, path: str, *how: str) -> None:
+        self._name(process, name, process.open(path, create="create" in how, at=self._fd(process, directory)))
+
+    def do_stat_at(self, process: Process, directory: str, path: str) -> str:
+        return self.seen.name("f", process.stat(path, at=self._fd(process, directory)))
+
+    def do_exchange(self, process: Process, one: str, other: str) -> None:
+        process.files.exchange(one, other)
+
+    def do_real_path(self, process: Process, path: str) -> str:
+        return process.files.real_path(path)
+
     def do_list(self, process: Process, path: str) -> str:
         return " ".join(sorted(process.list_directory(path))) or "empty"
 
@@ -257,6 +298,15 @@ class SimWorld:
 
     def do_connect(self, process: Process, name: str, path: str) -> None:
         self._name(process, name, process.connect(path))
+
+    def do_listen_abstract(self, process: Process, name: str, abstract: str) -> None:
+        self._name(process, name, process.listen_abstract(abstract))
+
+    def do_connect_abstract(self, process: Process, name: str, abstract: str) -> None:
+        self._name(process, name, process.connect_abstract(abstract))
+
+    def do_connect_at(self, process: Process, name: str, directory: str, path: str) -> None:
+        self._name(process, name, process.connect(path, at=self._fd(process, directory)))
 
     def do_accept(self, process: Process, name: str, listener: str) -> str:
         fd = self._fd(process, listener)

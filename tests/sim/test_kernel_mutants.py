@@ -7,12 +7,14 @@ seen on the real kernel), or when a race shows an order that the real kernel nev
 import errno
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.sim import cases_files, cases_processes, cases_sockets
 from tests.sim.cases_races import RACES
-from tests.sim.files import File, FileSystem, Inode, Kind, Lock, OpenFile
+from tests.sim.files import File, Inode, Kind, Lock, OpenFile
+from tests.sim.filesystem import FileSystem
 from tests.sim.kernel import ADDRESS_SPACE, Kernel
 from tests.sim.openfiles import AddressSpace, Connection, Mapping, Pidfd
 from tests.sim.process import Process
@@ -306,7 +308,7 @@ def _lock_of_path(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges: dict[tuple[FileSystem, str], Inode] = {}
     original = FileSystem.open
 
-    def open_file(self: FileSystem, path: str, **how: bool) -> File:
+    def open_file(self: FileSystem, path: str, **how: Any) -> File:
         file = original(self, path, **how)
         file.inode.ranges = ranges.setdefault((self, path), file.inode).ranges
         return file
