@@ -18,7 +18,7 @@ RIGHT_AFTER_S = 3.0
 
 @dataclass
 class Restarts:
-    """Of one program."""
+    """The restarts of one program."""
 
     starts: int = 0
     failures: int = 0

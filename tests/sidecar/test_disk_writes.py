@@ -7,6 +7,7 @@ from sidecar.disk_writes import RETRY_S, DiskWrites
 
 def test_writes_are_numbered_and_what_is_owed_waits_for_the_newest() -> None:
     disk: DiskWrites[str] = DiskWrites()
+    assert not disk.failing and not disk.under_way
     assert disk.ask() == 1 and disk.under_way
     disk.owe("first")
     assert disk.ask() == 2
@@ -54,6 +55,8 @@ def test_what_became_of_an_older_write_says_nothing_of_the_newest() -> None:
     disk.failed(2, "no space", 0.0)
     disk.persisted(1)
     assert disk.failing, "the newest one still isn't there"
+    disk.persisted(2)
+    assert not disk.failing, "it came after all"
 
 
 def test_what_is_taken_back_is_told_to_nobody() -> None:
