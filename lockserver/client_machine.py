@@ -321,8 +321,8 @@ class ClientMachine:
         self._to_return.clear()
 
     def _keep(self, message: m.Keep) -> None:
-        """Only the copies of one's own incarnation and of the newest holder are kept. What a new server gives before its
-        welcome may name fewer than what was kept from the last one: that goes back before it is replaced.
+        """Only the copies of one's own incarnation and of the newest holder are kept. What a new server gives before
+        its welcome may name fewer than what was kept from the last one: that goes back before it is replaced.
         """
         if self.link is not Link.IN:
             self._return_copies()

@@ -37,7 +37,9 @@ def test_the_permits_queue() -> None:
     wish = Initialising()
     a, b, c = wish.a(), registered(wish.incarnations, "b", 2), registered(wish.incarnations, "c", 3)
     for who in (a, b, c, a):
+        wish.at(1.0)
         wish.permit.enter(who)
+        assert wish.context.changed, "whoever watches sees it"
     wish.permit.leave(b)
     assert wish.permit.next() is a and wish.permit.next() is c and not wish.permit.waiters
     wish.permit.enter(c)

@@ -80,6 +80,13 @@ def test_it_is_refused_where_there_is_nobody_to_take_over_from() -> None:
     assert planned.ask().told() == ["refused"]
 
 
+def test_whoever_watches_sees_each_step() -> None:
+    planned = Planned().ask()
+    planned.at(1.0)
+    planned.drained()
+    assert planned.context.changed and planned.is_at(Step.CHECKING)
+
+
 def test_there_is_one_at_a_time() -> None:
     assert Planned().ask().ask().told() == ["draining", "refused"]
 
