@@ -26,7 +26,7 @@ class Admitted:
     number: int
     """As a member of its incarnation."""
     version: int
-    """Of the protocol."""
+    """The version of the protocol that both sides speak."""
     replaced: int | None = None
     """The same main process's older connection."""
 

@@ -72,7 +72,7 @@ LOOK_S = 1.0
 LATER_S = 2.0
 """For a server that can't have us now."""
 PRESUMED_DEAD_SHARE = 0.8
-"""Of the window: by then a holder that its server may presume dead has ended."""
+"""This share of the window: when it is over, a holder that its server may presume dead has ended."""
 
 
 GIVEN_UP = "the lock was granted after it was given up, and only an end releases it"
@@ -111,9 +111,9 @@ class ClientMachine:
         self._number = 0
         self._policy: m.Policy | None = None
         self._kept: dict[str, tuple[str, m.Keep]] = {}
-        """Of which tree: by which server it was given, and what."""
+        """Incarnation -> which server gave the copies of its pidfds, and what it said with them."""
         self._to_return: set[str] = set()
-        """Trees of which a server that was not yet heard of may not know as much as was kept."""
+        """Incarnations of which a server that was not yet heard of may not know as much as was kept."""
         self._reconnect = Reconnect(RETRY_MOST_S)
         self._connecting = False
         self._look_at = math.inf
@@ -321,8 +321,8 @@ class ClientMachine:
         self._to_return.clear()
 
     def _keep(self, message: m.Keep) -> None:
-        """Of one's own tree, and of the newest holder. What a new server gives before its welcome may name fewer than
-        what was kept from the last one: that goes back before it is replaced.
+        """Only the copies of one's own incarnation and of the newest holder are kept. What a new server gives before
+        its welcome may name fewer than what was kept from the last one: that goes back before it is replaced.
         """
         if self.link is not Link.IN:
             self._return_copies()

@@ -228,7 +228,7 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         yield _fail("directory", f"{path}: {error.strerror}", do)
         return
     if not stat.S_ISDIR(status.st_mode):
-        yield _fail("directory", f"{path} is no directory", "give the --run-dir of the lock server")
+        yield _fail("directory", f"{path} is not a directory", "give the --run-dir of the lock server")
         return
     found = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
@@ -384,7 +384,7 @@ def _held(file: LifeFile, known: dict[str, set[int] | None]) -> Finding:
 
 
 def _is_guard(pid: int) -> bool:
-    """Of a `lockctl hold`: it belongs there, and doesn't join."""
+    """The guard of a `lockctl hold` belongs there, and doesn't join."""
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip() == GUARD
     return False

@@ -17,7 +17,7 @@ class FreeMemory:
         self.config = config
         self.context = context
         self.reading: MemoryRead | None = None
-        """Of this turn."""
+        """The one that came in this turn."""
         self._asked = False
         self._asked_at = -math.inf
 

@@ -133,10 +133,11 @@ class Machine:
         self.broken = rule
         lock, disk = self.active, self.disk
         holder = lock.holder.name if lock.holder is not None else "nobody"
+        happened = event.message if isinstance(event, e.Received) else event
         self.context.alarm(
             "broken",
             f"a bug of the lock server: nobody is granted any more, and whoever holds the lock serves on. "
-            f"Please report this with the log: {rule}; in {type(event).__name__}; {lock.phase.value}, {holder}, "
+            f"Please report this with the log: {rule}; in {type(happened).__name__}; {lock.phase.value}, {holder}, "
             f"token {lock.token} of {self.succession.newest}, write {disk.done} of {disk.asked}. "
             "Restart the lock server to go on",
         )

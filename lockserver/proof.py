@@ -34,7 +34,7 @@ class Verdict:
     by: str = ""
     """What proves it."""
     by_flag: bool = False
-    """It is no proof: a person has said that this is enough."""
+    """This isn't proof: a person has said that it is enough."""
     every_process: bool = False
     """Each single process was seen to have ended. Less is enough for the lock, and not for what a process wrote to."""
     missing: tuple[str, ...] = ()
@@ -123,7 +123,7 @@ def _processes(holder: Incarnation) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What is known while somebody may hold whom no file names."""
+    """What is known while somebody whom no file names may hold the lock."""
 
     strangers: StrangersProbed | None
     """Who has a life lock here and hasn't registered with this server; None: not asked yet, or too long ago."""

@@ -45,7 +45,7 @@ def absolute(run_dir: Path | str) -> Path:
 
 
 def life_file_names(directory: Path) -> list[str]:
-    """Of all life files; whatever else somebody has put there isn't one. Raises OSError."""
+    """The names of all life files; whatever else somebody has put there is left out. Raises OSError."""
     return sorted(name for name in os.listdir(directory) if _LIFE_FILE.fullmatch(name))
 
 

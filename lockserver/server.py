@@ -39,7 +39,7 @@ _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.
 ENDING_S = 1.0
 """So long a server that was killed may take to end."""
 _MOST_STRANGERS = 1000
-"""Of which the machine is told; there are more again once these are gone."""
+"""The machine is told of no more at a time; the next ones follow once these are gone."""
 
 
 class CannotStart(Exception):

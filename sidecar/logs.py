@@ -125,7 +125,7 @@ class _Stderr:
         self._asks = False
         self._identity: tuple[int, int] | None = None
         self._rest = b""
-        """Of a line of which a part is written already."""
+        """What is left of a line that was written in part."""
 
     def __del__(self) -> None:
         self._let_go()

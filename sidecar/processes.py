@@ -134,7 +134,7 @@ class Processes:
         return named
 
     def pidfds(self, processes: Sequence[int]) -> list[int]:
-        """Of those that are still known."""
+        """The pidfds of those processes that are still known."""
         return [self._pidfds[process] for process in processes if process in self._pidfds]
 
     def on_death(self, process: int, dead: Callable[[], None]) -> None:

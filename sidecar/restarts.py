@@ -18,7 +18,7 @@ SOON_S = 10.0
 
 @dataclass
 class Restarts:
-    """Of one program."""
+    """The restarts of one program."""
 
     starts: int = 0
     failures: int = 0

@@ -39,8 +39,8 @@ from lockserver.rundir import LIFE, connect
 from sidecar import peers
 from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PF_EXITING = 0x4  # in the flags of /proc/PID/stat
 LIFETIME_S = 300
 """Nothing of this suite lives longer, whatever happens to the tests."""

@@ -1,17 +1,12 @@
-"""What the real-process tests stand on: the nursery's other end, processes, engines, servers, observers, and waits
-with deadlines.
+"""What the real-process tests stand on: the nursery's other end, engines, servers and observers.
 
-Nothing here sleeps for luck: a wait is for a pidfd, a packet, an end of file or a status, and has a deadline. What
-must *not* happen is watched for `NEVER_S`; that can miss a fault on a slow machine and can't invent one.
+Nothing here sleeps for luck: a wait is for a pidfd, a packet, an end of file or a status, and has a deadline
+(`tests/support/waiting.py`).
 """
 
 import contextlib
-import ctypes
 import json
 import os
-import random
-import select
-import signal
 import socket
 import subprocess
 import sys
@@ -21,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import msgspec
-import pytest
 
 from lockserver import messages as m
 from lockserver import record
@@ -29,11 +23,16 @@ from lockserver.rundir import HOLDER, LIFE, connect
 from sidecar import peers
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeLock
-from tests.chaos.engine import ROOT, receive, send
+from tests.chaos.engine import receive, send
+from tests.support.chance import seeded as seeded  # these `as` are for tests/engine and tests/vllm,
+from tests.support.processes import ROOT
+from tests.support.processes import Process as Process  # until they import from tests.support themselves
+from tests.support.root import needs_root as needs_root
+from tests.support.slow_exits import dies_slowly as dies_slowly
+from tests.support.slow_exits import hangs_in_exit as hangs_in_exit
+from tests.support.waiting import DEADLINE_S, readable, until
+from tests.support.waiting import NEVER_S as NEVER_S
 
-DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
-_WALL = 0x40000000
-NEVER_S = 0.4
 LISTENERS = 2
 """A server's sockets that aren't connections: `lock.sock`, and the path's name."""
 LONG_WINDOW = ("--window-s", "3600")
@@ -41,79 +40,10 @@ LONG_WINDOW = ("--window-s", "3600")
 Status = m.Status
 
 P = TypeVar("P", bound="Process")
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: PID namespaces, other users, mounts")
-
-
-def seeded(name: str = "FAILOVER_CHAOS_SEED") -> random.Random:
-    """Randomness that can be replayed: set the variable to the number that is printed."""
-    seed = int(os.environ.get(name) or random.SystemRandom().randrange(1 << 32))
-    print(f"{name}={seed}")
-    return random.Random(seed)
-
-
-def until(done: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """For what nothing announces: looks again every few milliseconds. Returns what was true."""
-    end = time.monotonic() + deadline_s
-    while not (value := done()):
-        assert time.monotonic() < end, f"{what}: not within {deadline_s:g} s"
-        select.select([], [], [], 0.002)
-    return value
-
-
-def readable(fd: int, timeout_s: float) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(max(timeout_s, 0) * 1000))
 
 
 def reasons(status: Status) -> list[str]:
     return status.fencing.waiting_for if status.fencing is not None else []
-
-
-class Process:
-    """A process that the nursery has started, or a child of one. Its pidfd is taken before anybody can collect it."""
-
-    def __init__(self, pid: int, pidfd: int) -> None:
-        self.pid = pid
-        self.pidfd = pidfd
-
-    @property
-    def dead(self) -> bool:
-        return peers.is_dead(self.pidfd)
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, number)
-
-    def kill(self) -> None:
-        """SIGKILL, and dead when this returns."""
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def wait(self, deadline_s: float = DEADLINE_S) -> None:
-        assert readable(self.pidfd, deadline_s), f"process {self.pid} does not end"
-
-    def stop(self) -> None:
-        """SIGSTOP, and every thread stopped when this returns."""
-        self.signal(signal.SIGSTOP)
-        until(lambda: self.thread_states() <= {"T", "Z"}, f"process {self.pid} stops")
-
-    def go_on(self) -> None:
-        self.signal(signal.SIGCONT)
-
-    def thread_states(self) -> set[str]:
-        states = set()
-        for task in Path(f"/proc/{self.pid}/task").iterdir():
-            with contextlib.suppress(OSError):
-                states.add((task / "stat").read_text().rpartition(")")[2].split()[0])
-        return states
-
-    def descriptors(self) -> dict[int, str]:
-        found = {}
-        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found[int(entry.name)] = os.readlink(entry)
-        return found
 
 
 class Engine(Process):
@@ -230,8 +160,7 @@ def patient_connect(run_dir: Path) -> socket.socket:
             return connect(run_dir)
         return None
 
-    sock: socket.socket = until(connected, "there is room in the server's backlog")
-    return sock
+    return until(connected, "there is room in the server's backlog")
 
 
 class Caller:
@@ -547,45 +476,6 @@ class House:
     def tell(self) -> None:
         """For whoever reads a failure."""
         print(self.log.read_text(errors="replace")[-12_000:])
-
-
-@contextlib.contextmanager
-def dies_slowly(process: Process) -> Iterator[Callable[[], None]]:
-    """From here on the process, once it is killed, hangs in its exit with everything that it has: memory, files,
-    sockets. As one in a driver's hands would.
-
-    By ptrace: a tracee stops at its exit. Call what is yielded to let it end.
-    """
-    seize, go_on, trace_exit = 0x4206, 7, 0x40
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
-    tasks = [int(task.name) for task in Path(f"/proc/{process.pid}/task").iterdir()]
-    for task in tasks:
-        if libc.ptrace(seize, task, 0, trace_exit) != 0:
-            pytest.skip(f"this machine lets no process trace another ({os.strerror(ctypes.get_errno())})")
-    ended = False
-
-    def let_go() -> None:
-        nonlocal ended
-        ended = True
-        process.signal(signal.SIGKILL)
-        for task in tasks:  # each stops at its exit, the leader too
-            if os.WIFSTOPPED(os.waitpid(task, _WALL)[1]):
-                libc.ptrace(go_on, task, 0, 0)
-        for task in reversed(tasks):  # and ends, the leader last
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(task, _WALL)
-
-    try:
-        yield let_go
-    finally:
-        if not ended:
-            let_go()
-
-
-def hangs_in_exit(process: Process) -> None:
-    """Waits until a process of `dies_slowly` that was killed has come as far as it gets."""
-    until(lambda: process.thread_states() <= {"t", "Z"}, f"process {process.pid} hangs in its exit")
 
 
 @contextlib.contextmanager

@@ -8,7 +8,9 @@ from datetime import datetime
 import pytest
 
 from lockserver import messages as m
-from tests.chaos.house import House, dies_slowly, hangs_in_exit, needs_root, reasons
+from tests.chaos.house import House, reasons
+from tests.support.root import needs_root
+from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos

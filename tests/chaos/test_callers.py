@@ -15,21 +15,12 @@ import pytest
 from lockserver import messages as m
 from lockserver.callers import MOST_OBSERVERS
 from lockserver.rundir import connect
-from tests.chaos.house import (
-    NEVER_S,
-    Caller,
-    Contenders,
-    House,
-    Observer,
-    Process,
-    Server,
-    needs_root,
-    patient_connect,
-    readable,
-    seeded,
-    until,
-)
+from tests.chaos.house import Caller, Contenders, House, Observer, Server, patient_connect
+from tests.support.chance import seeded
+from tests.support.processes import Process
+from tests.support.root import needs_root
 from tests.support.status import holder_of
+from tests.support.waiting import NEVER_S, readable, until
 
 pytestmark = pytest.mark.chaos
 
@@ -270,9 +261,8 @@ def test_handoffs_go_on_in_the_middle_of_a_flood(house: House) -> None:
         for _ in range(5):
             assert event["event"] == "holding", event
             last = event["token"]
-            holder = Process(event["pid"], os.pidfd_open(event["pid"]))
+            holder = Process(event["pid"])
             holder.kill()
-            os.close(holder.pidfd)
             event = contenders.next()
             assert event["token"] > last
     finally:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.chaos.house import LONG_WINDOW, House, dies_slowly, hangs_in_exit, until
+from tests.chaos.house import LONG_WINDOW, House
+from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.status import holder_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 

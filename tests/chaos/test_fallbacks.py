@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.house import LONG_WINDOW, House, Server, dies_slowly, hangs_in_exit
+from tests.chaos.house import LONG_WINDOW, House, Server
 from tests.chaos.test_kill_loops import kill_holders
+from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.house import House, Server, Waiter, needs_root, seeded
+from tests.chaos.house import House, Server, Waiter
+from tests.support.chance import seeded
+from tests.support.root import needs_root
 
 pytestmark = pytest.mark.chaos
 

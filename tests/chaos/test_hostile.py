@@ -16,7 +16,9 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.rundir import HOLDER, LIFE, connect
-from tests.chaos.house import Caller, House, Observer, Waiter, needs_root, patient_connect, until
+from tests.chaos.house import Caller, House, Observer, Waiter, patient_connect
+from tests.support.root import needs_root
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -310,8 +312,9 @@ def test_a_name_that_the_wire_doesnt_take_is_refused_and_not_tried_for_ever(hous
     house.server()
     a = house.engine()
     a.order("start", run_dir=str(house.run_dir), engine_id="_a")
-    failed = until(lambda: a.heard_answer() and [e for e in a._events if "failed" in e], "it is told no")
-    assert failed[0]["type"] == "Refused" and "engine_id" in failed[0]["why"]
+    until(a.heard_answer, "it is told no")
+    (failed,) = [event for event in a._events if "failed" in event]
+    assert failed["type"] == "Refused" and "engine_id" in failed["why"]
 
 
 def test_a_socket_that_isnt_ours_is_no_lock_server(house: House) -> None:

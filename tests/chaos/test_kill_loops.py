@@ -6,7 +6,10 @@ import time
 
 import pytest
 
-from tests.chaos.house import LONG_WINDOW, Contenders, House, Process, readable, seeded, witnessed_tokens
+from tests.chaos.house import LONG_WINDOW, Contenders, House, witnessed_tokens
+from tests.support.chance import seeded
+from tests.support.processes import Process
+from tests.support.waiting import readable
 
 pytestmark = pytest.mark.chaos
 

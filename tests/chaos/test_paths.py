@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.house import House, Server, needs_root, until
+from tests.chaos.house import House, Server
+from tests.support.root import needs_root
 from tests.support.status import holder_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 SETTLE = ("--settle-s", "2")

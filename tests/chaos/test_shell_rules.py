@@ -13,7 +13,9 @@ from lockserver import messages as m
 from lockserver.rundir import LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock
-from tests.chaos.house import Caller, House, Process, readable, until
+from tests.chaos.house import Caller, House
+from tests.support.processes import Process
+from tests.support.waiting import readable, until
 
 pytestmark = pytest.mark.chaos
 

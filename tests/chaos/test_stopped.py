@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.chaos.house import LONG_WINDOW, House, until
+from tests.chaos.house import LONG_WINDOW, House
 from tests.support.status import holder_of
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 

@@ -18,10 +18,11 @@ import pytest
 
 from lockserver.rundir import LIFE, SOCKET, connect
 from sidecar.frames import Channel, close_all
-from tests.chaos.engine import ROOT
-from tests.chaos.house import DEADLINE_S, LONG_WINDOW, House, Server, until
+from tests.chaos.house import LONG_WINDOW, House, Server
 from tests.lockserver import messages_1 as m1
 from tests.lockserver import recorded_1
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.chaos
 RECORDED = [

@@ -2,9 +2,7 @@
 
 import contextlib
 import os
-import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,108 +13,16 @@ from lockserver.guard import NAME as GUARD
 from lockserver.lifefiles import life_files
 from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rundir import LIFE, SOCKET
-from sidecar import peers
 from sidecar.lifelock import LifeLock
+from tests.support.processes import ROOT as ROOT  # these `as` are for tests/gms, until they import from tests.support
+from tests.support.processes import Program as Program
+from tests.support.processes import run_to_end
+from tests.support.waiting import DEADLINE_S as DEADLINE_S
+from tests.support.waiting import until as until
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 40.0
 LOCKCTL = (sys.executable, "-m", "lockserver.lockctl")
 STAY = ("sh", "-c", "echo started $$; exec sleep 1000")
 """A command that says its pid and stays."""
-
-
-def until(done: Callable[[], bool], what: str) -> None:
-    """For what nothing announces: looks again every few milliseconds."""
-    end = time.monotonic() + DEADLINE_S
-    while not done():
-        assert time.monotonic() < end, f"not within {DEADLINE_S:g} s: {what}"
-        select.select([], [], [], 0.002)
-
-
-def gone(pidfd: int) -> bool:
-    return peers.is_dead(pidfd)
-
-
-class Lines:
-    """What comes out of a pipe, by lines."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._rest = b""
-        self.said: list[str] = []
-
-    def next(self) -> str:
-        """The next line; empty at the end."""
-        return self._next() or ""
-
-    def with_words(self, words: str) -> str:
-        """The next line that has these words in it."""
-        while (line := self._next()) is not None:
-            if words in line:
-                return line
-        raise AssertionError(f"it ended and never said {words!r}: {self.said}")
-
-    def rest(self) -> str:
-        """Everything up to the end."""
-        lines = []
-        while (line := self._next()) is not None:
-            lines.append(line)
-        return "\n".join(lines)
-
-    def _next(self) -> str | None:
-        end = time.monotonic() + DEADLINE_S
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._fd], [], [], max(0.0, end - time.monotonic()))
-            assert ready, f"nothing more is said; so far: {self.said}"
-            more = os.read(self._fd, 65536)
-            if not more:
-                return None
-            self._rest += more
-        line, _, self._rest = self._rest.partition(b"\n")
-        self.said.append(line.decode())
-        return self.said[-1]
-
-
-class Program:
-    """A process in a group of its own."""
-
-    def __init__(self, *command: str, environment: dict[str, str] | None = None, directory: Path = ROOT) -> None:
-        self.process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            process_group=0,
-        )
-        assert self.process.stdin and self.process.stdout and self.process.stderr
-        self.pid = self.process.pid
-        self.out = Lines(self.process.stdout.fileno())
-        self.err = Lines(self.process.stderr.fileno())
-
-    def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
-
-    def ends(self) -> int:
-        """Its exit code; below zero for a signal."""
-        return self.process.wait(DEADLINE_S)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-
-    def close(self) -> None:
-        """Of its whole group nothing is left."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGCONT)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
 
 
 class House:
@@ -167,16 +73,7 @@ class House:
 
     def ask(self, *words: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
         """Runs it to its end: exit code, standard output, standard error."""
-        done = subprocess.run(
-            [*LOCKCTL, "--run-dir", str(self.run_dir), *words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
-        return done.returncode, done.stdout, done.stderr
+        return run_to_end(*LOCKCTL, "--run-dir", str(self.run_dir), *words, environment=environment)
 
     def hold(self, engine_id: str, *words: str, command: tuple[str, ...] = STAY) -> Program:
         """Starts `lockctl hold`."""

@@ -17,8 +17,10 @@ from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock
-from tests.lockctl.house import House, gone, until
-from tests.sidecar.processes import Child
+from tests.lockctl.house import House
+from tests.support.children import Child
+from tests.support.processes import gone
+from tests.support.waiting import until
 
 
 def checked(house: House) -> tuple[int, list[dict[str, Any]]]:

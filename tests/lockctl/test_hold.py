@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.lockctl.house import LOCKCTL, House, Lines, Program, gone, until
+from tests.lockctl.house import LOCKCTL, House
+from tests.support.processes import ROOT, Lines, Program, gone
+from tests.support.waiting import until
 
 DEVICE = 64 << 20
 SAYS_SIGNALS = (
@@ -241,7 +243,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(served: House) -> None:
     mask = "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGUSR1])\n"
     pid, terminal = pty.fork()
     if pid == 0:
-        os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
+        os.environ["PYTHONPATH"] = str(ROOT)
         words = [*LOCKCTL, "--run-dir", str(served.run_dir), "hold", "--engine-id", "a", "--quiet"]
         os.execv(sys.executable, [*words, "--", sys.executable, "-c", mask + script])
     served.pidfd(pid)

@@ -23,8 +23,9 @@ from lockserver.observer import (
 )
 from lockserver.rundir import SOCKET
 from sidecar.frames import Channel
-from tests.lockctl.house import DEADLINE_S, House
-from tests.sidecar.processes import no_descriptor_leaks
+from tests.lockctl.house import House
+from tests.support.descriptors import no_descriptor_leaks
+from tests.support.waiting import DEADLINE_S
 
 
 def test_it_asks_and_is_answered(house: House) -> None:

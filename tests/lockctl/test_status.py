@@ -10,8 +10,10 @@ from collections.abc import Callable
 import pytest
 
 from lockserver import lockctl
-from tests.lockctl.house import DEADLINE_S, LOCKCTL, ROOT, House
-from tests.sidecar.processes import Child
+from tests.lockctl.house import LOCKCTL, House
+from tests.support.children import Child
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S
 
 NAMED = ["state", "holder", "waiters", "fencing", "memory", "server_incarnation", "server_pid"]
 OURS = [

@@ -4,7 +4,8 @@ import json
 import signal
 import sys
 
-from tests.lockctl.house import House, Program
+from tests.lockctl.house import House
+from tests.support.processes import Program
 
 
 def engine(house: House, engine_id: str, kind: str = "obedient") -> Program:

@@ -87,7 +87,7 @@ def held_by(who: Incarnation, token: int = 7) -> Lock:
 
 
 class Known(Turns):
-    def __init__(self, **config: int) -> None:
+    def __init__(self, **config: Any) -> None:
         super().__init__(**config)
         self.incarnations = Incarnations(self.context)
 

@@ -97,6 +97,10 @@ def test_nobody_is_told_before_the_grant_is_on_disk() -> None:
     assert lock.confirm(on_disk=3) == 7
 
 
+def test_whoever_has_been_told_has_no_place_in_the_queue_any_more() -> None:
+    assert in_phase(HELD).waiter is None
+
+
 def test_a_claim_is_not_confirmed_before_a_write_names_it() -> None:
     lock = in_phase(FREE)
     lock.claimed(incarnation("b"), 9, "now")
@@ -144,7 +148,19 @@ def test_a_holder_that_was_heard_of_is_not_in_the_file() -> None:
         lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8)
     lock.suspect(UNNAMED)
     lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8)
-    assert lock.token == 8 and lock.recorded_by is None and lock.unnamed
+    assert lock.token == 8 and lock.recorded_by is None and lock.unnamed and lock.broken_rule() == ""
+    lock = in_phase(FENCING)
+    lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8)
+    assert (lock.verified, lock.fencing_since, lock.recorded_by, lock.granted_at) == (False, 0.0, None, "")
+
+
+def test_somebody_unnamed_is_in_doubt_only_where_no_file_names_a_holder() -> None:
+    lock = in_phase(FREE)
+    assert not lock.unnamed and not in_phase(IN_DOUBT).unnamed
+    lock.suspect(UNNAMED)
+    assert lock.unnamed and lock.broken_rule() == ""
+    lock.settle()
+    assert not lock.unnamed and lock.doubt is None
 
 
 def test_a_released_lock_keeps_only_the_doubt_that_remains() -> None:

@@ -197,6 +197,25 @@ def test_what_is_needed_must_be_free() -> None:
     assert line.queue.granted(line.queue.waiters["a.00000000"]), "it was seen to be free"
 
 
+def test_memory_that_is_awaited_is_read_again_and_again() -> None:
+    line = Line(reads_memory=True)
+    line.enter("a", {"gpu": 70})
+    line.reads(free=20)
+    assert line.next == ""
+    line.at(1.0)
+    line.memory.forget()
+    assert line.next == "" and line.asked(ReadMemory) == [ReadMemory()]
+
+
+def test_whoever_watches_sees_what_a_waiter_says() -> None:
+    line = Line()
+    a = line.enter("a")
+    line.at(1.0)
+    assert not line.context.changed
+    line.queue.update(a.incarnation, ready=False, looked=False, needs=None)
+    assert line.context.changed
+
+
 def test_whoever_needs_nothing_waits_for_no_memory() -> None:
     line = Line(reads_memory=True)
     a = line.enter("a")

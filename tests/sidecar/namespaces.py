@@ -4,7 +4,7 @@ import ctypes
 import os
 from collections.abc import Callable
 
-from tests.sidecar.processes import Child
+from tests.support.children import Child
 
 _CLONE_NEWPID = 0x20000000
 

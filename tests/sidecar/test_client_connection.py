@@ -11,10 +11,9 @@ import pytest
 from sidecar.client_connection import ClientConnection
 from sidecar.client_loop import ClientLoop
 from sidecar.frames import Channel, close_all
-from tests.sidecar.processes import no_descriptor_leaks
 from tests.sidecar.wire import Blob, Hello, decoder, pipes
-
-DEADLINE_S = 20.0
+from tests.support.descriptors import no_descriptor_leaks
+from tests.support.waiting import DEADLINE_S
 
 
 class Client:

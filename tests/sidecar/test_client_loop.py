@@ -14,9 +14,8 @@ import pytest
 
 from sidecar import client_loop
 from sidecar.client_loop import CannotWait, ClientLoop
-from tests.sidecar.processes import no_descriptor_leaks
-
-DEADLINE_S = 20.0
+from tests.support.descriptors import no_descriptor_leaks
+from tests.support.waiting import DEADLINE_S, until
 
 
 class Interrupted(Exception):
@@ -136,10 +135,7 @@ def test_an_exception_from_a_signal_handler_ends_one_wait_and_no_later_one(clien
     expected = client.send()
     assert client.loop.wait(lambda: client.count >= expected, DEADLINE_S), "it is deaf"
     expected = client.send()
-    deadline = time.monotonic() + DEADLINE_S
-    while client.count < expected and time.monotonic() < deadline:
-        time.sleep(0.01)  # nobody waits: the loop's own thread has to hear it
-    assert client.count >= expected, "its own thread is deaf"
+    until(lambda: client.count >= expected, "the loop's own thread hears it, though nobody waits")
 
 
 def test_whoever_comes_after_a_turn_that_was_cut_short_is_told(client: Counter) -> None:
@@ -158,9 +154,7 @@ def test_what_a_handler_raises_in_the_loops_thread_doesnt_end_it(
     client.raises = ZeroDivisionError
     client.loop.start()
     client.loop.tell("bad")
-    deadline = time.monotonic() + DEADLINE_S
-    while client.torn == 0 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    until(lambda: client.torn, "what was cut short is told")
     assert client.torn == 1
     client.loop.tell("good")
     assert client.loop.wait(lambda: client.fed == ["bad", "good"], DEADLINE_S)

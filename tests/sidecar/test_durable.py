@@ -15,7 +15,8 @@ import pytest
 
 from sidecar import durable
 from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
-from tests.sidecar.processes import Child, no_descriptor_leaks, stay
+from tests.support.children import Child, stay
+from tests.support.descriptors import no_descriptor_leaks
 
 Say = Callable[[str], None]
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from sidecar import exclusive_names
 from sidecar.exclusive_names import Owner
-from tests.sidecar.processes import Child, no_descriptor_leaks, stay
+from tests.support.children import Child, stay
+from tests.support.descriptors import no_descriptor_leaks
 
 
 def test_one_has_a_name_until_every_copy_is_closed(tmp_path: Path) -> None:

@@ -14,15 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.frames import MAX_DESCRIPTORS, Channel, Message, PeerTooSlow, Received, close_all
-from tests.sidecar.processes import (
-    Child,
-    descriptors_left,
-    no_descriptor_leaks,
-    open_descriptors,
-    stay,
-    wait_until_readable,
-)
 from tests.sidecar.wire import Blob, Hello, channel, decoder, encoded, pair, pipes, same_file
+from tests.support.children import Child, stay, wait_until_readable
+from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors
 
 
 @pytest.fixture(autouse=True)

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from sidecar import frames
 from sidecar.frames import MAX_DESCRIPTORS, MAX_FRAME_BYTES, BadFrame, Channel, Message, Received, close_all
-from tests.sidecar.processes import descriptors_left, no_descriptor_leaks, open_descriptors
 from tests.sidecar.wire import Blob, Hello, channel, encoded, pair, pipes
+from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors
 
 
 @pytest.fixture(autouse=True)

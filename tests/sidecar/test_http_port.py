@@ -15,9 +15,8 @@ import pytest
 from sidecar import http_port
 from sidecar.http_port import JSON, CannotListen, HttpPort, MakePage, Page, text
 from sidecar.loop import Loop
-from tests.engine.house import until
+from tests.support.waiting import DEADLINE_S, until
 
-DEADLINE_S = 60.0
 LARGE = b"0123456789abcdef" * (1 << 20)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.house import DEADLINE_S, ROOT, Process, until
+from tests.support.processes import ROOT, Process
+from tests.support.waiting import DEADLINE_S, until
 
 
 class Kept:

@@ -19,7 +19,8 @@ from sidecar.lifelock import (
     LifeState,
     LocksUnsupported,
 )
-from tests.sidecar.processes import Child, no_descriptor_leaks, stay, wait_until_dead
+from tests.support.children import Child, stay, wait_until_dead
+from tests.support.descriptors import no_descriptor_leaks
 
 
 @pytest.fixture(autouse=True)

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from sidecar.path_watch import Leads, OpenDirectory, PathWatch, make_private_directory
-from tests.sidecar.processes import no_descriptor_leaks
-
-DEADLINE_S = 10.0
+from tests.support.descriptors import no_descriptor_leaks
+from tests.support.waiting import DEADLINE_S
 
 
 class Place:

@@ -15,7 +15,8 @@ import pytest
 from sidecar import peers
 from sidecar.peers import Evidence, KillResult
 from tests.sidecar.namespaces import in_new_pid_namespace
-from tests.sidecar.processes import Child, no_descriptor_leaks, stay, wait_until_dead
+from tests.support.children import Child, stay, wait_until_dead
+from tests.support.descriptors import no_descriptor_leaks
 
 UNKNOWN_OPTION = 9999
 

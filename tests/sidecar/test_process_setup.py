@@ -10,7 +10,7 @@ import pytest
 
 from sidecar import process_setup
 from tests.sidecar.namespaces import in_new_pid_namespace
-from tests.sidecar.processes import Child, stay, wait_until_dead
+from tests.support.children import Child, stay, wait_until_dead
 
 Say = Callable[[str], None]
 

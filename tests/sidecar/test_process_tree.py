@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from sidecar import process_tree
-from tests.engine.house import until
+from tests.support.waiting import until
 
 PROGRAM = """
 import subprocess, sys, threading

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import select
 import signal
 import socket
 import struct
@@ -25,9 +24,9 @@ from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket, connect
-from tests.sidecar.processes import Child, no_descriptor_leaks, open_descriptors
-
-DEADLINE_S = 30.0
+from tests.support.children import Child
+from tests.support.descriptors import no_descriptor_leaks, open_descriptors
+from tests.support.waiting import DEADLINE_S, readable, until
 
 
 class Say(Message, frozen=True):
@@ -179,7 +178,7 @@ def hear(channel: Caller) -> Any:
     """The next message; None at the end."""
     end = time.monotonic() + DEADLINE_S
     while not channel.inbox and not channel.eof:
-        assert select.select([channel], [], [], max(0.0, end - time.monotonic()))[0], "nothing comes"
+        assert readable(channel.fileno(), end - time.monotonic()), "nothing comes"
         channel.inbox += [message for message, _ in channel.receive()]
     return channel.inbox.pop(0) if channel.inbox else None
 
@@ -201,20 +200,14 @@ def test_what_effects_bring_back_goes_in_before_anything_else(server: Server) ->
 def test_a_tick_comes_when_the_machine_wanted_it(server: Server) -> None:
     with caller(server) as channel:
         channel.send(Say(text="wait"))
-        end = time.monotonic() + DEADLINE_S
-        while Tick() not in server.machine.events:
-            assert time.monotonic() < end
-            select.select([], [], [], 0.005)
+        until(lambda: Tick() in server.machine.events, "a tick comes")
 
 
 def test_a_line_for_the_log_is_written_when_nothing_is_urgent(server: Server) -> None:
     with caller(server) as channel:
         channel.send(Say(text="note"))
         assert hear(channel).text == "noted"
-        end = time.monotonic() + DEADLINE_S
-        while "noted by=1" not in server.words.getvalue():
-            assert time.monotonic() < end
-            select.select([], [], [], 0.005)
+        until(lambda: "noted by=1" in server.words.getvalue(), "the line is written")
 
 
 def test_who_does_not_read_loses_its_connection_and_nobody_else_anything(server: Server) -> None:
@@ -315,10 +308,7 @@ def test_a_killed_caller_leaves_no_descriptor(server: Server) -> None:
 
     with Child(call) as child:
         assert child.line() == "hello"
-    end = time.monotonic() + DEADLINE_S
-    while len(open_descriptors()) > before:
-        assert time.monotonic() < end
-        select.select([], [], [], 0.005)
+    until(lambda: len(open_descriptors()) <= before, "its descriptors are closed")
 
 
 # -- the server's socket -----------------------------------------------------------------------------------------------

@@ -3,11 +3,10 @@
 import contextlib
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
-DEADLINE_S = 20.0
+from tests.support.waiting import until
 
 
 @contextlib.contextmanager
@@ -16,10 +15,8 @@ def lock_server(run_dir: Path, *arguments: str) -> Iterator[subprocess.Popen[byt
     command = [sys.executable, "-m", "lockserver", "--run-dir", str(run_dir), "--memory", "none", "--settle-s", "0.01"]
     server = subprocess.Popen([*command, *arguments], stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while not (run_dir / "lock.sock").exists():
-            assert server.poll() is None and time.monotonic() < deadline
-            time.sleep(0.005)
+        until(lambda: (run_dir / "lock.sock").exists() or server.poll() is not None, "the lock server listens")
+        assert server.poll() is None, "the lock server ended"
         yield server
     finally:
         server.terminate()

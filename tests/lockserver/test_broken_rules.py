@@ -1,0 +1,100 @@
+"""A rule of the machine's own that is broken, which is a bug: it stops granting, says so, and loses nothing.
+
+Which rules are looked at: `test_parts_lock.py`. Here one is broken on purpose in a whole machine.
+"""
+
+from collections.abc import Callable
+
+import pytest
+
+from lockserver import events as e
+from lockserver import messages as m
+from lockserver.incarnation import Stage
+from lockserver.lock import Phase, WrongTransition
+from lockserver.machine import Machine
+from tests.lockserver.harness import Harness
+
+
+def a_token_falls(machine: Machine) -> None:
+    machine.succession.newest -= 1
+
+
+def nobody_watches_the_holder(machine: Machine) -> None:
+    assert machine.active.holder is not None
+    del machine.incarnations.known[machine.active.holder.name]
+
+
+def its_phase_is_wrong(machine: Machine) -> None:
+    machine.active.phase = Phase.FENCING
+
+
+def its_holder_waits(machine: Machine) -> None:
+    assert machine.active.holder is not None
+    machine.succession.queue.enter(machine.active.holder, {}, looked=True)
+
+
+def a_transition_is_wrong(machine: Machine) -> None:
+    def ask(*_: object) -> None:
+        raise WrongTransition("active: from held there is no way to granting")
+
+    setattr(machine.succession.switchover, "ask", ask)  # noqa: B010
+
+
+class Broken:
+    """A holder `a`, a waiter `b`, an observer; and a rule that is broken."""
+
+    def __init__(self, spoil: Callable[[Machine], None]) -> None:
+        self.harness = Harness().start()
+        self.a, self.b = self.harness.holder("a"), self.harness.waiter("b")
+        self.observer = self.harness.observer()
+        self.machine = self.harness.machine
+        assert not self.machine.broken
+        spoil(self.machine)
+        self.effects = self.feed(e.Received(self.observer, m.Switchover()))
+
+    def feed(self, event: e.Event) -> list[e.Effect]:
+        return self.machine.handle(event, e.Time(self.harness.now, self.harness.now))
+
+    def told(self, effects: list[e.Effect], kind: type[m.ServerMessage]) -> bool:
+        return any(isinstance(effect, e.Send) and isinstance(effect.message, kind) for effect in effects)
+
+
+@pytest.mark.parametrize(
+    "spoil", [a_token_falls, nobody_watches_the_holder, its_phase_is_wrong, its_holder_waits, a_transition_is_wrong]
+)
+def test_a_broken_rule_is_an_alarm_that_can_be_reported(spoil: Callable[[Machine], None]) -> None:
+    broken = Broken(spoil)
+    assert broken.machine.broken
+    (alarm,) = broken.machine.status.alarms
+    assert broken.machine.broken in alarm and "in Switchover" in alarm and "Please report this" in alarm
+    assert f"token {broken.a.token}" in alarm and "Restart the lock server" in alarm
+    assert any(isinstance(effect, e.Note) and effect.alarm for effect in broken.effects)
+
+
+def test_nobody_is_granted_any_more() -> None:
+    broken = Broken(a_token_falls)
+    holder, harness = broken.machine.active.holder, broken.harness
+    assert holder is not None and holder.main is not None and holder.main.process is not None
+    effects = broken.feed(e.Died(holder.main.process)) + broken.feed(e.LifeProbed(holder.name, False))
+    harness.now += 100.0
+    effects += broken.feed(e.Tick())
+    assert holder.stage is Stage.DOOMED and broken.machine.active.phase is Phase.FREE, "its end is seen as ever"
+    assert not broken.told(effects, m.Granted)
+    assert not any(isinstance(effect, e.Persist) and effect.record.active for effect in effects)
+
+
+def test_the_holder_serves_on_and_everybody_is_answered() -> None:
+    broken = Broken(a_token_falls)
+    assert broken.machine.active.phase is Phase.HELD
+    effects = broken.feed(e.Received(broken.observer, m.AskStatus()))
+    assert broken.told(effects, m.Status) and not broken.told(effects, m.Exit)
+    effects = broken.feed(e.Received(broken.a.conn, m.Serving(url="http://a")))
+    assert any(isinstance(effect, e.Persist) for effect in effects), "what it says is written down as ever"
+
+
+def test_the_first_rule_that_broke_is_the_one_that_is_reported() -> None:
+    broken = Broken(a_token_falls)
+    first = broken.machine.broken
+    its_holder_waits(broken.machine)
+    broken.feed(e.Tick())
+    assert broken.machine.broken == first

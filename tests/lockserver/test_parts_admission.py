@@ -1,0 +1,349 @@
+"""Who calls, who may come in, and what a claim is worth: each built alone."""
+
+import pytest
+
+from lockserver import admission as adm
+from lockserver import events as e
+from lockserver import messages as m
+from lockserver.admission import Admission, Admitted, TurnedAway
+from lockserver.callers import MOST_OBSERVERS, Caller, Callers, agreed_version, incompatible
+from lockserver.events import Close
+from lockserver.incarnation import MAIN, Incarnation, Life, Stage
+from lockserver.lock import Lock, Phase
+from lockserver.messages import ACTIVE, INIT
+from tests.lockserver.parts import DOUBT, NAME, TENURE, UNNAMED, Known, Turns, held_by, killed, peer, registered
+
+# -- callers -----------------------------------------------------------------------------------------------------------
+
+
+def hello(protocol: int, newest: int = 0) -> m.Observe:
+    return m.Observe(protocol=protocol, newest=newest)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "newest", "agreed"),
+    [
+        (m.OLDEST, 0, m.OLDEST),  # the version before: it knew no `newest`
+        (m.OLDEST, m.PROTOCOL, m.PROTOCOL),
+        (m.PROTOCOL, 0, m.PROTOCOL),
+        (m.PROTOCOL, 99, m.PROTOCOL),
+        (99, 0, 0),
+        (98, 99, 0),
+        (m.OLDEST - 1, m.OLDEST - 1, 0),
+    ],
+)
+def test_the_newest_version_that_both_speak(protocol: int, newest: int, agreed: int) -> None:
+    assert agreed_version(hello(protocol, newest)) == agreed
+
+
+def test_who_can_not_be_talked_with_is_told_why() -> None:
+    assert incompatible(hello(98, 99)).why == (
+        f"it speaks version 98 to 99 of the protocol, and this server {m.OLDEST} to {m.PROTOCOL}"
+    )
+    answer = incompatible(hello(99))
+    assert "version 99 of" in answer.why and (answer.oldest, answer.newest) == (m.OLDEST, m.PROTOCOL)
+
+
+def test_callers_come_and_go() -> None:
+    turns = Turns()
+    callers = Callers(turns.context)
+    caller = callers.enter(Caller(1))
+    callers.enter(Caller(2, watching=True))
+    assert callers.by_conn[1] is caller and callers.watchers() == [2]
+    assert callers.leave(1) is caller and callers.leave(1) is None
+    callers.end(2)
+    assert turns.asked(Close) == [Close(2)] and not callers.by_conn
+
+
+def test_there_is_a_bound_on_observers_and_none_for_engines() -> None:
+    turns = Turns()
+    callers = Callers(turns.context)
+    for conn in range(MOST_OBSERVERS):
+        callers.enter(Caller(conn, Incarnation("a", "0", Stage.PRESENT)))
+    assert not callers.full_of_observers
+    for conn in range(MOST_OBSERVERS, 2 * MOST_OBSERVERS):
+        assert not callers.full_of_observers
+        callers.enter(Caller(conn))
+    assert callers.full_of_observers
+    callers.leave(2 * MOST_OBSERVERS - 1)
+    assert not callers.full_of_observers
+
+
+# -- admission ---------------------------------------------------------------------------------------------------------
+
+
+class Entrance(Known):
+    """Admission with two free locks."""
+
+    def __init__(self, active: Lock | None = None) -> None:
+        super().__init__()
+        self.active = active or Lock(ACTIVE)
+        self.permit = Lock(INIT, may_be_given_back=True)
+        self.admission = Admission(self.context, self.incarnations, self.active, self.permit)
+
+    def register(
+        self,
+        engine_id: str = "a",
+        process: e.Peer | None = None,
+        *,
+        conn: int = 50,
+        newest: int = 0,
+        life_held: bool = True,
+        secret: str = "",
+        **claims: int,
+    ) -> Admitted | TurnedAway:
+        message = m.Register(
+            protocol=m.PROTOCOL,
+            engine_id=engine_id,
+            incarnation="0" * 8,
+            life=(1, 1),
+            pid=1,
+            claims={lock: claims[lock] for lock in (ACTIVE, INIT) if lock in claims},
+            secret=secret,
+            kept=True,
+        )
+        event = e.Received(conn, message, (process or peer(1),), life_held=life_held, secret="fresh")
+        return self.admission.register(event, message, newest)
+
+    def join(
+        self, engine_id: str = "a", process: e.Peer | None = None, *, number: int = 0, life_held: bool = True
+    ) -> Admitted | TurnedAway:
+        message = m.Join(
+            protocol=m.PROTOCOL, engine_id=engine_id, incarnation="0" * 8, life=(1, 1), pid=2, number=number, kept=True
+        )
+        event = e.Received(60, message, (process or peer(2),), life_held=life_held)
+        return self.admission.join(event, message)
+
+
+def why(verdict: Admitted | TurnedAway) -> str:
+    assert isinstance(verdict, TurnedAway), verdict
+    return verdict.why
+
+
+def let_in(verdict: Admitted | TurnedAway) -> Admitted:
+    assert isinstance(verdict, Admitted), verdict
+    return verdict
+
+
+def test_a_main_process_comes_in() -> None:
+    entrance = Entrance()
+    admitted = let_in(entrance.register())
+    assert admitted == Admitted(entrance.incarnations.known[NAME], MAIN, m.PROTOCOL, None)
+    assert admitted.who.stage is Stage.PRESENT and admitted.who.secret == "fresh"
+    main = admitted.who.main
+    assert main is not None and main.kept and main.process == 1
+    assert entrance.active.phase is Phase.FREE
+
+
+def test_it_comes_again_over_another_connection() -> None:
+    entrance = Entrance()
+    let_in(entrance.register(conn=50))
+    again = let_in(entrance.register(conn=51))
+    assert again.replaced == 50 and again.who.conn == 51 and again.who.secret == "fresh"
+
+
+def test_nobody_comes_in_without_a_life_lock() -> None:
+    entrance = Entrance()
+    assert "you have no lock on it" in why(entrance.register(life_held=False))
+    assert "you have no lock on it" in why(entrance.join(life_held=False))
+    assert not entrance.incarnations.known
+
+
+def test_another_process_is_not_the_main_process() -> None:
+    entrance = Entrance()
+    let_in(entrance.register())
+    assert why(entrance.register(process=peer(2))) == f"{NAME} is another process (pid 1)"
+
+
+def test_nobody_joins_those_who_are_condemned() -> None:
+    entrance = Entrance()
+    who = let_in(entrance.register()).who
+    entrance.incarnations.lose(who, Stage.LOST)
+    assert "is being fenced" in why(entrance.join())
+    let_in(entrance.register())
+    let_in(entrance.join())
+    entrance.incarnations.lose(who, Stage.DOOMED)
+    assert "is being fenced" in why(entrance.join()) and "is being fenced" in why(entrance.register())
+
+
+def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
+    entrance = Entrance()
+    admitted = let_in(entrance.join(number=3))
+    assert admitted.number == 3 and admitted.who.stage is Stage.AWAITED and admitted.who.members[3].conns == {60}
+    assert let_in(entrance.join(number=3)).number == 3
+    assert let_in(entrance.join(process=peer(4), number=3)).number == 4
+
+
+def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adm, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(adm, "MOST_INCARNATIONS", 1)
+    entrance = Entrance()
+    let_in(entrance.register())
+    let_in(entrance.join())
+    let_in(entrance.join())
+    assert why(entrance.join(process=peer(3))) == f"{NAME} has 2 processes already"
+    assert why(entrance.register("b", peer(9))) == why(entrance.join("b")) == "there are too many engines here"
+    who = entrance.incarnations.known[NAME]
+    adopt = e.Received(50, m.Adopt(child=1, pid=5), (peer(5),))
+    assert "at most 2 processes" in entrance.admission.why_not_adopt(adopt, who)
+
+
+def test_a_child_is_adopted_by_one_pidfd() -> None:
+    entrance = Entrance()
+    who = let_in(entrance.register()).who
+    message = m.Adopt(child=1, pid=5)
+    assert entrance.admission.why_not_adopt(e.Received(50, message, (peer(5),)), who) == ""
+    for peers in ((), (peer(5), peer(6)), (e.Peer(None, "", 5),)):
+        assert "one pidfd" in entrance.admission.why_not_adopt(e.Received(50, message, peers), who)
+
+
+# -- claims ------------------------------------------------------------------------------------------------------------
+
+
+def entrance_with_holder(phase: Phase) -> Entrance:
+    """`a` has token 7: it holds, or must be proven gone, or may come back."""
+    if phase is Phase.IN_DOUBT:
+        entrance = Entrance()
+        entrance.active.find(entrance.from_file(), TENURE, DOUBT)
+        return entrance
+    entrance = Entrance()
+    a = registered(entrance.incarnations, "a", 1)
+    lock = entrance.active = held_by(a, token=7)
+    if phase is Phase.GRANTING:
+        lock = entrance.active = Lock(ACTIVE)
+        lock.grant(a, 7, "then", None, verified=False)
+    elif phase is Phase.FENCING:
+        entrance.incarnations.lose(a, Stage.LOST)
+        lock.lose(0.0, None)
+    entrance.admission.active = lock
+    return entrance
+
+
+@pytest.mark.parametrize("phase", [Phase.IN_DOUBT, Phase.FENCING], ids=lambda phase: phase.value)
+def test_a_holder_that_is_back_holds_again(phase: Phase) -> None:
+    entrance = entrance_with_holder(phase)
+    who = let_in(entrance.register(active=7)).who
+    assert entrance.active.held_by(who) and entrance.active.token == 7 and entrance.noted("back")
+
+
+def test_a_holder_that_never_heard_of_its_grant_claims_nothing_and_holds() -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    assert entrance.active.held_by(let_in(entrance.register()).who)
+
+
+def test_a_holder_that_is_back_silences_the_alarms_about_it() -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    for key in ("unproven", "record", "strangers", "version", "names", "persist"):
+        entrance.context.alarm(key, "something")
+    entrance.register(active=7)
+    assert list(entrance.context.alarms) == ["persist"]
+
+
+def test_a_claim_with_another_token_than_ones_own_is_a_lie() -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    assert why(entrance.register(active=8)) == "the token is 7, not 8"
+    assert "claimed a lock that it does not hold" in entrance.incarnations.why_condemned(NAME)
+
+
+@pytest.mark.parametrize("phase", [Phase.HELD, Phase.GRANTING, Phase.FENCING], ids=lambda phase: phase.value)
+@pytest.mark.parametrize("token", [6, 7, 8])
+def test_a_holder_that_this_server_knows_is_not_put_in_doubt_by_a_claim(phase: Phase, token: int) -> None:
+    entrance = entrance_with_holder(phase)
+    assert why(entrance.register("b", peer(2), active=token)) == "a was granted the lock with token 7"
+    assert entrance.active.phase is phase and "b.00000000" in entrance.incarnations.rejected
+    assert "b.00000000" not in entrance.incarnations.known
+
+
+def test_nor_one_that_is_dead_and_not_proven_gone() -> None:
+    entrance = entrance_with_holder(Phase.FENCING)
+    killed(entrance.incarnations.known[NAME], life=Life.HELD)
+    assert why(entrance.register("b", peer(2), active=8)) == "a was granted the lock with token 7"
+
+
+@pytest.mark.parametrize("token", [6, 7, 8])
+def test_against_a_file_the_newer_token_counts(token: int) -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    verdict = entrance.register("b", peer(2), active=token, newest=7)
+    if token <= 7:
+        assert why(verdict) == "a was granted the lock with token 7"
+    else:
+        assert entrance.active.held_by(let_in(verdict).who) and entrance.active.token == 8
+        assert entrance.noted("claimed")
+
+
+@pytest.mark.parametrize(("newest", "believed"), [(6, True), (7, False), (8, False)])
+def test_where_nobody_holds_a_claim_must_be_newer_than_all_that_was_granted(newest: int, believed: bool) -> None:
+    entrance = Entrance()
+    verdict = entrance.register(active=7, newest=newest)
+    assert isinstance(verdict, Admitted) is believed
+    if not believed:
+        assert why(verdict) == "token 7 has ended: its holder was taken for gone"
+
+
+def test_where_somebody_unknown_may_hold_a_claim_is_believed() -> None:
+    entrance = Entrance()
+    entrance.active.suspect(UNNAMED)
+    assert entrance.active.held_by(let_in(entrance.register(active=7, newest=9)).who)
+
+
+def test_a_permit_is_claimed_only_where_nobody_has_it() -> None:
+    entrance = Entrance()
+    a = let_in(entrance.register(init=0)).who
+    assert entrance.permit.held_by(a)
+    let_in(entrance.register("b", peer(2), init=0))
+    assert entrance.permit.held_by(a)
+
+
+# -- another version ---------------------------------------------------------------------------------------------------
+
+
+def keeps(entrance: Entrance, engine_id: str = "a", number: int = 1, *, life_held: bool = True, **claims: int) -> bool:
+    message = m.Register(
+        protocol=99,
+        engine_id=engine_id,
+        incarnation="0" * 8,
+        life=(1, 1),
+        pid=number,
+        claims={lock: claims[lock] for lock in (ACTIVE, INIT) if lock in claims},
+    )
+    event = e.Received(50, message, (peer(number),), life_held=life_held)
+    return entrance.admission.keeps_what_it_holds(event, message, "it speaks version 99")
+
+
+def test_a_holder_that_cannot_talk_is_watched_and_not_believed_gone() -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    assert keeps(entrance, active=7)
+    holder = entrance.active.holder
+    assert holder is not None and holder.seen_alive and holder.conn is None and holder.speaks == "it speaks version 99"
+    assert entrance.active.phase is Phase.IN_DOUBT and "finish the upgrade" in entrance.alarm("version")
+
+
+def test_a_server_without_a_file_believes_it() -> None:
+    entrance = Entrance()
+    assert keeps(entrance, active=7)
+    assert entrance.active.unnamed and entrance.active.token == 7 and entrance.active.broken_rule() == ""
+
+
+def test_who_cannot_talk_and_holds_nothing_is_not_kept() -> None:
+    entrance = Entrance()
+    assert not keeps(entrance) and not keeps(entrance, active=7, life_held=False)
+    assert not keeps(entrance_with_holder(Phase.IN_DOUBT), "b", 2, active=7)
+    assert entrance.active.phase is Phase.FREE
+
+
+@pytest.mark.parametrize("phase", [Phase.HELD, Phase.GRANTING, Phase.FENCING], ids=lambda phase: phase.value)
+def test_who_cannot_talk_does_not_take_the_lock_from_a_holder_that_is_known(phase: Phase) -> None:
+    entrance = entrance_with_holder(phase)
+    killed(entrance.incarnations.known[NAME], life=Life.HELD)
+    assert not keeps(entrance, "b", 2, active=8)
+    assert entrance.active.phase is phase and not entrance.alarm("version")
+
+
+def test_a_child_that_cannot_talk_is_watched_where_its_incarnation_is_known() -> None:
+    entrance = entrance_with_holder(Phase.IN_DOUBT)
+    message = m.Join(protocol=99, engine_id="a", incarnation="0" * 8, life=(1, 1), pid=2)
+    event = e.Received(60, message, (peer(2),), life_held=True)
+    assert entrance.admission.keeps_what_it_holds(event, message, "it speaks version 99")
+    assert entrance.incarnations.known[NAME].members[2].process == 2
+    other = m.Join(protocol=99, engine_id="b", incarnation="0" * 8, life=(1, 1), pid=3)
+    assert not entrance.admission.keeps_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")

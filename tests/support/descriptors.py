@@ -1,0 +1,47 @@
+"""What this process has open."""
+
+import contextlib
+import gc
+import os
+import resource
+from collections.abc import Iterator
+
+
+def open_descriptors() -> dict[int, str]:
+    """Every descriptor of this process and what it is."""
+    found: dict[int, str] = {}
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that listed the directory
+            found[int(entry)] = os.readlink(f"/proc/self/fd/{entry}")
+    return found
+
+
+@contextlib.contextmanager
+def no_descriptor_leaks() -> Iterator[None]:
+    """Nothing is open afterwards that wasn't before."""
+    gc.collect()
+    before = open_descriptors()
+    yield
+    assert open_descriptors() == before
+
+
+@contextlib.contextmanager
+def descriptors_left(room: int) -> Iterator[None]:
+    """This process can open that many more files."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    spare: list[int] = []
+    highest = max(open_descriptors())
+    resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 1 + room, limits[1]))
+    try:
+        # Fill the gaps below the highest, so that what is left is exactly the room above it.
+        with contextlib.suppress(OSError):
+            while True:
+                spare.append(os.dup(0))
+        for fd in sorted(spare)[len(spare) - room :] if room else []:
+            os.close(fd)
+            spare.remove(fd)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        for fd in spare:
+            os.close(fd)
