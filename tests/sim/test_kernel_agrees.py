@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.sim import cases_files, cases_processes, cases_sockets
+from tests.sim import cases_files, cases_paths, cases_processes, cases_sockets
 from tests.sim.cases_races import RACES
 from tests.sim.kernel import ReleaseOrder
 from tests.sim.linux_world import Actor, LinuxWorld, features, zygote
@@ -18,7 +18,7 @@ from tests.sim.random_script import random_script
 from tests.sim.scripts import Race, Script
 from tests.sim.sim_world import SimWorld
 
-SCRIPTS = cases_processes.SCRIPTS + cases_sockets.SCRIPTS + cases_files.SCRIPTS
+SCRIPTS = cases_processes.SCRIPTS + cases_sockets.SCRIPTS + cases_files.SCRIPTS + cases_paths.SCRIPTS
 RANDOM_SCRIPTS = int(os.environ.get("SIM_SCRIPTS", "60"))
 RACE_SEEDS = 60
 RACE_ATTEMPTS = 10  # who looks at a death on a busy machine may blink: then it was not seen, and proves nothing
