@@ -11,8 +11,9 @@ python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
 typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
-	tests/k8s tests/local_pod tests/sidecar tests/sim tests/gateway \
-	tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver tests/tools tests/test_imports.py demo bench)
+	tests/bench tests/chaos tests/lockctl tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
+	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
+	tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
 
@@ -20,7 +21,7 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
-	@$(python) -m demo
+	@$(python) -m demo $(ARGS)
 
 # Chaos tests run alone: what they wait for should be late because of the code, not because of a neighbour.
 test: $(venv) ## all tests that need no root

@@ -25,7 +25,7 @@ PROCESSES = 4
 @contextlib.contextmanager
 def crowd(server: stage.LockServer, waiters: int, watchers: int) -> Iterator[None]:
     """All of them in the queue when this begins. End the server first, or see it bury them."""
-    in_queue = len(server.status().waiters) + waiters
+    in_queue = server.status().waiters_total + waiters
     players: list[Player] = []
     try:
         for number in range(PROCESSES):
@@ -34,7 +34,7 @@ def crowd(server: stage.LockServer, waiters: int, watchers: int) -> Iterator[Non
             players.append(_player(server.run_dir, f"crowd{number}", count, watching))
         for player in players:
             player.hear()
-        server.until(lambda status: len(status.waiters) == in_queue, "the crowd in the queue")
+        server.until(lambda status: status.waiters_total == in_queue, "the crowd in the queue")
         yield
     finally:
         for player in players:

@@ -1,20 +1,22 @@
-"""`python -m demo` plays the demo, `python -m demo --lock` the lock alone; or it says what is missing here."""
+"""`python -m demo` plays the demo, or says what is missing here."""
 
+import json
 import os
 import signal
 import sys
 
-USAGE = "usage: python -m demo [--lock]     --lock: the lock alone, with stand-ins for engines"
+USAGE = "usage: python -m demo [--json]     --json: the figures once more, as one JSON object in the last line"
+NEEDS = ("msgspec", "numpy", "httptools", "uvloop", "prometheus_client")
 
 
-def missing(needs: tuple[str, ...]) -> str:
+def missing() -> str:
     if sys.platform != "linux":
         return f"it needs Linux (pidfds, OFD locks), and here is {sys.platform}: use a Linux machine, VM or container"
-    for package in needs:
+    for package in NEEDS:
         try:
             __import__(package)
         except ImportError:
-            return f"it needs the package {package}: `make demo` installs it, or pip install .[reference]"
+            return f"it needs the package {package}: `make demo` installs it, or pip install .[gateway,reference]"
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
@@ -24,29 +26,25 @@ def missing(needs: tuple[str, ...]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
-    if arguments not in ([], ["--lock"]):
+    if arguments not in ([], ["--json"]):
         print(USAGE, file=sys.stderr)
         return 0 if arguments in (["-h"], ["--help"]) else 64
-    lock_alone = arguments == ["--lock"]
-    if lacks := missing(("msgspec",) if lock_alone else ("msgspec", "numpy", "h11")):
+    if lacks := missing():
         print(f"demo: {lacks}", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if hasattr(sys.stdout, "reconfigure"):  # answers have characters that not every terminal has
-        sys.stdout.reconfigure(errors="backslashreplace")
-    return _play(lock_alone)
+    return _play("--json" in arguments)
 
 
-def _play(lock_alone: bool) -> int:
+def _play(as_json: bool) -> int:
     from demo.machine import CantPlay, NotSo
+    from demo.story import play
     from sidecar.observer import ObserverError
 
     try:
-        if lock_alone:
-            from demo.lock.story import play
-        else:
-            from demo.story import play
-        play()
+        figures = play()
+        if as_json:
+            print(json.dumps(figures), flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -1,15 +1,18 @@
 """The demo's pair: `failover up` in a directory of its own on tmpfs, and all that can be seen of it from outside.
 
 It runs as a person would run it; what is asked here is what `failover status`, `gmsctl` and `lockctl` ask. It must all
-be gone when the demo ends, also by Ctrl-C: `up` dies with the demo (PR_SET_PDEATHSIG), and its children with it; its
-process group is its own, so that Ctrl-C reaches the demo alone, which tidies up.
+be gone when the demo ends: `up` dies with the demo (PR_SET_PDEATHSIG), and its children with it; its process group is
+its own, so that Ctrl-C reaches the demo alone, which tidies up. After a kill -9 `leftovers.py` does.
 """
 
 import contextlib
+import http.client
+import json
 import os
 import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -30,10 +33,10 @@ from sidecar.observer import ObserverError
 
 DEVICE = "host:0"
 ENGINES = ("a", "b")
-TOKENS_PER_S = 40
+TOKENS_PER_S = 60
 PATIENCE_S = 40.0
 END_S = 5.0
-LOOK_S = 0.01
+LOOK_S = 0.03
 _SETTINGS = ("FAILOVER_", "REFERENCE_")
 """Of a pair that somebody else runs here; not for this one."""
 _NOTHING_NEW = (" stopped", "everything has ended")
@@ -48,8 +51,8 @@ class Size(NamedTuple):
     engine: tuple[str, ...]
 
 
-_SHAPE = ("--layers", "6", "--width", "384", "--hidden", "1152", "--max-model-len", "512")
-LARGE = Size(96, (*_SHAPE, "--kv-bytes", "32MiB"))
+_SHAPE = ("--layers", "4", "--width", "256", "--hidden", "768", "--max-model-len", "512")
+LARGE = Size(64, (*_SHAPE, "--kv-bytes", "32MiB"))
 SMALL = Size(32, ("--preset", "tiny", "--kv-bytes", "16MiB"))
 LARGE_NEEDS = 512 * MIB
 
@@ -61,9 +64,14 @@ class Pair:
         self.run_dir = self.directory / "run"
         devices = self.directory / "devices"
         devices.mkdir(mode=0o700)
-        up = ("up", "--capacity", f"{size.capacity_mib}MiB", "--drain-s", "1", "--")
+        self.host, self.port = "127.0.0.1", _free_port()
+        listen = f"{self.host}:{self.port}"
+        up = ("up", "--listen", listen, "--capacity", f"{size.capacity_mib}MiB", "--drain-s", "1", "--")
         self.words = (*up, *size.engine, "--tokens-per-s", str(TOKENS_PER_S))
+        self.began = time.monotonic()
         self._log = self.directory / "up.log"
+        leftovers = [sys.executable, str(Path(__file__).with_name("leftovers.py")), str(self.directory)]
+        self._leftovers = subprocess.Popen(leftovers, stdin=subprocess.PIPE, process_group=0)
         demo = os.getpid()
         with open(self._log, "wb") as log:
             self._up = subprocess.Popen(
@@ -104,18 +112,17 @@ class Pair:
         except shim_status.NoAnswer:
             return {"engine_id": engine_id, "state": "no answer", "ready": False}
 
-    def fencing(self) -> list[str]:
-        """What the lock server has written down of the last fencing, and of the grant behind it."""
-        with LockOnlooker(self.run_dir) as observer:
-            events = observer.ask(lm.AskHistory(), lm.History).events
-        start = max((at for at, event in enumerate(events) if event.event == "fencing"), default=len(events))
-        wanted = [event for event in events[start:] if event.event in ("fencing", "released", "granted")]
-        active = [event for event in wanted if event.detail.get("lock") == "active"]
-        return [
-            f"{event.at}  {event.event:<9} "
-            + "  ".join(f"{key}={value}" for key, value in event.detail.items() if key != "lock")
-            for event in active
-        ]
+    def door(self) -> dict[str, Any]:
+        """What the door says of itself; nothing while it isn't there."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=END_S)
+        try:
+            connection.request("GET", "/failover")
+            found: dict[str, Any] = json.loads(connection.getresponse().read())
+            return found
+        except (OSError, ValueError, http.client.HTTPException):
+            return {}
+        finally:
+            connection.close()
 
     def until(self, look: Callable[[], T | None], what: str) -> T:
         """Waits for what nothing announces, and returns it. Raises NotSo or CantPlay."""
@@ -167,9 +174,15 @@ class Pair:
             select.select([pidfd], [], [], END_S)
             os.close(pidfd)
         shutil.rmtree(self.directory, ignore_errors=True)
+        self._leftovers.communicate()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])

@@ -1,23 +1,26 @@
-"""The demo's four acts: a pair and its weights; a kill -9 within an answer; redundancy again; and kills of what stands
-beside the engines. Everything that is printed was seen or measured in this run; what isn't as it should be stops it.
+"""The demo's three acts: a pair comes up behind one address; five kills of the engine that serves, while eight clients
+read; and kills of what stands beside the engines. Everything that is printed was seen or measured in this run; what
+isn't as it should be stops it.
 """
 
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
 from typing import Any
 
-from demo.client import Stream, text_of
-from demo.handoff import go_on, kill_and_watch
-from demo.machine import check
+from demo.crowd import CONTINUED, Answer, Crowd, longest
+from demo.machine import NotSo, check
 from demo.pair import DEVICE, ENGINES, Pair
-from demo.words import Seen, compare, moment, paint, quiet, row, say, short, title
+from demo.words import compare, quiet, row, say, title
 from gms import messages as gm
 from lockserver import messages as lm
-from sidecar.formatting import Tone, size
+from sidecar.formatting import size
 
-PROMPT = "The old lighthouse"
-WANTED, KILL_AT, KILL_SERVERS_AT = 64, 24, 8
+KILLS = 5
+SETTLED_S = 0.1
+"""What an engine has sent before it was killed has come by then."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +33,15 @@ class Whole:
     weights: gm.Status
     engines: dict[str, dict[str, Any]]
 
-    @property
-    def url(self) -> str:
-        return self.holder.endpoint or ""
+
+@dataclass
+class Measured:
+    cold_start_ms: float = 0.0
+    pauses_s: list[float] = field(default_factory=list)
+    """Of each client, at each kill of the engine that served it."""
+    phases_ms: dict[str, list[float]] = field(default_factory=dict)
+    backs_s: list[float] = field(default_factory=list)
+    """Until the killed one was ready again."""
 
 
 def look(pair: Pair) -> Whole | None:
@@ -51,55 +60,55 @@ def look(pair: Pair) -> Whole | None:
     return Whole(lock, lock.holder, ready[0], weights, engines)
 
 
-def play() -> None:
+def play() -> dict[str, Any]:
+    """Returns the figures."""
+    measured = Measured()
     with Pair() as pair:
-        first = a_pair_comes_up(pair)
-        undisturbed, to_token_ms, killed_at = the_same_answer(pair, first)
-        second, redundant_s = redundancy_again(pair, first, killed_at)
-        meanwhile = the_servers_die(pair, second, undisturbed)
-        title("What was shown")
-        old, new = first.holder.engine_id, second.holder.engine_id
-        weights = size(first.weights.bytes)
-        say(f"1. Two engines, and their {weights} of weights once: {old} served, and {new} was ready.")
-        say(f"2. kill -9 of {old} in mid-answer: {to_token_ms:.0f} ms later {new} went on, with the same tokens.")
-        say(f"3. {old} was ready again {redundant_s:.1f} s after it was killed; nothing was loaded twice.")
-        tokens = f"{meanwhile} tokens until both were back"
-        say(f"4. kill -9 of lock server and GMS: {new} served on, {tokens}, and kept the lock.")
-        print(flush=True)
+        first = a_pair_comes_up(pair, measured)
+        crowd = Crowd(pair.host, pair.port)
+        crowd.learn()
+        crowd.start()
+        last = five_kills(pair, crowd, first, measured)
+        the_servers_die(pair, crowd, last)
+        crowd.stop()
+        return closing(pair, crowd, measured)
 
 
 # -- act 1 ------------------------------------------------------------------------------------------------------------
 
 
-def a_pair_comes_up(pair: Pair) -> Whole:
-    title("1. A pair comes up: one engine serves, the other is ready; the weights are loaded once")
+def a_pair_comes_up(pair: Pair, measured: Measured) -> Whole:
+    title("1. A pair comes up behind one address: one engine serves, the other is ready; the weights are loaded once")
     up, _, engine_words = " ".join(pair.words).partition(" -- ")
     quiet(f"$ failover {up} -- \\")
     quiet(f"  {engine_words}")
-    began = time.monotonic()
+    pair.until(lambda: _serves(pair), "one engine serves")
+    measured.cold_start_ms = (time.monotonic() - pair.began) * 1000
     whole = pair.until(lambda: look(pair), "one engine serves and the other is ready")
+    pair.until(lambda: any(one["serves"] for one in pair.door().get("pairs", ())) or None, "the door sees who serves")
     say()
-    widths = (9, 10, 7, 14, 13, 40)
-    quiet(row("engine", "state", "ready", "process", "its start", "the weights", widths=widths))
+    widths = (9, 10, 14, 13, 40)
+    quiet(row("engine", "state", "process", "its start", "the weights", widths=widths))
     history = pair.weights_history()
     for engine_id, pid in ((whole.holder.engine_id, whole.holder.pid), (whole.ready.engine_id, whole.ready.pid)):
         engine = whole.engines[engine_id]
         init = f"{engine['phases_s']['init']:.2f} s"
-        ready = "yes" if engine["ready"] else "no"
         loaded = of_weights(history, engine_id, whole.weights)
-        print("    " + row(engine_id, engine["state"], ready, pid, init, loaded, widths=widths), flush=True)
+        print("    " + row(engine_id, engine["state"], pid, init, loaded, widths=widths), flush=True)
     say()
     weights = whole.weights
     check(commits(weights) == 1, f"GMS counts {commits(weights)} commits of weights, and one was due")
-    what = f"{size(weights.bytes)} in {weights.tensors} tensors"
-    writer = next(event.detail["engine"] for event in history if event.event == "committed")
-    say(f"GMS: generation {weights.generation}, {what}; written once, by {writer}.")
     needs = whole.ready.needs[DEVICE]
     check(needs > weights.free, f"the device has {weights.free} bytes free, which is room for two awake engines")
     free = f"{size(weights.free)} of {size(weights.capacity)} are free"
     say(f"The device: {free}, and a wake needs {size(needs)}: there is no room for two.")
-    say(f"All of it took {time.monotonic() - began:.1f} s.")
+    say(f"Clients know one address, the door's: http://{pair.host}:{pair.port}/v1")
     return whole
+
+
+def _serves(pair: Pair) -> bool | None:
+    lock = pair.lock()
+    return True if lock is not None and lock.holder is not None and lock.holder.endpoint else None
 
 
 def of_weights(history: list[gm.HistoryEvent], engine_id: str, weights: gm.Status) -> str:
@@ -118,82 +127,92 @@ def commits(weights: gm.Status) -> int:
 # -- act 2 ------------------------------------------------------------------------------------------------------------
 
 
-def the_same_answer(pair: Pair, whole: Whole) -> tuple[Stream, float, float]:
-    """Returns the undisturbed answer, the milliseconds from the kill to the other's first token, and when it was."""
-    old, new = whole.holder.engine_id, whole.ready.engine_id
-    title(f"2. kill -9 of {old} in the middle of an answer, and {new} goes on with it")
-    with Stream(whole.url, PROMPT, WANTED) as undisturbed:
-        began = time.monotonic()
-        undisturbed.to_its_end()
-        took = time.monotonic() - began
-    check(len(undisturbed.ids) == WANTED, f"{old} answers with {len(undisturbed.ids)} tokens instead of {WANTED}")
-    say(f"Undisturbed, {old} answers {PROMPT!r} with {WANTED} tokens in {took:.2f} s. Now again:")
+def five_kills(pair: Pair, crowd: Crowd, whole: Whole, measured: Measured) -> Whole:
+    title(f"2. kill -9 of the engine that serves, {KILLS} times, while {len(crowd.clients)} clients read streams")
+    kinds = [client.kind for client in crowd.clients]
+    say("Each asks for another kind of answer, again and again, and compares every byte with the undisturbed one.")
+    say(f"Four kinds go on from their tokens: {', '.join(kinds[:CONTINUED])};")
+    say(f"four are made again and compared: {', '.join(kinds[CONTINUED:])}.")
     say()
-    pidfd = pair.pidfd_of_main(whole.holder.pid)
-    with Stream(whole.url, PROMPT, WANTED) as stream:
-        stream.until(KILL_AT)
-        handoff = kill_and_watch(pair, whole.holder, pidfd, stream, WANTED)
-    rest = go_on(pair, handoff, stream, WANTED)
-    quiet(f"{'ms':>7}  seen from outside")
-    for seen in handoff.seen:
-        moment(seen)
-    say()
-    say(handoff.wake)
-    say()
-    say("What the lock server wrote down:")
-    say()
-    for line in pair.fencing():
-        print(f"    {line}", flush=True)
-    say()
-    joined = stream.ids + rest.ids
-    text = text_of(handoff.holder.endpoint or "", joined)
-    widths = (14, 74)
-    for label, shown in (
-        ("undisturbed", short(undisturbed.text, 72)),
-        (f"{len(stream.ids)} from {old}", short(stream.text, 72)),
-        (f"{len(rest.ids)} from {new}", short(rest.text, 72)),
-    ):
-        print("    " + row(label, shown, widths=widths), flush=True)
-    say()
-    check(joined == undisturbed.ids, f"the joined answer's tokens differ from the undisturbed one's: {joined}")
-    check(text.encode() == undisturbed.text.encode(), f"the joined answer's text differs: {text!r}")
-    same = paint(f"the same {len(joined)} tokens, and the same {len(text.encode())} bytes", Tone.STRONG)
-    say(f"Joined, that is the undisturbed answer: {same}.")
-    return undisturbed, handoff.seen[-1].ms, handoff.killed_at
-
-
-# -- act 3 ------------------------------------------------------------------------------------------------------------
-
-
-def redundancy_again(pair: Pair, before: Whole, killed_at: float) -> tuple[Whole, float]:
-    old = before.holder.engine_id
-    title(f"3. {old} comes back, as the standby")
-    after = pair.until(lambda: look(pair), f"{old} is ready again")
-    seconds = time.monotonic() - killed_at
-    check(after.ready.engine_id == old, f"{after.ready.engine_id} is ready, and {old} was to be")
-    init = after.engines[old]["phases_s"]["init"]
-    say(f"{old}, started again by its shim, is ready (process {after.ready.pid}). Its start took {init:.2f} s.")
-    say()
-    compare(
-        [
-            ("who serves", before.holder.engine_id, after.holder.engine_id),
-            ("who is ready", before.ready.engine_id, after.ready.engine_id),
-            ("fencing token", before.holder.token, after.holder.token),
-            *of_gms(before.weights, after.weights),
-            ("times they were loaded", commits(before.weights), commits(after.weights)),
-        ]
+    widths = (6, 8, 9, 13, 10, 17, 15, 20)
+    quiet(row("", "", "", "another", "and", "longest pause of", "one that is", "the killed one", widths=widths))
+    quiet(
+        row(
+            "kill",
+            "engine",
+            "process",
+            "is granted",
+            "serves",
+            "one continued",
+            "compared",
+            "is ready again",
+            widths=widths,
+        )
     )
-    check(after.holder.token > before.holder.token, "the fencing token has not grown")
-    check_weights(before.weights, after.weights)
-    check(commits(after.weights) == 1, "the weights were loaded again")
-    return after, seconds
+    killed_at = 0.0
+    for number in range(1, KILLS + 1):
+        before = whole
+        pair.until(partial(_everybody_reads, crowd, killed_at), "every client is in the middle of an answer")
+        failovers = pair.door()["pairs"][0]["failovers"]
+        pidfd = pair.pidfd_of_main(before.holder.pid)
+        answers = crowd.answers()
+        killed_at = time.monotonic()
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        whole = pair.until(partial(_another, pair, before), f"{before.holder.engine_id} is ready again")
+        back_s = time.monotonic() - killed_at
+        last = pair.until(partial(_told, pair, failovers), "the door tells of the failover")
+        pair.until(partial(_everybody_went_on, answers, killed_at), "every client has more of its answer")
+        pauses = [longest(answer.times, killed_at) for answer in answers]
+        measured.pauses_s += pauses
+        measured.backs_s.append(back_s)
+        for phase, ms in {**last["phases_ms"], **(last["gap_ms"] or {}).get("parts_p50", {})}.items():
+            measured.phases_ms.setdefault(phase, []).append(ms)
+        old, parts = before.holder, last["phases_ms"]
+        check(whole.holder.token > old.token, "the fencing token has not grown")
+        check_weights(before.weights, whole.weights)
+        check(commits(whole.weights) == 1, "the weights were loaded again")
+        longest_s = (max(pauses[:CONTINUED]), max(pauses[CONTINUED:]))
+        ms = (parts["granted"], parts["serves"], *(pause_s * 1000 for pause_s in longest_s))
+        cells = (number, old.engine_id, old.pid, *(f"{one:.0f} ms" for one in ms), f"after {back_s:.1f} s")
+        print("    " + row(*cells, widths=widths), flush=True)
+        _failures(crowd)
+    say()
+    state = pair.door()
+    ways = f"{state['continued']} were continued, {state['compared']} compared"
+    say(f"The door says of the answers that met a kill: {ways}, {state['restarted']} had not begun.")
+    return whole
 
 
-def of_gms(before: gm.Status, after: gm.Status) -> list[tuple[str, object, object]]:
-    return [
-        ("weights' generation", before.generation, after.generation),
-        ("their layout's hash", before.hash[:16], after.hash[:16]),
-    ]
+def _everybody_reads(crowd: Crowd, since: float) -> bool | None:
+    return crowd.everybody_reads(since) or None
+
+
+def _another(pair: Pair, before: Whole) -> Whole | None:
+    whole = look(pair)
+    if whole is None or whole.holder.token == before.holder.token:
+        return None
+    return whole if whole.ready.engine_id == before.holder.engine_id else None
+
+
+def _everybody_went_on(answers: list[Answer], since: float) -> bool | None:
+    return all(answer.times[-1] > since + SETTLED_S or answer.over for answer in answers) or None
+
+
+def _told(pair: Pair, before: int) -> dict[str, Any] | None:
+    """What the door says of a failover that came behind so many."""
+    one = pair.door().get("pairs", [{"failovers": 0}])[0]
+    if one["failovers"] <= before or one["interrupted"] or not (one["last_failover"] or {}).get("gap_ms"):
+        return None
+    found: dict[str, Any] = one["last_failover"]
+    return found
+
+
+def _failures(crowd: Crowd) -> None:
+    for client in crowd.clients:
+        if client.failed:
+            raise NotSo(f"the client with {client.kind} has no answer: {client.failed[0]}")
+        if client.mismatched:
+            raise NotSo(f"the client with {client.kind} has another answer than undisturbed")
 
 
 def check_weights(before: gm.Status, after: gm.Status) -> None:
@@ -201,66 +220,80 @@ def check_weights(before: gm.Status, after: gm.Status) -> None:
     check(same, f"the weights are others: generation {before.generation} was {after.generation}")
 
 
-# -- act 4 ------------------------------------------------------------------------------------------------------------
+# -- act 3 ------------------------------------------------------------------------------------------------------------
 
 
-def the_servers_die(pair: Pair, before: Whole, undisturbed: Stream) -> int:
-    """Returns how many tokens came while not both were back."""
+def the_servers_die(pair: Pair, crowd: Crowd, before: Whole) -> None:
     who = before.holder.engine_id
-    title(f"4. kill -9 of the lock server and of GMS, while {who} answers the same question")
+    title(f"3. kill -9 of the lock server and of GMS, while {who} answers all of them")
     servers = {name: pair.pidfd_of(module) for name, module in (("the lock server", "lockserver"), ("GMS", "gms"))}
-    with Stream(before.url, PROMPT, WANTED) as stream:
-        stream.until(KILL_SERVERS_AT)
-        had = len(stream.ids)
-        began = time.monotonic()
-        quiet(f"{'ms':>7}  seen from outside")
-        for name, (pid, pidfd) in servers.items():
-            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            note(began, f"SIGKILL to {pid}, {name}")
-        after, meanwhile = back(pair, before, stream, began)
-        stream.to_its_end()
-    check(stream.ids == undisturbed.ids, f"{who}'s answer was another with its servers killed")
-    gap = max(b - a for a, b in zip(stream.times[had - 1 :], stream.times[had:], strict=False)) * 1000
-    note(began, f"{who} has sent all {len(stream.ids)} tokens, the same as ever; the longest pause was {gap:.0f} ms")
-    say()
+    answers = crowd.answers()
+    ended = sum(client.requests for client in crowd.clients)
+    began = time.monotonic()
+    for _, pidfd in servers.values():
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    after = pair.until(lambda: _served_again(pair, before), "lock server and GMS are back")
+    back_s = time.monotonic() - began
     compare(
         [
+            ("lock server", before.lock.server_pid, after.lock.server_pid),
+            ("process of GMS", before.weights.server_pid, after.weights.server_pid),
             ("who serves", before.holder.engine_id, after.holder.engine_id),
             ("its main process", before.holder.pid, after.holder.pid),
             ("fencing token", before.holder.token, after.holder.token),
-            *of_gms(before.weights, after.weights),
-            ("process of GMS", before.weights.server_pid, after.weights.server_pid),
-            ("lock server", before.lock.server_pid, after.lock.server_pid),
+            ("weights' generation", before.weights.generation, after.weights.generation),
         ]
     )
     check(before.holder == after.holder, f"{who} did not serve on as it was")
     check_weights(before.weights, after.weights)
     check(commits(after.weights) == 0, "the weights were loaded again")
-    return meanwhile
+    say()
+    pause_ms = max(longest(answer.times, began) for answer in answers) * 1000
+    say(f"Both were back after {back_s:.1f} s. {who} served on; no client waited longer than {pause_ms:.0f} ms.")
+    pair.until(lambda: sum(c.requests for c in crowd.clients) >= ended + len(crowd.clients) or None, "answers end")
+    _failures(crowd)
 
 
-def back(pair: Pair, before: Whole, stream: Stream, began: float) -> tuple[Whole, int]:
-    """Reads on, and looks who is there again. Returns with both, and the tokens that came until then."""
-    had, noted = len(stream.ids), set[str]()
-
-    def seen() -> Whole | None:
-        stream.take(0.0)
-        lock, weights = pair.lock(), pair.weights()
-        if lock is not None and lock.state == "HELD" and lock.server_pid != before.lock.server_pid:
-            once(noted, began, "another lock server is there, and knows the holder by itself")
-        if weights is not None and weights.state == "RO" and weights.server_pid != before.weights.server_pid:
-            once(noted, began, "another GMS is there; the engines have handed it back their weights")
-        return look(pair) if len(noted) == 2 else None
-
-    whole = pair.until(seen, "lock server and GMS are back")
-    return whole, len(stream.ids) - had
+def _served_again(pair: Pair, before: Whole) -> Whole | None:
+    whole = look(pair)
+    if whole is None or whole.lock.server_pid == before.lock.server_pid:
+        return None
+    return whole if whole.weights.server_pid != before.weights.server_pid else None
 
 
-def once(noted: set[str], began: float, what: str) -> None:
-    if what not in noted:
-        noted.add(what)
-        note(began, what)
+# -- the end ----------------------------------------------------------------------------------------------------------
 
 
-def note(began: float, what: str) -> None:
-    moment(Seen((time.monotonic() - began) * 1000, what))
+def closing(pair: Pair, crowd: Crowd, measured: Measured) -> dict[str, Any]:
+    failed = sum(len(client.failed) for client in crowd.clients)
+    mismatched = sum(client.mismatched for client in crowd.clients)
+    pauses = measured.pauses_s
+    figures: dict[str, Any] = {
+        "kills": KILLS,
+        "server_kills": 2,
+        "requests": sum(client.requests for client in crowd.clients),
+        "failed": failed,
+        "mismatched": mismatched,
+        "pause_ms": {"p50": round(median(pauses) * 1000, 1), "max": round(max(pauses) * 1000, 1)},
+        "longest_gap_ms": round(max(client.longest_s for client in crowd.clients) * 1000, 1),
+        "cold_start_ms": round(measured.cold_start_ms, 1),
+        "ready_again_s": round(median(measured.backs_s), 2),
+        "phases_ms": {name: round(median(values), 2) for name, values in measured.phases_ms.items()},
+    }
+    title("What was shown")
+    widths = (50, 30)
+    for label, value in (
+        ("kill -9 of the engine that served", KILLS),
+        ("kill -9 of the lock server and of GMS", 2),
+        ("requests", figures["requests"]),
+        ("failed", failed),
+        ("answers with a byte that differs", mismatched),
+        ("a client's pause at a kill, the middle of all", f"{figures['pause_ms']['p50']:.0f} ms"),
+        ("the longest gap that a client saw", f"{figures['longest_gap_ms']:.0f} ms"),
+        ("the pair's own start, until somebody served", f"{measured.cold_start_ms / 1000:.1f} s"),
+        ("a killed engine was ready again after", f"{figures['ready_again_s']:.1f} s"),
+    ):
+        print("    " + row(label, value, widths=widths), flush=True)
+    print(flush=True)
+    _failures(crowd)
+    return figures

@@ -7,7 +7,7 @@ from engine_shim.events import Config, Restart
 from engine_shim.shim import CannotStart, Options, Shim, command
 from sidecar import process_setup
 from sidecar.durable import AlreadyLocked
-from sidecar.logs import Log
+from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, host_port, name
 
 EXAMPLES = """\
@@ -77,8 +77,9 @@ def parser() -> Parser:
         choices=[mode.value for mode in Restart],
         help="what follows the engine's death: its next start in this process, or the end of this process",
     )
+    command_settings.kv(p)
     command_settings.times(p)
-    p.switch("--log-json", help="log lines as JSON")
+    p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
 
@@ -106,7 +107,8 @@ def _main(argv: list[str] | None) -> int:
     options.run_dir = options.run_dir.absolute()
     try:
         shim = Shim(
-            Options(config, options.run_dir, options.probe, command(options)), Log("shim", json=options.log_json)
+            Options(config, options.run_dir, options.probe, command(options)),
+            Log("shim", json=options.log_format == "json"),
         )
     except AlreadyLocked as error:
         print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)

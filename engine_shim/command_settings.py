@@ -1,5 +1,6 @@
 """The settings that `engine-shim`, the engine's main process and `failover` have in common."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,17 @@ def listen(text: str) -> Listen:
     return Listen(host=host, port=port)
 
 
+def kv(parser: Parser) -> None:
+    """Declares whether the KV cache outlives its engine."""
+    parser.setting(
+        "--kv",
+        choices=["keep", "drop"],
+        shown_default="keep in host memory, drop on GPUs",
+        help="keep: the engine that takes over goes on with its predecessor's KV cache; drop: it begins with an empty "
+        "one",
+    )
+
+
 def times(parser: Parser) -> None:
     """Declares the bounds of an engine's life. `engine-shim` has them, and `failover up` for both of its engines."""
     for flag, default, what in (
@@ -44,8 +56,12 @@ def times(parser: Parser) -> None:
 
 def parsed(parser: Parser, argv: Sequence[str] | None) -> Any:
     """The command's settings. A flag that it doesn't know is usually the engine's, in the wrong place."""
-    options, unknown = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    options, unknown = parser.parse_known_args(words)
+    takes_arguments = hasattr(options, "arguments")
     if unknown:
-        hint = "" if "--" in unknown or not hasattr(options, "arguments") else "; the engine's own go behind --"
+        hint = "" if "--" in unknown or not takes_arguments else "; the engine's own go behind --"
         parser.error(f"unknown here: {' '.join(unknown)}{hint}")
+    if takes_arguments and options.arguments and "--" not in words:
+        parser.error(f"unknown here: {' '.join(options.arguments)}; the engine's own go behind --")
     return options

@@ -2,7 +2,7 @@
 
 `main_process.py` makes the calls in this order, from one thread. Whatever fails on the way ends the process:
 
-    [await_others ->] start -> sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
+    [await_others ->] start -> [takes ->] sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
 
 A `drain` for a switchover comes from a thread of its own. `resume` may come while that drain still waits; the engine
 then takes requests again at once, whatever the drain does afterwards. `well`, `needs` and `health` are called from
@@ -34,6 +34,10 @@ class Setting:
     """The arguments that stood behind `--`."""
     phase: Callable[[str, float], None] = lambda name, seconds: None
     """Reports how long a part of a step took: `setting.phase("remap", 0.003)`, `setting.phase("kv", 0.02)`."""
+    kv: str = ""
+    """`keep`: the KV cache outlives this engine, where the engine can do that. `drop`: it doesn't. Empty: as is right
+    for the device.
+    """
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,13 @@ class Listen:
             raise CannotServe(f"the engine {error}; give another --listen") from None
         except OSError as error:
             raise CannotServe(f"the engine can't listen on {self.url}: {error.strerror or error}") from None
+
+
+NEW_MODEL = (
+    "Both engines of a pair have the same arguments. A new model comes in when nobody has the old weights any more: "
+    "end both engines and GMS (failover down; in Kubernetes delete the pod), and start them with the new arguments"
+)
+"""What an engine says that finds other weights than its own."""
 
 
 class CannotRun(Exception):
@@ -120,7 +131,11 @@ class Engine(Protocol):
         ...
 
     def serve(self, listen: Listen) -> None:
-        """Binds the endpoint. The application was built in `start`. Raises CannotServe."""
+        """Binds the endpoint. The application was built in `start`. Raises CannotServe.
+
+        It is called again when somebody has removed the socket under an engine that serves: the engine binds once more
+        and lets go of the old socket. Connections that are there stay.
+        """
         ...
 
     def health(self) -> Health: ...
@@ -150,4 +165,28 @@ class WaitsForOthers(Protocol):
 
     def await_others(self) -> None:
         """Blocks until `start` has what it needs. Touches no device."""
+        ...
+
+
+@runtime_checkable
+class SaysWhatItTakes(Protocol):
+    """An engine that says what decides which requests it takes, so that a standby with other arguments isn't taken for
+    redundancy.
+    """
+
+    def takes(self) -> dict[str, str]:
+        """Readable values by the name of the argument, such as `--max-model-len`: `8192`. Nothing secret. Known after
+        `start`.
+        """
+        ...
+
+
+@runtime_checkable
+class GoesOn(Protocol):
+    """An engine that goes on with what its predecessor left: a KV cache that outlives its engine."""
+
+    def granted(self, token: int, proven: bool) -> None:
+        """The lock is this engine's; `wake` comes next. `proven`: nobody writes any more to what the predecessor left,
+        which had to be proven and not presumed.
+        """
         ...

@@ -72,6 +72,20 @@ class Beat(msgspec.Struct, frozen=True):
     why: str = ""
     queued: int = 0
     steps: int = 0
+    door: str = ""
+    """Why nobody could connect to its address."""
+
+
+class Takes(msgspec.Struct, frozen=True):
+    """The main process says what decides which requests it takes."""
+
+    takes: dict[str, str]
+
+
+class OthersTake(msgspec.Struct, frozen=True):
+    """What the shims of other engines say of theirs. Those who serve or would take over, and answer."""
+
+    engines: dict[str, dict[str, str]]
 
 
 class Phase(msgspec.Struct, frozen=True):
@@ -82,6 +96,7 @@ class Phase(msgspec.Struct, frozen=True):
 class Failing(msgspec.Struct, frozen=True):
     why: str
     hopeless: bool = False
+    passing: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -119,6 +134,8 @@ class LockSeen(msgspec.Struct, frozen=True):
     """The holder has announced its endpoint."""
     redundant: bool = False
     """Somebody serves, and somebody else is ready to."""
+    counterparts: tuple[str, ...] = ()
+    """The engines with which this one is a pair: for a waiter the holder, for the holder who is ready to take over."""
 
 
 Event = (
@@ -127,6 +144,8 @@ Event = (
     | Named
     | Reported
     | Beat
+    | Takes
+    | OthersTake
     | Phase
     | Failing
     | Died

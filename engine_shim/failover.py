@@ -3,21 +3,29 @@ a person can put right; the work is in `up.py`, `pair_status.py` and `pair_comma
 """
 
 import os
+import signal
+import socket
 import sys
+
+if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
+
+import subprocess
 from pathlib import Path
 from typing import Any
 
 from engine_shim import command_settings, known_engines, pair_commands, pair_status
 from engine_shim.events import Restart
-from engine_shim.pair_status import PairError
+from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
-from sidecar.settings import BadValue, Parser, name, seconds, size_bytes
+from sidecar.settings import EX_USAGE, BadValue, Parser, host_port, name, seconds, size_bytes
 
 EXAMPLES = """\
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it
+  failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
   failover kill active                                        SIGKILL, and what follows
@@ -45,15 +53,18 @@ examples:
   failover down                       the engine that serves drains first; exit code 0 when everything has ended
 """
 INTERRUPTED = 130
+CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 
 
 def default_run_dir() -> Path:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    if runtime and os.path.isdir(runtime):
-        return Path(runtime) / "gpu-failover"
-    return Path(f"/tmp/gpu-failover-{os.getuid()}")
+    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    uid = os.getuid()
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{uid}")
 
 
 def _devices(text: str) -> tuple[str, ...]:
@@ -68,6 +79,13 @@ def _devices(text: str) -> tuple[str, ...]:
     if len(set(found)) < len(found):
         raise BadValue(f"{text!r} names a device twice")
     return found
+
+
+def _why_no_address() -> str:
+    return (
+        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines "
+        "serve at addresses of their own, which failover status shows"
+    )
 
 
 def _size(text: str) -> str:
@@ -108,6 +126,16 @@ def parser() -> Parser:
     )
     up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
+    up.setting(
+        "--listen",
+        default=CHOOSE,
+        parse=_door,
+        env="FAILOVER_UP_LISTEN",
+        metavar="HOST:PORT",
+        shown_default="127.0.0.1:8000, or a free port where that is taken",
+        help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
+    )
+    command_settings.kv(up)
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
@@ -122,15 +150,33 @@ def parser() -> Parser:
     return p
 
 
+def _door(text: str) -> object:
+    return text if text == CHOOSE else None if text == "none" else host_port(text)
+
+
+def free_address(host: str, *ports: int) -> tuple[str, int]:
+    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs. Raises
+    CannotStart.
+    """
+    for port in ports:
+        try:
+            with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+                return host, int(sock.getsockname()[1])
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]
+    raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
+
+
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
-    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms"} & set(found):
+    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
         raise BadValue(f"{text!r} isn't two names such as a,b")
     return found
 
 
 def main(argv: list[str] | None = None) -> int:
     try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         return _main(argv)
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -143,7 +189,7 @@ def _main(argv: list[str] | None) -> int:
     if options.command == "up":
         if options.devices is None:
             options.devices = default_devices(options.engine)
-        if wrong := _devices_wrong(options):
+        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
             it.error(wrong)
     try:
         if options.command == "up":
@@ -179,11 +225,39 @@ def _devices_wrong(options: Any) -> str:
     return ""
 
 
+def _address_among(engine: str, arguments: list[str]) -> str:
+    """vLLM takes an address, and has no use for it in a pair."""
+    for word in arguments if engine == "vllm" else ():
+        if word.partition("=")[0] in ("--host", "--port", "--uds"):
+            return f"{word.partition('=')[0]} behind --: {_why_no_address()}"
+    return ""
+
+
+def _refused(options: Any, run_dir: Path) -> bool:
+    """Whether the engine refuses its arguments, which it then has said. Asked before anything is started; vLLM, which
+    takes ten seconds to load, is asked only when it is started.
+    """
+    if options.engine == "vllm":
+        return False
+    command = [sys.executable, "-m", "engine_shim.main_process", "--check", "--engine", options.engine]
+    place = ["--engine-id", options.engine_ids[0], "--run-dir", str(run_dir)]
+    return subprocess.run([*command, *place, "--", *options.arguments], check=False).returncode == EX_USAGE
+
+
 def _up(options: Any, run_dir: Path) -> int:
     process_setup.raise_descriptor_limit()
+    if _refused(options, run_dir):
+        return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    listen = options.listen
+    if listen == CHOOSE:
+        listen = free_address("127.0.0.1", 8000, 0)
+    elif listen is not None:
+        listen = free_address(*listen)
+    door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
+    shim += ["--kv", options.kv] if options.kv else []
     wanted = Options(
         run_dir,
         options.engine,
@@ -192,6 +266,8 @@ def _up(options: Any, run_dir: Path) -> int:
         options.engine_ids,
         tuple(shim),
         tuple(options.arguments),
+        listen,
+        door,
     )
     return Up(wanted).run()
 

@@ -29,8 +29,9 @@ The rules:
  7. Told to end, an engine that serves drains within `drain_s`; any other has nothing to lose and is killed. Told again,
     it is killed. The end waits for our own processes and for nothing else; the next start has rule 1.
  8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
-    arguments, the weights of another model), or when it ends in Init with exit code 64. That takes a person, and the
-    shim ends with this code.
+    arguments, the weights of another model), when it ends in Init with exit code 64, or when Init fails with the same
+    words again and again (`init_failures.py`). That takes a person, and the shim ends with this code.
+ 9. It is ready, and not redundant, while its counterpart takes other requests than it does (`takes.py`): an alarm.
 """
 
 import math
@@ -39,8 +40,10 @@ from enum import Enum
 from typing import Any
 
 from engine_shim import events as e
+from engine_shim import takes
 from engine_shim.counters import Counters
 from engine_shim.events import Restart, State
+from engine_shim.init_failures import MOST_ALIKE, InitFailures
 
 UNWELL_S = 5.0
 DRAIN_MARGIN_S = 2.0
@@ -98,18 +101,25 @@ class Lifecycle:
         self.main: int | None = None
         self.well, self.unwell_why = True, ""
         self.queued = 0
+        self.door = ""
+        """Why nobody could connect to its address; empty if clients can, or could once it serves."""
+        self.takes: dict[str, str] = {}
+        """What decides which requests it takes, as this start has said it."""
+        self.differences: tuple[str, ...] = ()
+        """In what its counterpart takes other requests."""
         self.why = ""
         """Why the last tree ended."""
         self.left_init = False
         self.restart_at = math.inf
         self.failures = 0
-        self.redundant = False
+        self._others_take: dict[str, dict[str, str]] = {}
         self.terminating = False
         self.exiting = False
         self._exit_code: int | None = None
         self._ended_in = State.INIT
         """The state in which the last tree ended."""
-        self._failing, self._hopeless = "", False
+        self._failing, self._hopeless, self._passing = "", False, False
+        self._init_failures = InitFailures()
         self._beat_at = self._progress_at = 0.0
         self._steps = -1
         self._unwell_since = math.inf
@@ -211,10 +221,11 @@ class Lifecycle:
         self.tree, self.restart_at = TreePhase.ALIVE, math.inf
         self.incarnation, self.token, self.url = "", 0, ""
         self.processes, self.main = set(), None
-        self.well, self.unwell_why, self.queued = True, "", 0
+        self.well, self.unwell_why, self.queued, self.door = True, "", 0, ""
+        self.takes = {}
         self._unwell_since = math.inf
         self._steps = -1
-        self._failing, self._hopeless = "", False
+        self._failing, self._hopeless, self._passing = "", False, False
         self._behind, self._fencing_at = False, None
         if self.state is State.INIT:
             self.since, self.since_wall = self._now, self._wall
@@ -225,7 +236,7 @@ class Lifecycle:
 
     def _end(self, why: str) -> None:
         """Ends the rest of the tree, too (rule 2)."""
-        why = self._failing or why
+        said, why = self._failing, self._failing or why
         steady = self.state in SERVING or (self.state is State.STANDBY and self._now >= self.since + STEADY_S)
         self.failures = 1 if steady else self.failures + 1
         self.counters.deaths += 1
@@ -236,8 +247,12 @@ class Lifecycle:
         self._note("tree_ends", alarm=not expected, state=self.state.value, token=self.token, why=why)
         self._terminate_by = math.inf
         self._ended_in = self.state
-        if self._hopeless and self.state is State.INIT:
-            self._exit_code = EX_USAGE
+        if self.state is State.INIT and not self.terminating:
+            if self._init_failures.failed(said, passing=self._passing):
+                self.why = f"Init failed {MOST_ALIKE} times with the same words, so no further start: {why}"
+                self._exit_code = EX_USAGE
+            if self._hopeless:
+                self._exit_code = EX_USAGE
         self._move(State.DEAD)
         self._await_end()
 
@@ -306,6 +321,8 @@ class Lifecycle:
 
     def _on_failing(self, event: e.Failing) -> None:
         """The process that says it first knows the cause. For the others the cause is that it has gone."""
+        if not self._failing:
+            self._passing = event.passing
         self._failing = self._failing or event.why
         self._hopeless = self._hopeless or event.hopeless
 
@@ -336,6 +353,7 @@ class Lifecycle:
             return
         if event.to is State.STANDBY:
             self.left_init = True
+            self._init_failures.succeeded()
         elif event.to is State.WAKING:
             self.token = event.token
             if self._fencing_at is not None:
@@ -363,6 +381,9 @@ class Lifecycle:
         self._beat_at, self._steps, self.queued = self._now, event.steps, event.queued
         if event.well is not self.well:
             self._note("well" if event.well else "unwell", alarm=not event.well, why=event.why)
+        if event.door != self.door:
+            self._note("door_lost" if event.door else "door_back", alarm=bool(event.door), why=event.door)
+        self.door = event.door
         self.well, self.unwell_why = event.well, event.why
         self._unwell_since = math.inf if event.well else min(self._unwell_since, self._now)
 
@@ -392,12 +413,34 @@ class Lifecycle:
             self._end(self.why)
 
     def _on_lock_seen(self, event: e.LockSeen) -> None:
-        self.redundant = event.redundant
         if self.tree is TreePhase.NONE and event.serves and event.holder != self.incarnation and not self.back_off_s:
             self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
         self._lock = event
+        self._compare()
         if self.state is State.STANDBY:
             self._mind_lock(event)
+
+    @property
+    def redundant(self) -> bool:
+        """Somebody serves, and somebody else could take over every request."""
+        return self._lock is not None and self._lock.redundant and not self.differences
+
+    def _on_takes(self, event: e.Takes) -> None:
+        self.takes = event.takes
+        self._compare()
+
+    def _on_others_take(self, event: e.OthersTake) -> None:
+        self._others_take = event.engines
+        self._compare()
+
+    def _compare(self) -> None:
+        """With its counterparts; where there are several, one that takes the same is enough."""
+        others = self._lock.counterparts if self._lock is not None else ()
+        found = [takes.differences(self.takes, self._others_take.get(other, {}), other) for other in others]
+        worst = tuple(sorted(found, key=len)[0]) if found else ()
+        if worst and worst != self.differences:
+            self._note("takes_other_requests", alarm=True, why="; ".join(worst))
+        self.differences = worst
 
     def _mind_lock(self, seen: e.LockSeen) -> None:
         """While it waits: behind whom, and since when it waits for that one's end."""
@@ -421,6 +464,8 @@ _HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
     e.Named: Lifecycle._on_named,
     e.Reported: Lifecycle._on_reported,
     e.Beat: Lifecycle._on_beat,
+    e.Takes: Lifecycle._on_takes,
+    e.OthersTake: Lifecycle._on_others_take,
     e.Phase: Lifecycle._on_phase,
     e.Failing: Lifecycle._on_failing,
     e.Died: Lifecycle._on_died,

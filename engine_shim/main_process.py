@@ -17,13 +17,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from engine_shim import command_settings, known_engines, membership, paths
+from engine_shim import command_settings, known_engines, membership, paths, takes
 from engine_shim import messages as m
-from engine_shim.engine import CannotRun, CannotServe, Engine, Listen, Setting, WaitsForOthers, WorkerFailed
+from engine_shim.door import Door, taken_by_a_stranger
+from engine_shim.engine import (
+    CannotRun,
+    CannotServe,
+    Engine,
+    GoesOn,
+    Listen,
+    SaysWhatItTakes,
+    Setting,
+    WaitsForOthers,
+    WorkerFailed,
+)
+from engine_shim.passing import passes
 from lockserver import client
 from lockserver.client import LockClient
+from sidecar.path_watch import make_private_directory
 from sidecar.settings import EX_USAGE, Parser, name, seconds
 
 HINT_AFTER_S = 3.0
@@ -34,7 +47,7 @@ class Order:
     """What an engine that serves is told by other threads. It is carried out in the main one."""
 
     what: str
-    """`drain` and then `drained`; `resume`; `end`."""
+    """`drain` and then `drained`; `resume`; `bind`: its socket is gone; `end`."""
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -48,11 +61,18 @@ class Main:
         self.shim = shim
         self.drain_s = drain_s
         self.state = "init"
+        self.listen: Listen | None = None
+        """Where it was told to serve; then where it does."""
+        self.door: Door | None = None
+        self.cannot_bind = ""
+        """Why its address could not be bound again."""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._needs: dict[str, int] | None = None
+        """What the lock server was told that a wake needs, once it was."""
         self.lock = LockClient(
             run_dir,
             engine_id,
-            check=engine.well,
+            check=self._could_wake,
             on_lost=self._on_lost,
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
@@ -63,7 +83,7 @@ class Main:
 
     def live(self, listen: Listen | None) -> None:
         """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained."""
-        engine, lock = self.engine, self.lock
+        engine, lock, self.listen = self.engine, self.lock, listen
         signal.signal(signal.SIGTERM, self._on_sigterm)
         with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
             lock.start()
@@ -75,19 +95,27 @@ class Main:
         asked = time.monotonic()
         with lock.permit():
             self.shim.phase("permit", time.monotonic() - asked)
+            if taken := taken_by_a_stranger(listen, self.run_dir):
+                raise CannotServe(f"the engine {taken}; give another --listen")
             with self._timed("init"):
                 engine.start()
+            if isinstance(engine, SaysWhatItTakes):
+                self.shim.say(m.Takes(takes=takes.bounded(engine.takes())))
             with self._timed("sleep"):
                 engine.sleep()
         self._step("standby")
         threading.Thread(target=self._beat, name="beat", daemon=True).start()
-        grant = lock.acquire(engine.needs())
+        self._needs = engine.needs()
+        grant = lock.acquire(self._needs)
         self._step("waking", token=grant.token)
+        if isinstance(engine, GoesOn):
+            engine.granted(grant.token, grant.proven)
         with self._timed("wake"):
             engine.wake()
-        at = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
+        at = self.listen = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
         with self._timed("serve"):
             engine.serve(at)
+        self.door = Door(at)
         lock.serving(at.url)
         self._step("active", token=grant.token, url=at.url)
         self._serve(grant.token, at.url)
@@ -115,6 +143,26 @@ class Main:
                 self._step("active", token=token, url=url)
             elif order.what == "drained" and self.state == "active":
                 self.engine.resume()  # the drain may have begun only after it was called off
+            elif order.what == "bind" and self.state == "active":
+                self._bind_again(url)
+            order.done.set()
+
+    def _bind_again(self, url: str) -> None:
+        """Somebody has removed its socket. Until it is there again, the endpoint isn't announced."""
+        door, listen = self.door, self.listen
+        why = door.lost() if door is not None else ""
+        if door is None or listen is None or not why:
+            return
+        self.lock.serving("")
+        try:
+            make_private_directory(Path(listen.path).parent)
+            self.engine.serve(listen)
+        except (CannotServe, OSError) as error:
+            self.cannot_bind = f"{why}, and can't be bound again: {error}"
+            return
+        self.door, self.cannot_bind = Door(listen), ""
+        self.lock.serving(url)
+        _tell(f"{why}: bound again")
 
     def _step(self, to: str, token: int = 0, url: str = "") -> None:
         self.state = to
@@ -145,38 +193,79 @@ class Main:
         finally:
             self.orders.put(Order("drained"))
 
+    def _could_wake(self) -> bool:
+        well = self.engine.well()
+        self._say_needs(well)
+        return well
+
+    def _say_needs(self, well: bool) -> None:
+        """They change: a KV cache that outlives its engine is there, or isn't."""
+        if self.state != "standby" or self._needs is None:
+            return
+        needs = self.engine.needs()
+        if needs != self._needs:
+            self._needs = needs
+            self.lock.ready(well, needs)
+
     def _on_lost(self, why: str) -> NoReturn:
         self.shim.failing(f"lock lost: {why}")
         client.end_process(why)
 
     def _beat(self) -> None:
         """Reports how the engine is: to the shim, and while it waits also to the lock server."""
-        was_well = True
+        was_ready = True
         while True:
+            door = self.door
             if self.state == "standby":
                 beat = self._look_asleep()
-                if beat.well is not was_well:
-                    self.lock.ready(beat.well)
-                    was_well = beat.well
+                ready = beat.well and not beat.door
+                if ready is not was_ready:
+                    self.lock.ready(ready)
+                    was_ready = ready
+                self._say_needs(beat.well)
                 self.shim.say(beat)
             elif self.state in ("active", "draining"):
-                self.shim.say(self._look_awake())
+                beat = self._look_awake()
+                self.shim.say(beat)
+                if beat.door:
+                    self._have_it_bound_again()
+            if door is None:
+                time.sleep(self.shim.beat_s)
+            elif door is self.door:
+                door.wait(self.shim.beat_s)
+            else:
+                door.close()
+
+    def _have_it_bound_again(self) -> None:
+        order = Order("bind")
+        self.orders.put(order)
+        order.done.wait(self.shim.beat_s)
+        if self.cannot_bind:
             time.sleep(self.shim.beat_s)
+        elif order.done.is_set():
+            self.shim.say(self._look_awake())
 
     def _look_asleep(self) -> m.Beat:
         try:
             well = self.engine.well(fresh=False)
         except Exception as error:  # whatever it raises: an engine whose check fails isn't well
             return m.Beat(well=False, why=_said(error))
-        return m.Beat(well=well, why="" if well else "its own check says no")
+        taken = taken_by_a_stranger(self.listen, self.run_dir)
+        return m.Beat(well=well, why="" if well else "its own check says no", door=taken[: m.TEXT_MOST])
 
     def _look_awake(self) -> m.Beat:
         try:
             health = self.engine.health()
         except Exception as error:
             return m.Beat(well=False, why=_said(error))
-        well = not health.detail
-        return m.Beat(well=well, why=health.detail[: m.TEXT_MOST], queued=health.queued, steps=health.steps)
+        lost = self.door.lost() if self.door is not None else ""
+        return m.Beat(
+            well=not health.detail,
+            why=health.detail[: m.TEXT_MOST],
+            queued=health.queued,
+            steps=health.steps,
+            door=(lost and (self.cannot_bind or lost))[: m.TEXT_MOST],
+        )
 
 
 @contextmanager
@@ -202,19 +291,25 @@ def parser() -> Parser:
     p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
     p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
     p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
+    command_settings.kv(p)
     p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
 
 
 def run(argv: list[str] | None = None) -> NoReturn:
     options = parser().parse_args(argv)
+    if options.check:
+        _check(options)
     shim: membership.ShimConnection | None = None
     main: Main | None = None
     try:
         membership.arm_main()
         shim = membership.enter_main()
-        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase)
+        setting = Setting(
+            options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase, options.kv or ""
+        )
         engine = known_engines.make(options.engine, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
         main.live(options.listen)
@@ -229,11 +324,24 @@ def run(argv: list[str] | None = None) -> NoReturn:
         state = main.state if main is not None else "init"
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
-            shim.failing(why)
+            shim.failing(why, passing=passes(error))
         if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
             traceback.print_exc()
         _tell(why)
         os._exit(1)
+    os._exit(0)
+
+
+def _check(options: Any) -> NoReturn:
+    """Makes the engine, which touches no device, and nothing else. Its parser says what is wrong."""
+    try:
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        known_engines.make(options.engine, setting)
+    except CannotRun as error:
+        _tell(str(error))
+        os._exit(EX_USAGE)
+    except SystemExit:
+        os._exit(EX_USAGE)
     os._exit(0)
 
 

@@ -50,6 +50,14 @@ class Beat(Message, frozen=True):
     why: Text = ""
     queued: Count = 0
     steps: Count = 0
+    door: Text = ""
+    """Why nobody could connect to its address; empty if clients can, or could once it serves."""
+
+
+class Takes(Message, frozen=True):
+    """From the main process: what decides which requests it takes, by name."""
+
+    takes: Annotated[dict[str, str], msgspec.Meta(max_length=64)]
 
 
 class Phase(Message, frozen=True):
@@ -65,6 +73,8 @@ class Failing(Message, frozen=True):
     why: Text
     hopeless: bool = False
     """Another start would end in the same way; it takes a person."""
+    passing: bool = False
+    """Waiting may mend it: weights that are not there yet, memory, a permit, another process that has ended."""
 
 
 class AskState(Message, frozen=True):
@@ -86,7 +96,7 @@ class Problem(Message, frozen=True):
     why: str
 
 
-ToShim = Hello | Named | Step | Beat | Phase | Failing | AskState
+ToShim = Hello | Named | Step | Beat | Takes | Phase | Failing | AskState
 FromShim = Welcome | StateIs | Problem
 
 to_shim: msgspec.msgpack.Decoder[ToShim] = msgspec.msgpack.Decoder(ToShim)

@@ -1,6 +1,5 @@
 """What `failover down` and `failover kill` do to a pair that `failover up` (or anybody else) runs in a directory."""
 
-import contextlib
 import os
 import select
 import signal
@@ -9,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import paths
-from engine_shim.pair_status import PairError, up_pid
-from engine_shim.up import UP_LOCK
-from lockserver.observer import Observer, ObserverError
+from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
+from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
@@ -22,12 +20,12 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
     """Ends a `failover up` and waits for its end. Raises PairError."""
     pid = up_pid(run_dir)
     if pid is None:
-        raise PairError(f"no failover up runs in {run_dir}")
-    pidfd = _reach(pid, run_dir / UP_LOCK)
+        raise PairError(f"no failover up runs in {run_dir}, as far as this process can see")
+    pidfd = reach(pid, run_dir / UP_LOCK)
     if pidfd is None:
         if up_pid(run_dir) is None:
             return  # it ended in between
-        raise PairError(f"failover up, process {pid} as it says itself, can't be reached: {ELSEWHERE}")
+        raise PairError(f"failover up, process {pid}, can't be reached: {ELSEWHERE}")
     try:
         signal.pidfd_send_signal(pidfd, signal.SIGTERM)
         if not select.select([pidfd], [], [], timeout_s)[0]:
@@ -36,39 +34,15 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
         os.close(pidfd)
 
 
-def _reach(pid: int, file: Path) -> int | None:
-    """A pidfd of the process that has this number *and* has this file open; None where there is none. The number alone
-    may belong to another process: it may come from another PID namespace, or its process may have ended.
-    """
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        return None
-    try:
-        if _has_open(pid, file) and not peers.is_dead(pidfd):
-            kept, pidfd = pidfd, -1
-            return kept
-        return None
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
-
-
-def _has_open(pid: int, file: Path) -> bool:
-    with contextlib.suppress(OSError):
-        wanted = os.stat(file)
-        for fd in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):
-                if os.path.samestat(os.stat(f"/proc/{pid}/fd/{fd}"), wanted):
-                    return True
-    return False
-
-
 def kill_active(run_dir: Path, anyway: bool) -> None:
     """SIGKILL to the main process of the engine that serves. Prints what follows. Raises PairError."""
     try:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, anyway)
+    except NoServer as error:
+        if up_pid(run_dir) is None:
+            raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
+        raise PairError(f"{error}. Who serves can't be known without it; failover up starts it again") from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 
@@ -81,7 +55,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
     if not any(waiter.ready for waiter in seen.waiters) and not anyway:
         raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
-    pidfd = _reach(holder.pid, run_dir / paths.LIFE / f"{holder.engine_id}.{holder.incarnation}")
+    pidfd = reach(holder.pid, run_dir / paths.LIFE / f"{holder.engine_id}.{holder.incarnation}")
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
     try:

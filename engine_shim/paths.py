@@ -6,6 +6,8 @@ DIR/engine/<engine_id>.lock             held by the shim, so that each engine ha
 DIR/engine/<engine_id>.shm_files        files of /dev/shm that the engine's processes have open (`shm_cleanup.py`)
 DIR/engine/<engine_id>.<token>.sock     where the engine serves, unless `--listen` names another place
 
+What an engine's processes need for themselves is elsewhere (`scratch.py`).
+
 What this file may not do: take a life lock. It only asks whether somebody holds one.
 """
 

@@ -5,9 +5,10 @@ The two modes differ only in Init, and in what comes after an engine's death:
     state      /live                        /startup                     /ready
     Init       in place: 200 to its bound   in place: 200                503
                exit: 503                    exit: 503
-    Standby    200 while it beats           200                          200 while it is well and beats
+    Standby    200 while it beats           200                          200 while it is well and beats, and
+                                                                         nobody else has its port
     Waking     200 to its bound             200                          503
-    Active     200 while it is well, beats  200                          as /live
+    Active     200 while it is well, beats  200                          as /live, while clients can connect
                and gets on with its work
     Draining   as Active                    200                          503
     Dead       in place: 200, exit: 503     in place: 200                503
@@ -19,6 +20,7 @@ In place the shim starts a dead engine again itself. Killing the container for i
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from engine_shim import takes
 from engine_shim.events import Restart, State
 from engine_shim.lifecycle import Lifecycle, TreePhase
 
@@ -58,6 +60,8 @@ def ready(machine: Lifecycle, now: float) -> Answer:
         return Answer(False, state.value)
     if not machine.well:
         return Answer(False, f"{state.value} and not well: {machine.unwell_why}")
+    if machine.door:
+        return Answer(False, f"{state.value}, and nobody can connect: {machine.door}")
     if state is State.STANDBY and not machine.beats(now):
         return Answer(False, "Standby, and its main process is silent")
     return live(machine, now)
@@ -87,6 +91,9 @@ def state(machine: Lifecycle, now: float) -> dict[str, Any]:
         "deaths": counters.deaths,
         "failovers": counters.failovers,
         "redundant": machine.redundant,
+        "takes": machine.takes,
+        "takes_digest": takes.digest(machine.takes),
+        "differences": list(machine.differences),
         "next_start_in_s": round(max(machine.restart_at - now, 0.0), 3) if machine.tree is TreePhase.NONE else None,
         "phases_s": {name: spent.last_s for name, spent in counters.phases.items() if spent.last_s is not None},
     }

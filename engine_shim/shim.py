@@ -1,12 +1,14 @@
 """The shim: a small process above an engine. It decides nothing; `lifecycle.py` does.
 
 This file has the engine's processes, the socket where they register, the probes' port, the signals, and the threads
-that watch the lock's public state and what appears in /dev/shm. Everything else runs in one loop, which nothing that
-the engine does can hold up: it never waits for the engine, and reads what the engine says when it comes.
+that watch the lock's public state, ask the other engines' shims, and see what appears in /dev/shm. Everything else runs
+in one loop, which nothing that the engine does can hold up: it never waits for the engine, and reads what the engine
+says when it comes.
 
 What this file may not do: load anything heavy (no torch, no numpy), or start a process that isn't the engine's.
 """
 
+import contextlib
 import os
 import select
 import signal
@@ -21,25 +23,29 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from engine_shim import events as e
-from engine_shim import membership, paths, probe_pages, probes
+from engine_shim import membership, paths, probe_pages, probes, scratch, shim_status
 from engine_shim import messages as m
 from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
+from engine_shim.own_files import OwnFiles
 from engine_shim.shm_cleanup import ShmCleanup
 from lockserver.observer import ObserverError, watch_forever
 from sidecar import peers, process_setup, process_tree, signals
 from sidecar.connections import Connections, Protocol
-from sidecar.durable import DirectoryLock
+from sidecar.durable import AlreadyLocked
 from sidecar.frames import close_all
 from sidecar.http_port import CannotListen, HttpPort
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
-from sidecar.sockets import ServerSocket
 
 _SPOKEN = Protocol(m.to_shim, lambda why: m.Problem(why=why))
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
+LOOK_S = 1.0
+"""How often the shim looks whether its own files are still there."""
+ASK_EVERY_LOOKS = 10
+"""How often it asks its counterparts what they take, unless they are others by now."""
 
 
 class CannotStart(Exception):
@@ -82,10 +88,7 @@ class Shim(Shell):
         )
         directory = options.run_dir / paths.ENGINES
         try:
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = DirectoryLock(directory, paths.shim_lock(engine_id)).acquire()
-            self._server_socket = ServerSocket(directory, paths.shim_socket(engine_id))
-            self.connections.listen(self._server_socket.open())
+            self._files = OwnFiles(options.run_dir, engine_id, self.connections.listen)
         except OSError as error:
             raise CannotStart(
                 f"{directory} can't be used: {error.strerror}; give a --run-dir that this user may write"
@@ -95,7 +98,12 @@ class Shim(Shell):
         self._main = 0
         """Pid of the main process; 0 when there is none."""
         self._group = 0
-        self._seen: deque[e.LockSeen] = deque()
+        self._scratch = scratch.directory(options.run_dir, engine_id)
+        self._cannot_make = ""
+        self._counterparts: tuple[str, ...] = ()
+        """As last seen at the lock; another thread asks their shims."""
+        self._seen: deque[e.LockSeen | e.OthersTake | None] = deque()
+        """None: it is time to look at our own files."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
         self._shm = ShmCleanup(lambda: process_tree.descendants(os.getpid()), directory / paths.shm_files(engine_id))
@@ -107,6 +115,7 @@ class Shim(Shell):
         process_setup.adopt_orphans()
         signals.deliver(self.loop, (*_END, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
         threading.Thread(target=self._watch_lock, name="lock-watch", daemon=True).start()
+        threading.Thread(target=self._look_around, name="look-around", daemon=True).start()
         threading.Thread(target=prepare_metrics, name="metrics", daemon=True).start()
         host, port = self.port.address
         self.log.info("probes", engine=self.options.config.engine_id, host=host, port=port)
@@ -118,8 +127,7 @@ class Shim(Shell):
     def close(self) -> None:
         self.port.close()
         self.connections.close()
-        self._server_socket.close()
-        self._lock.close()
+        self._files.close()
 
     # -- signals and children --------------------------------------------------------------------------------------
 
@@ -161,16 +169,19 @@ class Shim(Shell):
             **os.environ,
             "ENGINE_ID": options.config.engine_id,
             "ENGINE_ROLE": options.config.role,
-            **membership.environment(self._server_socket.path, effect.number, os.getpid()),
+            **membership.environment(self._files.socket_path, effect.number, os.getpid()),
+            scratch.VARIABLE: str(self._scratch),
         }
-        if self._server_socket.replaced():
-            self.code = 1
-            self.stop(f"{self._server_socket.path} was removed or replaced: no process of an engine could register")
+        self._make_files_again()
+        if not self._files.socket_is_there:
+            self.answer(e.NotStarted(f"no process of an engine could register: {self._cannot_make}"))
             return
         try:
+            scratch.make(self._scratch)
             self._main = self._group = process_tree.start(options.command, environment)
         except OSError as error:
-            self.answer(e.NotStarted(f"{options.command[0]} can't be started: {error.strerror}"))
+            what = error.filename or options.command[0]
+            self.answer(e.NotStarted(f"the engine can't be started: {what}: {error.strerror}"))
 
     def _kill_tree(self, effect: e.KillTree) -> None:
         for known in self.machine.processes:
@@ -189,6 +200,7 @@ class Shim(Shell):
     def _clean_up(self, effect: e.CleanUp) -> None:
         self._group = 0
         paths.remove_endpoints(self.options.run_dir, self.options.config.engine_id)
+        scratch.remove(self._scratch)
         removed = self._shm.remove()
         if removed:
             self.note(e.Note("cleaned_up", {"engine": self.options.config.engine_id, "files": ",".join(removed)}))
@@ -279,22 +291,70 @@ class Shim(Shell):
                 if status is None:
                     continue
                 holder = status.holder
-                self._seen.append(
+                ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
+                self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
+                self._ring(
                     e.LockSeen(
                         f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
                         status.state == "FENCING",
                         holder is not None and bool(holder.endpoint),
-                        status.state == "HELD" and any(waiter.ready for waiter in status.waiters),
+                        status.state == "HELD" and bool(ready),
+                        self._counterparts,
                     )
                 )
-                os.eventfd_write(self._bell, 1)
         except ObserverError as error:
             self.log.warning("lock_unseen", why=error)
+
+    def _counterparts_of(self, holder: str, ready: list[str]) -> tuple[str, ...]:
+        ours = self.options.config.engine_id
+        found = ready if holder == ours else [holder] if holder else []
+        return tuple(engine_id for engine_id in found if engine_id != ours)
+
+    def _look_around(self) -> None:
+        """In a thread of its own: whoever is asked may be slow, or stopped."""
+        asked: tuple[str, ...] = ()
+        looks = 0
+        while True:
+            others = self._counterparts
+            if others != asked or looks >= ASK_EVERY_LOOKS:
+                takes: dict[str, dict[str, str]] = {}
+                for engine_id in others:
+                    with contextlib.suppress(shim_status.NoAnswer):
+                        takes[engine_id] = shim_status.ask(self.options.run_dir, engine_id).get("takes", {})
+                self._ring(e.OthersTake(takes))
+                asked, looks = (others, 0) if all(map(takes.get, others)) else (asked, looks)
+            self._ring(None)
+            time.sleep(LOOK_S)
+            looks += 1
+
+    def _ring(self, seen: e.LockSeen | e.OthersTake | None) -> None:
+        self._seen.append(seen)
+        os.eventfd_write(self._bell, 1)
 
     def _on_bell(self, _: int) -> None:
         os.eventfd_read(self._bell)
         while self._seen:
-            self.feed(self._seen.popleft())
+            seen = self._seen.popleft()
+            if seen is None:
+                self._make_files_again()
+            else:
+                self.feed(seen)
+
+    # -- its own files ---------------------------------------------------------------------------------------------
+
+    def _make_files_again(self) -> None:
+        """What somebody has removed is made again and said. What can't be made is said once."""
+        try:
+            made = self._files.make_again()
+            self._shm.keep_list()
+        except (OSError, AlreadyLocked) as error:
+            if str(error) != self._cannot_make:
+                self.log.alarm("files_missing", directory=self._files.directory, why=error)
+            self._cannot_make = str(error)
+            return
+        self._cannot_make = ""
+        if made:
+            self.log.alarm("made_again", files=",".join(made), why="somebody has removed them")
 
 
 def _event(message: m.ToShim) -> e.Event:
@@ -303,11 +363,13 @@ def _event(message: m.ToShim) -> e.Event:
     if isinstance(message, m.Step):
         return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
     if isinstance(message, m.Beat):
-        return e.Beat(message.well, message.why, message.queued, message.steps)
+        return e.Beat(message.well, message.why, message.queued, message.steps, message.door)
+    if isinstance(message, m.Takes):
+        return e.Takes(message.takes)
     if isinstance(message, m.Phase):
         return e.Phase(message.name, message.seconds)
     assert isinstance(message, m.Failing)
-    return e.Failing(message.why, message.hopeless)
+    return e.Failing(message.why, message.hopeless, message.passing)
 
 
 def command(options: Any) -> tuple[str, ...]:
@@ -315,6 +377,8 @@ def command(options: Any) -> tuple[str, ...]:
     words = [sys.executable, "-m", "engine_shim.main_process", "--engine", options.engine]
     words += ["--engine-id", options.engine_id, "--role", options.role]
     words += ["--run-dir", str(options.run_dir), "--drain-s", f"{options.drain_s:g}"]
+    if options.kv:
+        words += ["--kv", options.kv]
     if options.listen is not None:
         words += ["--listen", options.listen.text]
     return (*words, "--", *options.arguments)

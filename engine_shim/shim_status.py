@@ -1,5 +1,6 @@
 """Asks a shim over its socket how its engine is: for `failover`, for tests, and for whoever has no port to ask at."""
 
+import os
 import select
 import time
 from pathlib import Path
@@ -41,6 +42,11 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
 
 
 def engines(run_dir: Path) -> list[str]:
-    """The engines that have, or had, a shim in this run directory."""
-    suffix = paths.shim_lock("")
-    return sorted(path.name.removesuffix(suffix) for path in (run_dir / paths.ENGINES).glob(f"*{suffix}"))
+    """The engines that have, or had, a shim in this run directory: one of its files is there."""
+    suffixes = (paths.shim_lock(""), paths.shim_socket(""))
+    try:
+        names = os.listdir(run_dir / paths.ENGINES)
+    except OSError:
+        return []
+    found = {name.removesuffix(suffix) for name in names for suffix in suffixes if name.endswith(suffix)}
+    return sorted(engine_id for engine_id in found if engine_id and not engine_id.startswith("."))

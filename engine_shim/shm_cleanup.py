@@ -68,6 +68,12 @@ class ShmCleanup:
                 self._write()
         return removed
 
+    def keep_list(self) -> None:
+        """Writes the list again if somebody has removed it."""
+        with self._turn:
+            if self.ours and not self._notes.exists():
+                self._write()
+
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self, fd: int) -> None:

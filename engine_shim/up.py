@@ -1,18 +1,20 @@
-"""`failover up`: lock server, GMS and both engines as one process tree, with one Ctrl-C.
+"""`failover up`: lock server, GMS, both engines and the door as one process tree, with one Ctrl-C.
 
     lock    decides who may be awake         started again in place, as its container would be
     gms     owns the weights                 the same
     a, b    the shims of the two engines     the same; each starts its own engine again
+    door    where clients come (`gateway`)   the same
 
-The engines are started when the other two are ready. When this process is told to end, the shims end first (the engine
-that serves drains), then the rest; told again, everything ends at once. The children die with this process however it
-ends: it is one failure domain, and where that isn't good enough there is the pod.
+The engines and the door are started when the other two are ready. When this process is told to end, these end first
+(the engine that serves drains), then the rest; told again, everything ends at once. The children die with this process
+however it ends: it is one failure domain, and where that isn't good enough there is the pod.
 
 What this file may not do: know anything about the lock, GMS or an engine that isn't in their command lines.
 """
 
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -20,18 +22,23 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from engine_shim import known_engines
+from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import ObserverError, watch_forever
 from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
+from sidecar.path_watch import make_private_directory
 from sidecar.supervisor import NEVER, Child, Supervisor
 
-UP_LOCK = "up.lock"
-LOCK, GMS = "lock", "gms"
+LOCK, GMS, DOOR = "lock", "gms", "door"
+DOOR_MODULE = "gateway"
 REST_END_S = 5.0
 """How long the lock server and GMS may take to end; they have nothing to finish."""
 POLL_S = 0.02
+LOOK_S = 1.0
+"""How often it looks whether its own lock file is still there."""
 EX_USAGE = 64
 
 
@@ -49,6 +56,17 @@ class Options:
     shim: tuple[str, ...]
     """Further settings of the shims."""
     arguments: tuple[str, ...]
+    listen: tuple[str, int] | None = None
+    """Where clients come; None: there is no door."""
+    door: tuple[str, ...] = ()
+    """Further settings of the door."""
+
+    @property
+    def address(self) -> str:
+        """The door's, as a client on this machine writes it."""
+        host, port = self.listen or ("", 0)
+        host = {"": "localhost", "0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def children(options: Options) -> list[Child]:
@@ -68,7 +86,19 @@ def children(options: Options) -> list[Child]:
         role = "shadow" if number else "primary"
         who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")
         found.append(Child(engine_id, ("engine_shim", *who, *place, *options.shim, "--", *options.arguments), told))
+    if options.listen is not None:
+        host, port = options.listen
+        listen = ("--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        found.append(Child(DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
     return found
+
+
+def welcome(address: str) -> list[str]:
+    """The door's address in a box, and a command to paste."""
+    shown = f" OpenAI-compatible: {address}/v1 "
+    edge = f"+{'-' * len(shown)}+"
+    ask = f"curl {address}/v1/completions -H 'content-type: application/json'"
+    return [edge, f"|{shown}|", edge, f"{ask} -d '" + '{"prompt": "Hello", "max_tokens": 32}' + "'"]
 
 
 class Up:
@@ -77,7 +107,7 @@ class Up:
         self.options = options
         run_dir = options.run_dir
         try:
-            run_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
@@ -87,7 +117,7 @@ class Up:
                 "failover down ends it, another --run-dir is another pair"
             ) from None
         except OSError as error:
-            what = "it is no directory" if run_dir.exists() and not run_dir.is_dir() else error.strerror
+            what = "it is no directory" if os.path.lexists(run_dir) and _is_file(run_dir) else error.strerror
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
@@ -123,9 +153,23 @@ class Up:
         self._until(lambda: False)
         return self._end()
 
-    def _until(self, done: Callable[[], bool], poll_s: float = NEVER) -> None:
+    def _until(self, done: Callable[[], bool], poll_s: float = LOOK_S) -> None:
         while not self._told and self._supervisor.hopeless is None and not done():
             self._supervisor.turn(time.monotonic() + poll_s)
+            self._keep_lock()
+
+    def _keep_lock(self) -> None:
+        """Somebody may remove its file: failover status and failover down couldn't find this process any more."""
+        if self._lock.holds():
+            return
+        try:
+            make_private_directory(self.options.run_dir)
+            new = DirectoryLock(self.options.run_dir, UP_LOCK).acquire()
+        except (OSError, AlreadyLocked):
+            return  # it is tried again
+        self._lock.close()
+        self._lock = new
+        self.say("up", f"{new.path} was removed by somebody: made again")
 
     def _base_ready(self) -> bool:
         """Whether their sockets exist. Sockets of an earlier run may be found too early; the engines wait, too."""
@@ -174,7 +218,7 @@ class Up:
     # -- who serves ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Runs in a thread of its own and says who serves whenever that changes."""
+        """Runs in a thread of its own and says who serves whenever that changes; the first time, where clients come."""
         last = ""
         try:
             for status in watch_forever(self.options.run_dir):
@@ -183,13 +227,33 @@ class Up:
                     continue
                 line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
                 if line != last:
-                    last = line
                     self._news.append(line)
+                    if not last and self.options.listen is not None:
+                        self._wait_for_door()
+                        self._news += welcome(self.options.address)
+                    last = line
                     os.eventfd_write(self._bell, 1)
         except ObserverError as error:
             print(f"failover: {error}", file=sys.stderr, flush=True)
+
+    def _wait_for_door(self) -> None:
+        """Until it can be reached."""
+        at = urlsplit(self.options.address)
+        while True:
+            try:
+                socket.create_connection((at.hostname or "", at.port or 0), POLL_S * 50).close()
+                return
+            except OSError:
+                time.sleep(POLL_S)
 
     def _on_news(self, _: int) -> None:
         os.eventfd_read(self._bell)
         while self._news:
             self.say("up", self._news.popleft())
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return not path.is_dir()
+    except OSError:
+        return False

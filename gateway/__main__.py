@@ -10,7 +10,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -30,11 +30,12 @@ examples:
 BACKLOG = 4096
 
 
-def parser() -> Parser:
+def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it = Parser(
         prog="gateway",
         description="An OpenAI-compatible endpoint whose clients see a pause, and no error, when an engine dies.",
         epilog=EXAMPLES,
+        environment=environment,
     )
     it.add_argument(
         "--run-dir",
@@ -58,8 +59,8 @@ def parser() -> Parser:
         "--queue-timeout-s", default="60", parse=seconds, metavar="S", help="how long they may; then they get 503"
     )
     it.setting(
-        "--at-once", default="8", parse=count, metavar="N",
-        help="interrupted answers whose contexts are read again at a time",
+        "--reread-tokens", default="8192", parse=count, metavar="N",
+        help="tokens of interrupted answers that another engine reads again at a time",
     )  # fmt: skip
     it.setting(
         "--drain-timeout-s", parse=seconds_or_zero, metavar="S",
@@ -118,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         hold_s=options.hold_s,
         queue=options.queue,
         queue_timeout_s=options.queue_timeout_s,
-        at_once=options.at_once,
+        reread_tokens=options.reread_tokens,
         drain_timeout_s=options.drain_timeout_s,
         stall_s=options.stall_s,
         comment_s=options.comment_s,

@@ -8,13 +8,12 @@ from typing import Any
 
 import msgspec
 
+from gateway import sse
 from gateway.answers import Account, Choice, ChunkChoice, ToolCall
 from gateway.kinds import Kind
+from gateway.legs import Leg
 from gateway.sse import event
-
-
-class Differs(Exception):
-    """The answer is another one this time."""
+from gateway.took import UNFINISHED, Differs, End, Took, take_each
 
 
 class Comparison:
@@ -27,7 +26,23 @@ class Comparison:
         self._compared: dict[int, tuple[int, int]] = {}
         """So much of each choice's text and reasoning is known to be the same."""
 
-    def take(self, data: bytes) -> bytes:
+    @property
+    def proven(self) -> bool:
+        """The engine has given some of the answer."""
+        return not self._again.empty
+
+    def take(self, leg: Leg, data: bytes) -> Took:
+        """Raises sse.TooLarge."""
+        assert leg.reader is not None
+
+        def done() -> Took:
+            if not self._had.complete:
+                return Took(b"", End.BROKEN, UNFINISHED)
+            return Took(sse.event(sse.DONE), End.COMPLETE)
+
+        return take_each(leg.reader.feed(data)[1], self._take, done)
+
+    def _take(self, data: bytes) -> bytes:
         """An event of the second answer. What of it is new to the client. Raises Differs, Malformed or BrokenOff."""
         chunk = self._again.take(data)
         if not chunk.choices:

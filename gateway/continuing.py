@@ -5,6 +5,7 @@ prompts). What comes back is put into the words of the first answer: its id, its
 log probabilities whose offsets go on, and text that is made of all tokens together (`seam.py`). Pure.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,15 +13,28 @@ import msgspec
 from gateway import answers, kinds
 from gateway.answers import Account, Choice
 from gateway.kinds import Api, Kind
+from gateway.legs import Leg
 from gateway.seam import Piece, Seam, Stops, Torn
+from gateway.took import UNFINISHED, End, Took, take_each
 
 _TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """What of a request ends its answer, for the door to see to when another engine goes on with it."""
+
+    max_tokens: int | None
+    """None: as many as the model has room for."""
+    min_tokens: int
+    stop: tuple[str, ...]
+    keep_stop: bool
 
 
 class _Rest:
     """One choice's."""
 
-    def __init__(self, had: Choice, limits: kinds.Limits) -> None:
+    def __init__(self, had: Choice, limits: _Limits) -> None:
         hold = 0 if limits.keep_stop else max(map(len, limits.stop), default=1) - 1
         self.sent = bytes(had.text[-_TAIL_BYTES:]).decode(
             "utf-8", "ignore" if len(had.text) > _TAIL_BYTES else "replace"
@@ -55,8 +69,10 @@ class Continuing:
         self._kind = kind
         self._account = account
         self._max_len = max_len
-        self._limits = kinds.limits_of(kind)
+        self._limits = _limits_of(kind)
         self._rests: dict[int, _Rest] = {}
+        self.proven = False
+        """The engine has given a token."""
 
     @staticmethod
     def can(kind: Kind, account: Account, max_len: int | None) -> bool:
@@ -69,7 +85,7 @@ class Continuing:
             known = prompt is not None or (kind.api is Api.COMPLETION and not choice.ids)
             if choice.parsed or not known or (choice.text and not choice.ids):
                 return False
-        return max_len is not None or kinds.limits_of(kind).max_tokens is not None
+        return max_len is not None or _limits_of(kind).max_tokens is not None
 
     def begin(self) -> tuple[bytes, list[tuple[int, bytes]]]:
         """What the client can have without any engine, and for each choice what to ask."""
@@ -85,12 +101,12 @@ class Continuing:
             prompt = _prompt(self._kind, self._account, index)
             left = self._left(len(prompt or ()), len(had.ids))
             if left <= 0:
-                said += self._tell(index, self._push(rest, Piece((), "", finish="length")))
+                said += self._tell(index, rest.seam.push(Piece((), "", finish="length")))
                 continue
             tokens = None if prompt is None else [*prompt, *had.ids]
             least = self._limits.min_tokens - len(had.ids)
             place = index // self._kind.per_prompt
-            asked.append((index, kinds.continuation(self._kind, tokens, place, left, min(least, left))))
+            asked.append((index, _body(self._kind, tokens, place, left, min(least, left))))
         return said, asked
 
     def _left(self, prompt: int, has: int) -> int:
@@ -108,10 +124,26 @@ class Continuing:
                 found.append((index, msgspec.json.encode(body | {"tokens": rest.seam.wants})))
         return found
 
+    @property
+    def choices(self) -> list[int]:
+        """Those that go on."""
+        return list(self._rests)
+
     def ended(self, index: int) -> bool:
         return self._rests[index].ended
 
-    def take(self, index: int, data: bytes) -> bytes:
+    def take(self, leg: Leg, data: bytes) -> Took:
+        """Raises sse.TooLarge."""
+        assert leg.reader is not None and leg.choice is not None
+        index = leg.choice
+
+        def done() -> Took:
+            leg.whole = True
+            return Took(b"") if self._rests[index].ended else Took(b"", End.BROKEN, UNFINISHED)
+
+        return take_each(leg.reader.feed(data)[1], lambda event: self._take(index, event), done)
+
+    def _take(self, index: int, data: bytes) -> bytes:
         """An event of the rest of this choice. What can be told by now. Raises Malformed or BrokenOff."""
         rest = self._rests[index]
         chunk = answers.read(data, answers.decode, 1)
@@ -125,10 +157,11 @@ class Continuing:
             ids = choice.token_ids
             if ids is None:
                 raise answers.Malformed("it was asked for token ids, and tells none")
+            self.proven = self.proven or bool(ids)
             logprobs = msgspec.json.decode(data)["choices"][0].get("logprobs") if self._kind.logprobs else None
             rest.ended = choice.finish_reason is not None
             piece = Piece(ids, choice.text or "", logprobs, choice.finish_reason, choice.stop_reason)
-            said += self._tell(index, self._push(rest, piece))
+            said += self._tell(index, rest.seam.push(piece))
         return said
 
     def heard(self, index: int, data: bytes) -> bytes:
@@ -140,10 +173,6 @@ class Continuing:
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise Torn("it doesn't say what some tokens are in text") from None
         return self._tell(index, rest.seam.heard(text))
-
-    @staticmethod
-    def _push(rest: _Rest, piece: Piece) -> list[Piece]:
-        return rest.seam.push(piece)
 
     def _tell(self, index: int, pieces: list[Piece]) -> bytes:
         said = b""
@@ -179,3 +208,39 @@ def _go_on_counting(choice: Choice, logprobs: dict[str, Any]) -> None:
         offsets.append(choice.offset)
         choice.offset += len(token)
     logprobs["text_offset"] = offsets
+
+
+# -- what is asked for ------------------------------------------------------------------------------------------------
+
+
+def _limits_of(kind: Kind) -> _Limits:
+    fields = kinds.read_fields(kind.body)
+    most = kinds.value(fields, "max_tokens")
+    if kind.api is Api.CHAT:
+        most = kinds.value(fields, "max_completion_tokens") or most
+    elif "max_tokens" not in fields:
+        most = 16
+    stop = kinds.value(fields, "stop")
+    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
+    keep = kinds.value(fields, "include_stop_str_in_output") is True
+    return _Limits(most, kinds.value(fields, "min_tokens") or 0, tuple(text for text in strings if text), keep)
+
+
+def _body(kind: Kind, prompt: list[int] | None, place: int, max_tokens: int, min_tokens: int) -> bytes:
+    """The body that asks for the rest of one choice, whose prompt is all tokens so far. While those aren't known it is
+    the one that the client gave at this place.
+    """
+    fields = kinds.read_fields(kind.body)
+    given: object = prompt
+    if prompt is None:
+        several = kinds.value(fields, "prompt")
+        given = several[place] if kind.choices > kind.per_prompt else several
+    body: dict[str, object] = {name: raw for name, raw in fields.items() if name in kinds.SAMPLING}
+    if kind.logprobs:
+        body["logprobs"] = fields["logprobs"]
+    if not kind.seeded and "seed" in fields:
+        body["seed"] = fields["seed"]
+    body |= {"prompt": given, "max_tokens": max_tokens, "stream": True, "return_token_ids": True}
+    if min_tokens > 0:
+        body["min_tokens"] = min_tokens
+    return msgspec.json.encode(body)

@@ -149,7 +149,7 @@ class LockAway(Event, frozen=True):
 
 
 class Stop(Event, frozen=True):
-    """The door is to end: whoever comes now is refused, whoever is here is finished within this time."""
+    """The door is to end: whoever comes now is refused, and whoever is here may finish within this time."""
 
     within_s: float
 
@@ -226,11 +226,30 @@ class Over(Event, frozen=True):
     why: str = ""
 
 
+class Gap(msgspec.Struct, frozen=True):
+    """How long a client got nothing because its engine was lost, and where that time went. The parts come one after the
+    other and add up.
+    """
+
+    total_s: float
+    """From the last that it got (or from its coming, if it had nothing) to the first of another engine."""
+    noticed_s: float
+    """Until the door knew of the loss."""
+    engine_s: float
+    """Until another engine served."""
+    turn_s: float
+    """Until it was this request's turn."""
+    reading_s: float
+    """Until that engine gave a token: it has to read prompt and answer again."""
+    repeating_s: float
+    """Until it gave something that the client didn't have, and its text was known."""
+
+
 class Resumed(Event, frozen=True):
-    """A client that had begun to get an answer gets more of it, from another engine; it waited for so long."""
+    """A client whose engine was lost gets something of another one."""
 
     request: int
-    gap_s: float
+    gap: Gap
 
 
 class Forget(Event, frozen=True):
@@ -249,8 +268,8 @@ class Bounds:
     """For so long a failure is held back, until the lock has said whether that engine still holds."""
     queue: int = 1000
     queue_timeout_s: float = 60.0
-    at_once: int = 8
-    """So many interrupted answers are read again by the new engine at a time."""
+    reread_tokens: int = 8192
+    """So many tokens of interrupted answers the new engine reads again at a time; one answer may have more."""
     drain_timeout_s: float | None = None
     """At most so long whoever is with an engine may finish in a switchover; None: as the switchover says."""
     stall_s: float = 10.0
@@ -268,10 +287,11 @@ class Bounds:
 
 
 class Wait(Event, frozen=True):
-    """From a request: it wants an engine. `again`: one that had it was lost."""
+    """From a request: it wants an engine. `again`: one that had it was lost. So many tokens it will have to read."""
 
     request: int
     again: bool
+    tokens: int
 
 
 class Doubt(Event, frozen=True):
@@ -281,7 +301,7 @@ class Doubt(Event, frozen=True):
 
 
 class Proved(Event, frozen=True):
-    """From a request: its engine has given it something."""
+    """From a request: its engine has given some of its answer."""
 
     request: int
 
@@ -298,6 +318,8 @@ class Admit(Event, frozen=True):
     request: int
     token: int
     url: str
+    since: float
+    """When it began to take requests."""
 
 
 class Refuse(Event, frozen=True):

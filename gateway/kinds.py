@@ -13,7 +13,6 @@ COMPARED. So that a compared answer is the same every time, it gets a seed if it
 import enum
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -95,7 +94,7 @@ _ASKS = {
 }
 """What may be posted twice, beside completions and chats: it changes nothing."""
 
-_SAMPLING = frozenset(
+SAMPLING = frozenset(
     (
         *("model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "allowed_token_ids", "logit_bias"),
         *("stop_token_ids", "ignore_eos", "include_stop_str_in_output", "return_tokens_as_token_ids"),
@@ -142,7 +141,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 """Fields that forbid continuing unless they have one of these values, or null, which ask for nothing."""
 
 _Raw = dict[str, msgspec.Raw]
-_fields = msgspec.json.Decoder(_Raw)
+read_fields = msgspec.json.Decoder(_Raw).decode
 
 
 def allowed(method: str, target: bytes) -> str:
@@ -173,30 +172,30 @@ def kind_of(
         return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
     api = Api.CHAT if "chat" in path else Api.COMPLETION
     try:
-        fields = _fields.decode(body)
+        fields = read_fields(body)
         return _asking(msgspec.structs.replace(base, api=api), fields, seed, parses)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
         return base  # it is no request that an engine takes: the engine says what is wrong with it
 
 
 def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
-    streams = _value(fields, "stream") is True
-    model = _value(fields, "model")
+    streams = value(fields, "stream") is True
+    model = value(fields, "model")
     said = {"model": model if isinstance(model, str) else "", "streams": streams}
     if not streams:
         return msgspec.structs.replace(base, **said)
-    options = _value(fields, "stream_options")
+    options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     why = _why_not_continued(base.api, fields)
     if not why and base.api is Api.CHAT and parses(str(said["model"])):
         why = "reasoning"
-    greedy = _value(fields, "temperature") == 0
-    if not why and not greedy and _value(fields, "seed") is not None:
+    greedy = value(fields, "temperature") == 0
+    if not why and not greedy and value(fields, "seed") is not None:
         why = "seed"
-    seeded = bool(why) and not greedy and _value(fields, "seed") is None
-    ids = _value(fields, "return_token_ids") is True
+    seeded = bool(why) and not greedy and value(fields, "seed") is None
+    ids = value(fields, "return_token_ids") is True
     add: dict[str, object] = {}
-    if not ids and _value(fields, "echo") is not True:  # vLLM leaves an echo's text out beside token ids
+    if not ids and value(fields, "echo") is not True:  # vLLM leaves an echo's text out beside token ids
         add["return_token_ids"] = True
     if seeded:
         add["seed"] = seed
@@ -209,10 +208,10 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
         choices=_per_prompt(fields) * _prompts(base.api, fields),
         per_prompt=_per_prompt(fields),
         wants_ids=ids,
-        logprobs=base.api is Api.COMPLETION and _value(fields, "logprobs") is not None,
+        logprobs=base.api is Api.COMPLETION and value(fields, "logprobs") is not None,
         usage=usage,
         running_usage=usage and isinstance(options, dict) and options.get("continuous_usage_stats") is True,
-        same_again=greedy or seeded or _value(fields, "seed") is not None,
+        same_again=greedy or seeded or value(fields, "seed") is not None,
         seeded=seeded,
     )
 
@@ -220,16 +219,16 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
 def _why_not_continued(api: Api, fields: _Raw) -> str:
     """The first field that forbids it."""
     for name, raw in fields.items():
-        if name in _SAMPLING or name in _ONCE or bytes(raw) == b"null":
+        if name in SAMPLING or name in _ONCE or bytes(raw) == b"null":
             continue
         if name == "logprobs" and api is Api.COMPLETION:
             continue
         neutral = _NEUTRAL.get(name)
         if name == "seed":
             continue
-        value = msgspec.json.decode(raw)
-        if neutral is None or not any(type(value) is type(one) and value == one for one in neutral):
-            if name == "tool_choice" and _value(fields, "tools") in (None, []):
+        given = msgspec.json.decode(raw)
+        if neutral is None or not any(type(given) is type(one) and given == one for one in neutral):
+            if name == "tool_choice" and value(fields, "tools") in (None, []):
                 continue
             return name
     return "messages" if api is Api.CHAT and not _only_text(fields) else ""
@@ -247,12 +246,12 @@ def _only_text(fields: _Raw) -> bool:
 
 
 def _per_prompt(fields: _Raw) -> int:
-    n = _value(fields, "n")
+    n = value(fields, "n")
     return n if isinstance(n, int) and 0 < n <= MOST_CHOICES else 1
 
 
 def _prompts(api: Api, fields: _Raw) -> int:
-    prompt = _value(fields, "prompt") if api is Api.COMPLETION else None
+    prompt = value(fields, "prompt") if api is Api.COMPLETION else None
     if not isinstance(prompt, list) or not prompt or isinstance(prompt[0], int):
         return 1
     return len(prompt)
@@ -271,61 +270,14 @@ def _extended(body: bytes, fields: _Raw, add: dict[str, object]) -> bytes:
 def _model_and_stream(body: bytes, headers: Headers) -> tuple[str, bool]:
     """Of a body that is nothing we know: JSON, or a form with a file in it."""
     try:
-        fields = _fields.decode(body)
-        model = _value(fields, "model")
-        return (model if isinstance(model, str) else ""), _value(fields, "stream") is True
+        fields = read_fields(body)
+        model = value(fields, "model")
+        return (model if isinstance(model, str) else ""), value(fields, "stream") is True
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = re.search(rb'name="model"\r\n(?:[^\r\n]+\r\n)*\r\n([^\r\n]*)\r\n', body)
         return (found[1].decode("utf-8", "replace") if found else ""), False
 
 
-def _value(fields: _Raw, name: str) -> Any:
+def value(fields: _Raw, name: str) -> Any:
     raw = fields.get(name)
     return None if raw is None else msgspec.json.decode(raw)
-
-
-# -- how it goes on ------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What of a request ends its answer, for the door to see to when another engine goes on with it."""
-
-    max_tokens: int | None
-    """None: as many as the model has room for."""
-    min_tokens: int
-    stop: tuple[str, ...]
-    keep_stop: bool
-
-
-def limits_of(kind: Kind) -> Limits:
-    fields = _fields.decode(kind.body)
-    most = _value(fields, "max_tokens")
-    if kind.api is Api.CHAT:
-        most = _value(fields, "max_completion_tokens") or most
-    elif "max_tokens" not in fields:
-        most = 16
-    stop = _value(fields, "stop")
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    keep = _value(fields, "include_stop_str_in_output") is True
-    return Limits(most, _value(fields, "min_tokens") or 0, tuple(text for text in strings if text), keep)
-
-
-def continuation(kind: Kind, prompt: list[int] | None, place: int, max_tokens: int, min_tokens: int) -> bytes:
-    """The body that asks for the rest of one choice, whose prompt is all tokens so far. While those aren't known it is
-    the one that the client gave at this place.
-    """
-    fields = _fields.decode(kind.body)
-    given: object = prompt
-    if prompt is None:
-        several = _value(fields, "prompt")
-        given = several[place] if kind.choices > kind.per_prompt else several
-    body: dict[str, object] = {name: raw for name, raw in fields.items() if name in _SAMPLING}
-    if kind.logprobs:
-        body["logprobs"] = fields["logprobs"]
-    if not kind.seeded and "seed" in fields:
-        body["seed"] = fields["seed"]
-    body |= {"prompt": given, "max_tokens": max_tokens, "stream": True, "return_token_ids": True}
-    if min_tokens > 0:
-        body["min_tokens"] = min_tokens
-    return msgspec.json.encode(body)

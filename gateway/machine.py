@@ -35,6 +35,8 @@ class Machine:
         self.parses: set[str] = set()
         """Models whose chats are known to go through a parser of their engine's."""
         self._look_at = math.inf
+        self._moved_at = -math.inf
+        """When an engine last said something."""
         self._out: list[e.Effect] = []
 
     @property
@@ -49,14 +51,15 @@ class Machine:
         self._out = []
         kind = type(event)
         if kind is e.Came:  # nearly all events are of this kind
+            self._moved_at = now
             effects = self._ask(event.request, event, now)
             if len(effects) == 1 and type(effects[0]) is e.Send:
                 return effects
             self._pass(effects, now)
         elif isinstance(event, e.Arrived):
-            request = self.requests[event.request] = Request(event.request, event.kind, self.bounds)
+            request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now)
             self._look_at = min(self._look_at, now + LOOK_S)
-            self._pass(request.begin(now), now)
+            self._pass(request.begin(), now)
         elif isinstance(event, e.Models):
             self.models, self.max_len = event.names, event.max_len
         elif isinstance(event, e.Tick):
@@ -73,7 +76,7 @@ class Machine:
     def _mind_time(self, now: float) -> None:
         if now >= self._look_at:
             for request in list(self.requests.values()):
-                self._pass(request.mind_time(now), now)
+                self._pass(request.mind_time(now, self._moved_at), now)
             self._look_at = now + LOOK_S if self.requests else math.inf
         self._pass(self.door.handle(e.Tick(), now), now)
 
@@ -120,10 +123,8 @@ class Machine:
             "event": event,
             "phase": request.phase.value,
         }
-        number = request.number
-        drops = [e.Drop(number, leg, False) for leg in request.legs]
-        over = e.Over(number, e.Outcome.ENDED, "broken_rule", 0, wrong)
-        return [e.Note("broken_rule", detail, True), *drops, e.Cut(number), over]
+        over = e.Over(request.number, e.Outcome.ENDED, "broken_rule", 0, wrong)
+        return [e.Note("broken_rule", detail, True), *request.give_up(), over]
 
     def _forget(self, over: e.Over) -> None:
         request = self.requests.pop(over.request)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _LAST_GAPS = 10_000
+GAP_PARTS = ("noticed", "engine", "turn", "reading", "repeating")
 
 
 class Histogram:
@@ -49,12 +50,18 @@ class Counts:
         self.first = Histogram(_LATENCY_S)
         self.between = Histogram(_GAPS_S)
         self.gaps = Histogram(_GAPS_S)
+        self.gap_parts_s = dict.fromkeys(GAP_PARTS, 0.0)
         self.tokens = 0
         self.alarms: Counter[str] = Counter()
 
     def over(self, over: e.Over) -> None:
         self.outcomes[over.outcome.value, over.how] += 1
         self.tokens += over.tokens
+
+    def gap(self, gap: e.Gap) -> None:
+        self.gaps.add(gap.total_s)
+        for part in GAP_PARTS:
+            self.gap_parts_s[part] += getattr(gap, f"{part}_s")
 
     def how(self, how: str) -> int:
         return sum(count for (outcome, one), count in self.outcomes.items() if one == how and outcome == "answered")
@@ -72,7 +79,7 @@ class Failover:
         self.old_token = self.token = 0
         self.engine_id = ""
         self.phases_ms: dict[str, float] = {}
-        self.gaps_s: deque[float] = deque(maxlen=_LAST_GAPS)
+        self.gaps: deque[e.Gap] = deque(maxlen=_LAST_GAPS)
         self._lost_at: float | None = None
         self._last: e.LockSeen | None = None
 
@@ -84,7 +91,7 @@ class Failover:
             self._lost_at = now
             self.phases_ms = {}
             self.old_token, self.at = last.token, wall
-            self.gaps_s.clear()
+            self.gaps.clear()
         if self._lost_at is None:
             return
         spent = round((now - self._lost_at) * 1000, 3)
@@ -98,20 +105,18 @@ class Failover:
                 self.token, self.engine_id = seen.token, seen.engine_id
                 self._lost_at = None
 
-    def resumed(self, gap_s: float) -> None:
-        self.gaps_s.append(gap_s)
+    def resumed(self, gap: e.Gap) -> None:
+        self.gaps.append(gap)
 
     def json(self) -> dict[str, object] | None:
         if not self.count:
             return None
-        gaps = sorted(self.gaps_s)
         shown = None
-        if gaps:
-            shown = {
-                "clients": len(gaps),
-                "p50": round(gaps[len(gaps) // 2] * 1000, 3),
-                "max": round(gaps[-1] * 1000, 3),
-            }
+        if self.gaps:
+            parts = {part: _middle([getattr(gap, f"{part}_s") for gap in self.gaps]) for part in GAP_PARTS}
+            totals = [gap.total_s for gap in self.gaps]
+            longest = round(max(totals) * 1000, 3)
+            shown = {"clients": len(totals), "p50": _middle(totals), "max": longest, "parts_p50": parts}
         return {
             "at": self.at,
             "from_token": self.old_token,
@@ -120,6 +125,11 @@ class Failover:
             "phases_ms": self.phases_ms,
             "gap_ms": shown,
         }
+
+
+def _middle(seconds: list[float]) -> float:
+    """The median, in milliseconds."""
+    return round(sorted(seconds)[len(seconds) // 2] * 1000, 3)
 
 
 class Gauges:
@@ -150,6 +160,12 @@ def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
         ("gateway_failover_gap_seconds", "From the last piece of a lost engine to the first of another", counts.gaps),
     ):
         yield HistogramMetricFamily(name, help, buckets=histogram.buckets(), sum_value=histogram.total)
+    parts = CounterMetricFamily(
+        "gateway_failover_gap_part_seconds", "The same gaps added up, by what was waited for", labels=["part"]
+    )
+    for part, seconds in counts.gap_parts_s.items():
+        parts.add_metric([part], seconds)
+    yield parts
     families: dict[str, GaugeMetricFamily] = {}
     for name, help, labels, value in gauges.values:
         family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))

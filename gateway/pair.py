@@ -150,7 +150,7 @@ class Pair:
 
     async def get(self, target: bytes) -> bytes | None:
         """What the engine that serves answers; None when it doesn't."""
-        grant = self.machine.door.grant
+        grant = self.machine.door.grants.current
         if grant is None or not grant.url:
             return None
         number = -secrets.randbits(60) - 1
@@ -164,7 +164,7 @@ class Pair:
             return None
 
     def _learn_models(self) -> None:
-        grant = self.machine.door.grant
+        grant = self.machine.door.grants.current
         if grant is None or not grant.url or grant.token == self._models_of:
             return
         self._models_of = grant.token
@@ -235,8 +235,8 @@ class Pair:
         self._on_over(client, effect, now)
 
     def _resumed(self, effect: e.Resumed) -> None:
-        self.counts.gaps.add(effect.gap_s)
-        self.failover.resumed(effect.gap_s)
+        self.counts.gap(effect.gap)
+        self.failover.resumed(effect.gap)
 
     def _note(self, effect: e.Note) -> None:
         if effect.alarm:

@@ -118,8 +118,19 @@ class Seam:
         own = text[len(self._before) :] if was_whole and text.startswith(self._before) else None
         self._told += len(said)
         self.settled = own == piece.text and not partial
+        if own is not None and not partial and _hides(own, piece.text):
+            said, self._told = piece.text, len(text)
         self._before = text
         return Piece(piece.ids, said, piece.logprobs, piece.finish, piece.stop)
+
+
+def _hides(own: str, said: str) -> bool:
+    """What the engine said is its tokens' text without some of it, and not just without a space: it doesn't show
+    special tokens.
+    """
+    before = next((at for at, pair in enumerate(zip(own, said, strict=False)) if pair[0] != pair[1]), len(said))
+    hidden = own[before : before + len(own) - len(said)]
+    return bool(hidden.strip()) and own[:before] + own[before + len(hidden) :] == said
 
 
 def _owed(sent: str, text: str, hold: int) -> int | None:

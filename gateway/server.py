@@ -188,7 +188,7 @@ class Gateway:
             "ready": self.ready,
             "pairs": [self._pair_state(pair) for pair in self.pairs],
             "in_flight": sum(pair.machine.in_flight for pair in self.pairs),
-            "waiting": sum(pair.machine.door.waiting for pair in self.pairs),
+            "waiting": sum(pair.machine.door.visitors.waiting for pair in self.pairs),
             "continued": counts.how("continued"),
             "compared": counts.how("compared"),
             "restarted": counts.how("restarted"),
@@ -201,17 +201,17 @@ class Gateway:
     def _pair_state(self, pair: Pair) -> dict[str, object]:
         machine = pair.machine
         door = machine.door
-        grant, lock = door.grant, door.lock
+        grant, lock = door.grants.current, door.grants.lock
         serves = grant is not None and grant.url and grant.phase.value in ("open", "draining")
         return {
             "run_dir": str(pair.run_dir),
             "models": list(machine.models),
-            "lock": "away" if door.away else lock.state,
+            "lock": "away" if door.grants.away else lock.state,
             "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
             "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
             "redundant": list(lock.ready),
             "in_flight": machine.in_flight,
-            "waiting": door.waiting,
+            "waiting": door.visitors.waiting,
             "interrupted": door.interrupted,
             "severed": door.severed,
             "silent": sum(request.silent for request in machine.requests.values()),
@@ -250,16 +250,16 @@ class Gateway:
         ]
         for pair in self.pairs:
             door, labels = pair.machine.door, {"run_dir": str(pair.run_dir)}
-            newest = float(door.newest)
+            newest = float(door.grants.newest)
             values += [
                 ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("gateway_waiting", "Requests that wait for an engine", labels, float(door.waiting)),
+                ("gateway_waiting", "Requests that wait for an engine", labels, float(door.visitors.waiting)),
                 ("gateway_interrupted", "Those of them whose engine was lost", labels, float(door.interrupted)),
                 ("gateway_token", "The newest fencing token that was seen", labels, newest),
                 ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
                 ("gateway_severed", "Requests that a switchover took away at its bound", labels, float(door.severed)),
-                ("gateway_redundant", "Engines that could take over", labels, float(len(door.lock.ready))),
-                ("gateway_lock_away", "1 while no lock server answers", labels, float(door.away)),
+                ("gateway_redundant", "Engines that could take over", labels, float(len(door.grants.lock.ready))),
+                ("gateway_lock_away", "1 while no lock server answers", labels, float(door.grants.away)),
             ]
         return Gauges(values)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from gms import rundir
 from gms.settings import CannotStart, Settings
 from gms.supervisor import Supervisor, gpus, make_host_device
-from sidecar import host_usage, process_setup
+from sidecar import host_usage, keeper, process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.metrics import MetricsUnavailable
@@ -24,7 +24,8 @@ examples:
   gms --run-dir /run/failover --devices cuda --metrics :9401        with Prometheus metrics
 
 One server for each device, at DIR/gms/DEVICE.sock; each says `ready` in the log once it listens, and for probes there
-is `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies: then all end, with exit code 1.
+is `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies: then all end, with exit code 1, and
+with --restart in-place all are started again.
 The weights outlive it: whoever reads them goes on, and hands them back to the next one.
 """
 
@@ -99,7 +100,14 @@ def parser() -> Parser:
         metavar="S",
         help="how long a writer waits for memory on a full device",
     )
-    p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics of all devices there")
+    p.switch("--pools-on-gpu", help="GPUs may have pools, too: not before python -m tests.gpu has passed on such a GPU")
+    p.setting(
+        "--metrics",
+        parse=host_port,
+        metavar="HOST:PORT",
+        help="serve Prometheus metrics of all devices there (/metrics), and /live for a liveness probe",
+    )
+    keeper.declare(p)
     p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the sockets")
     p.setting(
         "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
@@ -117,12 +125,15 @@ def parser() -> Parser:
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     log = Log("gms", json=options.log_format == "json")
+    if options.restart == keeper.IN_PLACE:
+        return keeper.keep("gms", argv, log)
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
     settings = Settings(
         run_dir=str(options.run_dir.absolute()),
         window_s=options.window_s,
         memory_wait_s=options.memory_wait_s,
+        pools_on_gpu=options.pools_on_gpu,
         socket_mode=options.socket_mode,
         allow_uids=tuple(sorted(options.allow_uid)),
         pidfds=options.pidfds,
@@ -140,9 +151,9 @@ def main(argv: list[str] | None = None) -> int:
         }
         supervisor.take_devices(keys, shared=options.share_devices)
         if options.metrics is not None:
-            from gms.metrics import Metrics
+            from gms import metrics
 
-            Metrics(options.metrics, options.run_dir, named)
+            metrics.serve(options.metrics, options.run_dir, named, supervisor.loop)
     except (CannotStart, AlreadyLocked, MetricsUnavailable) as error:
         print(f"gms: {error}", file=sys.stderr)
         return 1

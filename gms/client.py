@@ -22,11 +22,29 @@ from types import TracebackType
 
 from gms import client_events as c
 from gms.client_shell import ClientShell, Granted, open_memory
-from gms.errors import Asleep, GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
+from gms.errors import (
+    Asleep,
+    GmsError,
+    Lost,
+    NoCommonProtocol,
+    NoPlace,
+    NoRoom,
+    NotInTime,
+    PoolDiffers,
+    PoolOwned,
+    PoolsOff,
+    PoolStale,
+    Refused,
+    StaleLayout,
+)
 from gms.layout import Layout, Tensor
 from gms.mapping import Addresses
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.pack import pack
+from gms.pool_client import Pool, PoolMapping
+from gms.pool_client_machine import Shape as PoolShape
+from gms.pool_client_machine import There as PoolThere
+from gms.pool_tables import header as table_header
 from gms.reader import Reader
 from gms.writer import Writer
 from sidecar.logs import complain
@@ -45,6 +63,14 @@ __all__ = [  # all that other packages need of GMS
     "NoRoom",
     "NotInTime",
     "OutOfMemory",
+    "Pool",
+    "PoolDiffers",
+    "PoolMapping",
+    "PoolOwned",
+    "PoolShape",
+    "PoolStale",
+    "PoolThere",
+    "PoolsOff",
     "Reader",
     "Refused",
     "StaleLayout",
@@ -52,6 +78,7 @@ __all__ = [  # all that other packages need of GMS
     "Writer",
     "open_memory",
     "pack",
+    "table_header",
 ]
 
 
@@ -81,6 +108,8 @@ class GmsClient:
         """
         self.run_dir = Path(run_dir)
         self.device = device
+        self.engine_id = engine_id
+        self._pools: dict[str, Pool] = {}
         self._shell = ClientShell(
             self.run_dir,
             device,
@@ -141,6 +170,14 @@ class GmsClient:
         granted = self._shell.want(c.Want("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
 
+    def pool(self, key: str) -> Pool:
+        """This process's standing with a pool: from now on it has its descriptors, whenever there are any. Doesn't
+        wait. Closed with this client.
+        """
+        if key not in self._pools:
+            self._pools[key] = Pool(self.run_dir, self.device, self.engine_id, key, lambda: self._shell.memory)
+        return self._pools[key]
+
     def connected(self, timeout_s: float | None = None) -> None:
         """Waits for the server. Nothing else needs this: what is asked while it is away waits, too. Raises Refused when
         the server won't have this process.
@@ -155,6 +192,8 @@ class GmsClient:
         """Gives everything up: readers and writers of this client too. In a forked child it closes what the child has,
         and the parent goes on.
         """
+        for pool in self._pools.values():
+            pool.close()
         self._shell.close()
 
     def __enter__(self) -> "GmsClient":

@@ -35,3 +35,19 @@ class Lost(GmsError):
 
 class Asleep(GmsError):
     """Nothing is mapped here at the moment."""
+
+
+class PoolOwned(Refused):
+    """Another process owns the pool, and lives."""
+
+
+class PoolStale(Refused):
+    """Somebody was let in with a newer token: the lock is another's by now."""
+
+
+class PoolDiffers(Refused):
+    """The pool has another shape; `replace` gives it up."""
+
+
+class PoolsOff(Refused):
+    """The server has no pools on this device; the text says why."""

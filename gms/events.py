@@ -3,7 +3,8 @@
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
 questions; their answers come back as events, in the order of the questions and before anything else is looked at:
 `Allocate` (`Allocated`, `NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `CheckMemory` (`MemoryChecked`),
-`CheckPeer` (`PeerChecked`). Every question is answered.
+`CheckPeer` (`PeerChecked`), `AllocatePool` (`PoolAllocated`, `PoolNotAllocated`), `PersistPools` (`PoolsPersisted`,
+`PoolsPersistFailed`). Every question is answered.
 
 Slabs are named by handles: small numbers that the shell gives to descriptors. A handle that the machine is given is
 the machine's to `Forget`.
@@ -11,6 +12,7 @@ the machine's to `Forget`.
 
 import msgspec
 
+from gms import pool_record
 from gms.messages import ClientMessage, ServerMessage
 from gms.record import Record
 from sidecar.context import (
@@ -65,6 +67,10 @@ class Config(msgspec.Struct, frozen=True):
     history_size: int = 1000
     batch: int = 253
     """How many descriptors go with one message."""
+    pid_namespace: str = ""
+    """Where the numbers of processes mean what they mean here; empty: that can't be told."""
+    pools_off: str = ""
+    """Why nobody may have a pool; empty: everybody may."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -78,15 +84,31 @@ class Started(msgspec.Struct, frozen=True):
     """
     generation_floor: int = 0
     """Generations begin above it, so that they grow even where the file was lost."""
+    pools: pool_record.Record | None = None
+    pools_unreadable: str = ""
+    owners: tuple["FoundOwner", ...] = ()
+    """What has become of those who own a pool, by the file."""
+
+
+class FoundOwner(msgspec.Struct, frozen=True):
+    key: str
+    process: int | None = None
+    """It lives: the handle of its pidfd."""
+    gone: bool = False
+    """It doesn't. (Neither: that can't be told.)"""
 
 
 class Received(msgspec.Struct, frozen=True):
     conn: int
     message: ClientMessage
     slabs: tuple["Slab", ...] = ()
-    """`HandBack`: what its descriptors are."""
+    """`HandBack`, `PoolBack`: what its descriptors are."""
     process: int | None = None
-    """`Hello`: the handle of the sender's pidfd; None where there is none to be had."""
+    """`Hello`, `PoolHello`: the handle of the sender's pidfd; None where there is none to be had."""
+    identity: str = ""
+    """`PoolHello`: the kernel's name for the sender; empty on older kernels."""
+    local_pid: int = 0
+    """`PoolHello`: its number in the server's own PID namespace; 0 where it has none."""
 
 
 class Slab(msgspec.Struct, frozen=True):
@@ -111,6 +133,31 @@ class MemoryChecked(msgspec.Struct, frozen=True):
     free: int
     held: bool | None = None
     """Does anybody still have the memory that was asked about? None: that can't be told."""
+    blocks: dict[int, tuple[int, int]] = {}
+    """Handle of a table -> how many of its records are true, and how many there are."""
+
+
+class PoolAllocated(msgspec.Struct, frozen=True):
+    conn: int
+    slabs: tuple[Slab, ...]
+    """The ranges, and the table last."""
+
+
+class PoolNotAllocated(msgspec.Struct, frozen=True):
+    conn: int
+    needed: int
+    free: int
+    why: str = ""
+    """Not for lack of the device's memory: something else is wrong."""
+
+
+class PoolsPersisted(msgspec.Struct, frozen=True):
+    seq: int
+
+
+class PoolsPersistFailed(msgspec.Struct, frozen=True):
+    seq: int
+    why: str
 
 
 class PeerChecked(msgspec.Struct, frozen=True):
@@ -127,6 +174,10 @@ Event = (
     | NotAllocated
     | MemoryChecked
     | PeerChecked
+    | PoolAllocated
+    | PoolNotAllocated
+    | PoolsPersisted
+    | PoolsPersistFailed
     | Persisted
     | PersistFailed
     | DirectoryReplaced
@@ -161,6 +212,8 @@ class Forget(msgspec.Struct, frozen=True):
 
 class CheckMemory(msgspec.Struct, frozen=True):
     identities: tuple[str, ...] = ()
+    tables: tuple[int, ...] = ()
+    """Handles of pools' tables, whose records are to be counted."""
 
 
 class CheckPeer(msgspec.Struct, frozen=True):
@@ -169,6 +222,19 @@ class CheckPeer(msgspec.Struct, frozen=True):
     """
 
     conn: int
+
+
+class AllocatePool(msgspec.Struct, frozen=True):
+    """All of it or nothing: the ranges on the device, and a table beside them."""
+
+    conn: int
+    sizes: tuple[int, ...]
+    table_size: int
+
+
+class PersistPools(msgspec.Struct, frozen=True):
+    seq: int
+    record: pool_record.Record
 
 
 class Persist(msgspec.Struct, frozen=True):
@@ -185,6 +251,8 @@ Effect = (
     | Forget
     | CheckMemory
     | CheckPeer
+    | AllocatePool
+    | PersistPools
     | Persist
     | Publish
     | Note

@@ -25,9 +25,9 @@ from gms import messages as m
 from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
-from sidecar.formatting import Tone
-from sidecar.observer import TIMEOUT_S, NoServer, ObserverError, ServerSilent
-from sidecar.settings import BadValue, Parser, count, seconds, valued
+from sidecar.formatting import Tone, size
+from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
+from sidecar.settings import BadValue, Parser, count, name, seconds, valued
 from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, say, terminal_paint
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
@@ -178,6 +178,25 @@ def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None
         yield change
 
 
+def drop_pool(options: argparse.Namespace) -> int:
+    if len(options.devices) > 1:
+        options.parser.error(f"which device? --device D, one of {', '.join(options.devices)}")
+    (device,) = options.devices
+    with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+        try:
+            cleared = observer.ask(m.DropPool(key=options.key), m.PoolCleared)
+        except Refused as error:
+            if isinstance(error, Incompatible | Busy):
+                raise
+            _complain(error)
+            return 1
+    if options.json:
+        say(json.dumps({"device": device, "key": cleared.key, "bytes": cleared.bytes}))
+    else:
+        say(f"{device}: pool {cleared.key} is given up, {size(cleared.bytes)}")
+    return 0
+
+
 # -- settings ------------------------------------------------------------------------------------------------------
 
 
@@ -227,6 +246,8 @@ def parser() -> Parser:
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
     command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     add("watch", watch, "A line for every change.", words.WATCH)
+    command = add("drop-pool", drop_pool, "Takes a pool's memory away, whose owner has ended.", words.DROP_POOL)
+    command.add_argument("key", type=valued(name), metavar="KEY", help="as gmsctl status shows it")
     add_commands(add)
     return p
 

@@ -14,6 +14,7 @@ commands:
   clear         takes the weights away, once nobody reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
+  drop-pool     takes a pool's memory away, whose owner has ended
 
 The run directory may stand before or after the command, or in FAILOVER_RUN_DIR. Without --device: all devices that
 `gms` was started for.
@@ -50,6 +51,9 @@ fields of --json, one object a line for each device:
   pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
+  pools               memory that outlives engines, such as KV caches: key, state (EMPTY, MAKING, OWNED, FREE, AWAITED),
+                      owner, token, generation, digest, bytes, table_bytes, blocks (which a successor would find) of
+                      blocks_total, keepers, doubt, adoptions, drops
 Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.
 
 examples:
@@ -97,4 +101,15 @@ Says when a server goes away and when it is back; ends with Ctrl-C. With --json 
 examples:
   gmsctl watch
   gmsctl watch --json | jq -r '[.at, .device, .state] | @tsv'
+"""
+
+DROP_POOL = """\
+The memory of a pool is given up: the next engine begins with an empty one. A pool whose owner lives is refused, and its
+owner named. With --json an object: device, key, bytes.
+
+exit codes: 0 given up, or there was no memory; 1 refused (its owner lives, or there is no such pool); 2 no server
+
+examples:
+  gmsctl status --json | jq -r '.pools[] | [.key, .state, .bytes] | @tsv'
+  gmsctl drop-pool kv-0 --device host:0
 """

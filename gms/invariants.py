@@ -13,13 +13,14 @@ from typing import Any
 
 from gms import events as e
 from gms import messages as m
+from gms.pool_invariants import TELLS as POOL_TELLS
 from gms.record import Record
 from gms.sessions import MOST_CLIENTS, MOST_OBSERVERS, Sessions
-from gms.weights import Phase, Weights
+from gms.weights import Phase, Slab, Weights
 
 MOST_QUESTIONS = 64
 """Questions to the shell that aren't answered yet. It answers each at once."""
-_TELLS = (m.Opened, m.Slabs, m.Created, m.Committed)
+_TELLS = (m.Opened, m.Slabs, m.Created, m.Committed, *POOL_TELLS)
 """Messages by which somebody is let in, or is given memory."""
 
 
@@ -103,16 +104,16 @@ class Invariants:
         return ""
 
 
-def harmless(effects: Sequence[e.Effect], weights: Weights) -> list[e.Effect]:
-    """What may still be done when a rule doesn't hold: nobody is let in, nothing is written, no layout's slab goes."""
+def harmless(effects: Sequence[e.Effect], standing: Sequence[Slab]) -> list[e.Effect]:
+    """What may still be done when a rule doesn't hold: nobody is let in, nothing is written, no memory goes."""
     kept: list[e.Effect] = []
+    stays = {slab.handle for slab in standing}
     for effect in effects:
-        if isinstance(effect, e.Persist | e.Allocate):
+        if isinstance(effect, e.Persist | e.Allocate | e.PersistPools | e.AllocatePool):
             continue
-        if isinstance(effect, e.Send) and isinstance(effect.message, (*_TELLS, m.Drop)):
+        if isinstance(effect, e.Send) and isinstance(effect.message, (*_TELLS, m.Drop, m.PoolGone)):
             continue
         if isinstance(effect, e.Forget):
-            stays = {slab.handle for slab in weights.committed.slabs} if weights.committed is not None else set[int]()
             effect = e.Forget(tuple(handle for handle in effect.slabs if handle not in stays))
         kept.append(effect)
     return kept

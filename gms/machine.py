@@ -13,6 +13,7 @@ The machine is made of parts. Each owns one thing and may know the parts before 
     state_file.py   what is on disk, and waits for that  writing.py     a writer's slabs and its layout
     callers.py      introductions and questions          drops.py       memory of layouts that are no more
     invariants.py   what must hold after every event
+    pool_machine.py pools, which have rules of their own and nothing to do with the weights but the device
 
 Parts return what follows for others. Here it is put together, in this file alone.
 
@@ -52,6 +53,7 @@ from gms.context import Context
 from gms.drops import Drops
 from gms.holders import Holders
 from gms.invariants import Invariants, harmless, in_words
+from gms.pool_machine import PoolMachine
 from gms.reading import Reading
 from gms.record import Record
 from gms.recovery import Recovery, Step, Verdict
@@ -96,8 +98,9 @@ class Machine:
         self.reading = Reading(context, weights, self.holders, sessions, config)
         self.writing = Writing(context, weights, sessions, config)
         self.callers = Callers(context, weights, sessions, config)
+        self.pools = PoolMachine(context, config)
         self._parts = status.Parts(
-            config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops
+            config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops, self.pools
         )
         self._invariants = Invariants(weights, sessions)
         self._started = False
@@ -122,10 +125,11 @@ class Machine:
         except BrokenRule as broken:
             rule = str(broken)
         rule = rule or self._invariants.broken(context.out, self.state_file.says, len(self._questions))
+        rule = rule or self.pools.broken()
         if rule:
             self._stop_granting(rule, event)
         if self.admission.closed:
-            context.out = harmless(context.out, self.weights)
+            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])
         if self.weights.phase is not self._phase or not self._since:
             self._phase, self._since = self.weights.phase, rfc3339(context.wall)
             context.changed = True
@@ -144,9 +148,11 @@ class Machine:
         """Connections of those who want to hear of each change, and the protocol of each."""
         return self.sessions.watchers
 
-    def status(self, free: int = 0, protocol: int = m.PROTOCOL) -> m.Status:
-        """`free`: what the device has free, which only the shell can know."""
-        return status.status_of(self._parts, self._since, free, protocol)
+    def status(
+        self, free: int = 0, protocol: int = m.PROTOCOL, blocks: dict[int, tuple[int, int]] | None = None
+    ) -> m.Status:
+        """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
+        return status.status_of(self._parts, self._since, free, protocol, blocks or {})
 
     def truth(self) -> Record:
         """What the file has to say now."""
@@ -166,6 +172,7 @@ class Machine:
             self._time_out()
         self.drops.step()
         self.callers.step()
+        self.pools.step()
 
     @property
     def _busy(self) -> bool:
@@ -177,7 +184,9 @@ class Machine:
         what, state = in_words(event), status.summary(self._parts)
         self.context.note("rule_broken", rule=rule, after=what, state=state)
         if not self.admission.closed:
-            self.admission.closed = f"this server has found a mistake in its own program ({rule}) and lets nobody in"
+            self.admission.closed = self.pools.closed = (
+                f"this server has found a mistake in its own program ({rule}) and lets nobody in"
+            )
             text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
             advice = "nobody is let in any more, and whoever reads reads on; report this line, then restart gms"
             self.context.alarm("rule", f"{text}: {advice}")
@@ -316,9 +325,9 @@ class Machine:
             else:
                 self.recovery.could_not_give_up()
 
-    def _check_memory(self, why: Question, identities: tuple[str, ...] = ()) -> None:
+    def _check_memory(self, why: Question, identities: tuple[str, ...] = (), tables: tuple[int, ...] = ()) -> None:
         self._questions.append(why)
-        self.context.out.append(e.CheckMemory(identities))
+        self.context.out.append(e.CheckMemory(identities, tables))
 
     def _on_memory_checked(self, event: e.MemoryChecked) -> None:
         why = self._questions.popleft() if self._questions else None
@@ -329,7 +338,7 @@ class Machine:
         elif isinstance(why, ForStatus):
             protocol = self.sessions.protocol(why.conn)
             if protocol:
-                self.context.send(why.conn, self.status(event.free, protocol))
+                self.context.send(why.conn, self.status(event.free, protocol, event.blocks))
         elif isinstance(why, ForAwaited):
             self.recovery.checked(event.held)
 
@@ -338,17 +347,26 @@ class Machine:
     def _on_received(self, event: e.Received) -> None:
         message, conn, kind = event.message, event.conn, type(event.message)
         client = self.sessions.clients.get(conn)
+        if self.pools.knows(conn):
+            mistake = self.pools.received(event)
+            if mistake is not None:
+                self._throw_out(conn, mistake)
+            return
         if client is not None and isinstance(message, m.HandBack):
             self._on_hand_back(client, message, event.slabs)
             return
         self.context.forget(event.slabs)
         problem: m.Problem | None = None
-        if client is not None and kind in _REQUESTS:
+        if isinstance(message, m.PoolHello) and not self.sessions.knows(conn):
+            problem = self.pools.introduce(event, message)
+        elif client is not None and kind in _REQUESTS:
             _REQUESTS[kind](self, client, message)
         elif isinstance(message, m.Hello | m.Observe):
             problem = self._introduce(event, message)
         elif isinstance(message, m.AskStatus) and self.sessions.knows(conn):
-            self._check_memory(ForStatus(conn))
+            self._check_memory(ForStatus(conn), tables=self.pools.tables)
+        elif isinstance(message, m.DropPool) and conn in self.sessions.observers:
+            self.pools.drop(conn, message.key)
         else:
             problem = self.callers.ask(conn, message)
         if problem is not None:
@@ -372,6 +390,7 @@ class Machine:
     def _on_died(self, event: e.Died) -> None:
         for client in self.sessions.of(event.process):
             self._end(client.conn)
+        self.pools.died(event.process)
 
     def _end(self, conn: int) -> None:
         self.context.out.append(e.Close(conn))
@@ -391,6 +410,7 @@ class Machine:
             self.weights.stop_reading(conn)
             self.holders.gone(conn)
         self.sessions.gone(conn)
+        self.pools.left(conn)
         if client is not None:
             self._recover(self.recovery.somebody_left())
 
@@ -436,6 +456,7 @@ class Machine:
         self._started = True
         self.state_file.says = event.record
         self.recovery.starts(event)
+        self.pools.starts(event)
 
     def _recover(self, step: Step) -> None:
         awaited = self.weights.awaited
@@ -499,6 +520,18 @@ class Machine:
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
+    def _on_pool_allocated(self, event: e.PoolAllocated) -> None:
+        self.pools.allocated(event)
+
+    def _on_pool_not_allocated(self, event: e.PoolNotAllocated) -> None:
+        self.pools.not_allocated(event)
+
+    def _on_pools_persisted(self, event: e.PoolsPersisted) -> None:
+        self.pools.persisted(event)
+
+    def _on_pools_persist_failed(self, event: e.PoolsPersistFailed) -> None:
+        self.pools.persist_failed(event)
+
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Started: Machine._on_started,
@@ -511,6 +544,10 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PeerChecked: Machine._on_peer_checked,
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
+    e.PoolAllocated: Machine._on_pool_allocated,
+    e.PoolNotAllocated: Machine._on_pool_not_allocated,
+    e.PoolsPersisted: Machine._on_pools_persisted,
+    e.PoolsPersistFailed: Machine._on_pools_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.Tick: Machine._on_tick,
 }

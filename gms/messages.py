@@ -5,8 +5,9 @@ When a message is allowed stands in `machine.py` (server) and `client_machine.py
 shapes. `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Hello`,
 slabs with `Slabs`, `Created` and `HandBack`.
 
-A process has one connection. While it reads or writes, the connection is its session; asleep, it is a watch: it holds
-nothing, and shows a new server or a new layout at once.
+A process has one connection for weights. While it reads or writes, the connection is its session; asleep, it is a
+watch: it holds nothing, and shows a new server or a new layout at once. For each pool (`pools.py`) it has one more:
+`PoolHello` introduces it, and the words for it are at the end of each part.
 """
 
 from typing import Annotated, Literal
@@ -19,7 +20,7 @@ from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
 from sidecar.names import NAME
 
-OLDEST, PROTOCOL = 1, 2
+OLDEST, PROTOCOL = 1, 3
 """The oldest and the newest that is spoken here (`versions.py`)."""
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
@@ -34,7 +35,19 @@ Document = Annotated[bytes, Meta(max_length=MAX_LAYOUT_BYTES)]
 Sums = Annotated[list[Annotated[str, Meta(max_length=128)]], Meta(max_length=MAX_SLABS)]
 """One for each slab. They go with the layout in one message, which has to fit into a frame."""
 Mode = Literal["rw", "ro", "rw_or_ro"]
-Reason = Literal["time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now"]
+Reason = Literal[
+    "time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now", "owned", "older", "differs", "off"
+]
+MOST_RANGES = 250
+"""Of a pool: their descriptors, and the table's, go with one message."""
+LEAST_TABLE, MOST_TABLE = 4096, 256 << 20
+PoolKey = EngineId
+Digest = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
+"""Of everything that has to agree before a pool's contents are of use to anybody. Only compared here."""
+RangeSizes = Annotated[list[Annotated[int, Meta(gt=0, lt=1 << 62)]], Meta(min_length=1, max_length=MOST_RANGES)]
+TableSize = Annotated[int, Meta(ge=LEAST_TABLE, le=MOST_TABLE)]
+Token = Annotated[int, Meta(gt=0, lt=1 << 62)]
+"""A fencing token of the lock's."""
 
 
 # -- from a client -------------------------------------------------------------------------------------------------
@@ -149,6 +162,63 @@ class Ping(Message, frozen=True):
     pass
 
 
+class PoolHello(Message, frozen=True):
+    """A process that has to do with one pool. Descriptor: its own pidfd, where the kernel has such a thing."""
+
+    protocol: int
+    engine_id: EngineId
+    pid: int
+    key: PoolKey
+    newest: int = 0
+    have: Generation = 0
+    """The memory whose descriptors it has already."""
+
+
+class PoolBack(Message, frozen=True):
+    """Who comes back says what it has. To a server that waits for that very memory it brings the descriptors: those of
+    the ranges, and the table's last. Answered by `PoolKept` or `Refused`.
+    """
+
+    generation: Generation
+    digest: Digest
+    sizes: RangeSizes
+    table_size: TableSize
+    token: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
+    """It owned it by that, and goes on; 0: it only has descriptors."""
+
+
+class ClaimPool(Message, frozen=True):
+    """Wants to be the owner, alone. Answered by `PoolOwned` or `Refused`. Waits for the end of the owner before, and
+    for memory.
+    """
+
+    digest: Digest
+    sizes: RangeSizes
+    table_size: TableSize
+    token: Token
+    proven: bool
+    """The lock's grant was founded on everything that has to be known of the predecessor (docs/gms.md, "Pools")."""
+    timeout_s: Annotated[float, Meta(ge=0, le=1e6)]
+    replace: bool = False
+    """What is there in another shape may go."""
+
+
+class ReleasePool(Message, frozen=True):
+    """The owner has unmapped it, and writes no more. Answered by `PoolReleased`; or withdraws a claim that waits."""
+
+
+class PoolDropped(Message, frozen=True):
+    """The answer to `PoolGone`: no descriptor of that memory is left here."""
+
+    generation: Generation
+
+
+class DropPool(Message, frozen=True):
+    """From an observer: that pool's memory is not wanted any more. Answered by `PoolCleared` or `Refused`."""
+
+    key: PoolKey
+
+
 # -- from the server -----------------------------------------------------------------------------------------------
 
 
@@ -238,6 +308,87 @@ class Problem(Message, frozen=True):
     """`protocol`: there is none that both sides speak. `place`: there is no room for one more."""
 
 
+class PoolWelcome(Message, frozen=True):
+    server_incarnation: str
+    device: str
+    granularity: Count
+    protocol: int
+    generation: Generation
+    """The pool's memory, if there is any; or what is to be handed back."""
+    awaited: bool
+    """Whoever has it is to bring it."""
+
+
+class PoolIs(Message, frozen=True):
+    """What there is, whenever that changes. Descriptors, for who hasn't got them: the ranges, and the table last."""
+
+    generation: Generation
+    """0: there is no memory."""
+    digest: str = ""
+    sizes: list[Count] = []
+    table_size: Count = 0
+    owner: str = ""
+    """In words; empty: nobody may write."""
+
+
+class PoolKept(Message, frozen=True):
+    """The answer to `PoolBack`: all as it was."""
+
+    generation: Generation
+
+
+class PoolOwned(Message, frozen=True):
+    """The caller may write, and nobody else. Descriptors as with `PoolIs`, where the caller hasn't got them."""
+
+    generation: Generation
+    adopted: bool
+    """Memory and table are as the last owner left them; else they read as zeros."""
+    why_empty: Literal["", "new", "replaced", "unproven", "second_death"] = ""
+
+
+class PoolReleased(Message, frozen=True):
+    """The answer to `ReleasePool`: it is on disk."""
+
+
+class PoolGone(Message, frozen=True):
+    """That memory is not the pool's any more: let go of it, and say so."""
+
+    generation: Generation
+
+
+class PoolCleared(Message, frozen=True):
+    """The answer to `DropPool`."""
+
+    key: str
+    bytes: Count
+
+
+class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One pool, for people."""
+
+    key: str
+    state: Literal["EMPTY", "MAKING", "OWNED", "FREE", "AWAITED"]
+    owner: str = ""
+    token: int = 0
+    """The newest with which anybody was let in."""
+    generation: Generation = 0
+    digest: str = ""
+    bytes: Count = 0
+    table_bytes: Count = 0
+    blocks: Count = 0
+    """Whose records in the table are true: a successor would find them."""
+    blocks_total: Count = 0
+    """0: the table can't tell."""
+    keepers: Count = 0
+    """Processes that have descriptors of it."""
+    doubt: Sentence = ""
+    """Why its contents will be given to nobody."""
+    adoptions: Count = 0
+    """By this server, since it started."""
+    drops: dict[str, int] = {}
+    """Why contents were given up, and how often, by this server."""
+
+
 class Client(msgspec.Struct, frozen=True, kw_only=True):
     """One process, for people."""
 
@@ -278,6 +429,7 @@ class Status(Message, frozen=True):
     server_incarnation: str = ""
     server_pid: int = 0
     since: str = ""
+    pools: list[PoolStatus] = []
 
 
 class LayoutIs(Message, frozen=True):
@@ -310,6 +462,12 @@ ClientMessage = (
     | AskHistory
     | Watch
     | Ping
+    | PoolHello
+    | PoolBack
+    | ClaimPool
+    | ReleasePool
+    | PoolDropped
+    | DropPool
 )
 ServerMessage = (
     Welcome
@@ -327,6 +485,13 @@ ServerMessage = (
     | LayoutIs
     | History
     | Pong
+    | PoolWelcome
+    | PoolIs
+    | PoolKept
+    | PoolOwned
+    | PoolReleased
+    | PoolGone
+    | PoolCleared
 )
 
 from_client: "msgspec.msgpack.Decoder[ClientMessage]" = msgspec.msgpack.Decoder(ClientMessage)

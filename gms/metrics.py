@@ -2,7 +2,7 @@
 
 The supervisor serves them, and knows nothing by itself: at a scrape, each device's server is asked for its public
 picture as by any observer, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
-other figures. All this happens in the thread of `sidecar.metrics`.
+other figures. All this happens in a thread (`sidecar/metrics.py`).
 
 What this file may not do: keep the supervisor's loop waiting, or know more than the public status. The client library
 is an extra, loaded when metrics are asked for.
@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 from gms import messages as m
 from gms.observer import Observer
 from sidecar import metrics
+from sidecar.http_port import HttpPort
+from sidecar.loop import Loop
 from sidecar.observer import ObserverError
 
 if TYPE_CHECKING:
@@ -22,6 +24,11 @@ if TYPE_CHECKING:
 
 STATES = ("EMPTY", "RW", "COMMITTED", "RO", "RECOVERING")
 DOING = ("writing", "reading", "asleep", "waiting", "watching")
+POOL_STATES = ("EMPTY", "MAKING", "OWNED", "FREE", "AWAITED")
+POOL_DROPS = ("replaced", "unproven", "second_death", "lost", "dropped")
+"""Why contents were given up: another shape; the grant, or the owner's end, wasn't proven; its owner died soon after it
+had adopted; nobody brought it to a new server; by hand.
+"""
 ANSWER_S = 1.0
 EVENTS = {
     "commits": ("committed", "Layouts committed"),
@@ -33,14 +40,11 @@ EVENTS = {
 """Counter -> the event of the history that it counts."""
 
 
-class Metrics:
-    """Serves from the moment it is made; raises MetricsUnavailable."""
-
-    def __init__(self, address: tuple[str, int], run_dir: Path, devices: list[str]) -> None:
-        registry = metrics.new_registry()
-        registry.register(_Collector(run_dir, devices))
-        self.address = metrics.serve(address, registry)
-        """Where it listens: host and port."""
+def serve(address: tuple[str, int], run_dir: Path, devices: list[str], loop: Loop) -> HttpPort:
+    """Serves in the supervisor's loop from now on. Raises MetricsUnavailable."""
+    registry = metrics.new_registry()
+    registry.register(_Collector(run_dir, devices))
+    return metrics.serve(address, registry, loop)
 
 
 class _Collector:
@@ -95,6 +99,7 @@ class _Collector:
                 family.add_metric([device], of(status))
             yield family
 
+        yield from self._pools(known)
         for name, (event, what) in EVENTS.items():
             counter = CounterMetricFamily(
                 f"failover_gms_{name}", f"{what}, since this server started", labels=["device"]
@@ -102,6 +107,35 @@ class _Collector:
             for device, status in known.items():
                 counter.add_metric([device], status.events.get(event, 0))
             yield counter
+
+    @staticmethod
+    def _pools(known: dict[str, m.Status]) -> Iterator["Metric"]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        labels = ["device", "key"]
+        sizes = GaugeMetricFamily("failover_gms_pool_bytes", "Bytes of the device in a pool", labels=labels)
+        blocks = GaugeMetricFamily(
+            "failover_gms_pool_blocks", "Blocks of a pool that a successor would find", labels=labels
+        )
+        states = GaugeMetricFamily(
+            "failover_gms_pool_state",
+            "1 for the state that a pool is in, 0 for the others",
+            labels=[*labels, "state"],
+        )
+        adoptions = CounterMetricFamily(
+            "failover_gms_pool_adoptions", "Pools whose contents a new owner was given", labels=labels
+        )
+        drops = CounterMetricFamily("failover_gms_pool_drops", "Contents that were given up", labels=[*labels, "why"])
+        for device, status in known.items():
+            for pool in status.pools:
+                sizes.add_metric([device, pool.key], pool.bytes)
+                blocks.add_metric([device, pool.key], pool.blocks)
+                adoptions.add_metric([device, pool.key], pool.adoptions)
+                for state in POOL_STATES:
+                    states.add_metric([device, pool.key, state], float(state == pool.state))
+                for why in POOL_DROPS:
+                    drops.add_metric([device, pool.key, why], pool.drops.get(why, 0))
+        yield from (sizes, blocks, states, adoptions, drops)
 
     def _look(self, device: str) -> m.Status | None:
         try:

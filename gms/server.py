@@ -16,9 +16,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
+
 from gms import events as e
 from gms import messages as m
-from gms import record, rundir
+from gms import pool_record, pool_tables, record, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
@@ -28,10 +30,14 @@ from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
 from sidecar.path_watch import CannotWatch, make_private_directory
-from sidecar.processes import Processes, Unidentified
+from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
 
+POOLS_OFF = (
+    "pools are off on a GPU until a real device has shown that the end of a process is also the end of what its "
+    "kernels write (python -m tests.gpu); gms --pools-on-gpu turns them on"
+)
 _SPOKEN = Protocol(
     m.from_client,
     lambda why: m.Problem(why=why[:2000]),
@@ -65,6 +71,8 @@ class Server(Shell):
             self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
             self._record = DurableFile(self._directory, rundir.record_name(self.device))
             self._record.reserve()
+            self._pools = DurableFile(self._directory, rundir.pools_name(self.device))
+            self._pools.reserve()
         except OSError as error:
             raise rundir.unusable(self._directory, error) from None
         self.machine = Machine(
@@ -77,6 +85,8 @@ class Server(Shell):
                 capacity=memory.capacity(),
                 window_s=options.window_s,
                 memory_wait_s=options.memory_wait_s,
+                pid_namespace=_pid_namespace(),
+                pools_off="" if memory.device.startswith("host:") or options.pools_on_gpu else POOLS_OFF,
             )
         )
         self.feed(self._first_event())
@@ -86,7 +96,27 @@ class Server(Shell):
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
-        floor = int(time.time() * 1000)  # it grows across reboots, and faster than writers can be let in
+        started = self._first_of_weights(int(time.time() * 1000))  # it grows across reboots, faster than numbers do
+        pools, unreadable = None, ""
+        try:
+            data = self._pools.read()
+            pools = pool_record.decode(data) if data is not None else None
+        except (record.UnreadableRecord, OSError) as error:
+            unreadable = self._keep_aside(self._pools, error)
+        owners = tuple(self._owner_of(pools, pool) for pool in pools.pools if pool.owner) if pools is not None else ()
+        return msgspec.structs.replace(started, pools=pools, pools_unreadable=unreadable, owners=owners)
+
+    def _owner_of(self, file: pool_record.Record, pool: pool_record.Pool) -> e.FoundOwner:
+        """What has become of it. Its number means something only in the PID namespace in which it was written down."""
+        owner, here = pool.owner, _pid_namespace()
+        if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
+            return e.FoundOwner(pool.key)
+        found = self.processes.look_up(owner.pid, owner.identity)
+        if isinstance(found, Whereabouts):
+            return e.FoundOwner(pool.key, gone=found is Whereabouts.GONE)
+        return e.FoundOwner(pool.key, found.process)
+
+    def _first_of_weights(self, floor: int) -> e.Started:
         try:
             data = self._record.read()
             if data is not None:
@@ -95,15 +125,19 @@ class Server(Shell):
             aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
             return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
         except (record.UnreadableRecord, OSError) as error:
-            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            try:
-                kept = self._record.set_aside()
-            except OSError as failed:
-                raise CannotStart(
-                    f"{self._record.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
-                ) from None
-            self.log.alarm("state_file_unreadable", why=why, kept_as=str(kept))
-            return e.Started(None, why[:1000], floor)
+            return e.Started(None, self._keep_aside(self._record, error), floor)
+
+    def _keep_aside(self, file: DurableFile, error: Exception) -> str:
+        """A file that can't be read. Returns why."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        try:
+            kept = file.set_aside()
+        except OSError as failed:
+            raise CannotStart(
+                f"{file.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
+            ) from None
+        self.log.alarm("state_file_unreadable", why=why, kept_as=str(kept))
+        return why[:1000]
 
     def _open(self, mode: int) -> None:
         try:
@@ -171,6 +205,29 @@ class Server(Shell):
         else:
             self.answer(e.Allocated(effect.conn, slab))
 
+    def _do_allocate_pool(self, effect: e.AllocatePool) -> None:
+        made: list[e.Slab] = []
+        try:
+            for size in effect.sizes:
+                handle = self.memory.create(size)
+                try:
+                    made.append(self._exported(handle))
+                finally:
+                    self.memory.release(handle)
+            made.append(self._keep_table(pool_tables.create(effect.table_size)))
+        except (DeviceError, OSError) as error:
+            self._do_forget(e.Forget(tuple(slab.handle for slab in made)))
+            needed = sum(effect.sizes)
+            why = "" if isinstance(error, OutOfMemory) else str(error)
+            self.answer(e.PoolNotAllocated(effect.conn, needed, self._free(), why))
+        else:
+            self.answer(e.PoolAllocated(effect.conn, tuple(made)))
+
+    def _keep_table(self, descriptor: int) -> e.Slab:
+        self._last_slab += 1
+        self._slabs[self._last_slab] = descriptor
+        return e.Slab(self._last_slab, pool_tables.identity(descriptor))
+
     def _exported(self, handle: Handle) -> e.Slab:
         descriptor = self.memory.export(handle)
         try:
@@ -197,7 +254,11 @@ class Server(Shell):
             self.log.warning("memory_unknown", why=error)
             held = [None]
         somebody = True if True in held else None if None in held else False
-        self.answer(e.MemoryChecked(self._free(), somebody))
+        self.answer(e.MemoryChecked(self._free(), somebody, self._blocks(effect.tables)))
+
+    def _blocks(self, tables: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+        counted = {handle: pool_tables.count(self._slabs[handle]) for handle in tables}
+        return {handle: blocks for handle, blocks in counted.items() if blocks is not None}
 
     def _free(self) -> int:
         try:
@@ -217,14 +278,25 @@ class Server(Shell):
         else:
             self.answer(e.Persisted(effect.seq))
 
+    def _do_persist_pools(self, effect: e.PersistPools) -> None:
+        if self._socket.replaced():
+            self.answer(self._replaced())
+            return
+        try:
+            self._pools.write(pool_record.encode(effect.record))
+        except OSError as error:
+            self.answer(e.PoolsPersistFailed(effect.seq, error.strerror or str(error)))
+        else:
+            self.answer(e.PoolsPersisted(effect.seq))
+
     def _do_stop(self, effect: e.Stop) -> None:
         self.stop(effect.why)
 
     def show(self) -> None:
         watchers = self.machine.watchers
         if watchers:
-            free = self._free()
-            seen = {protocol: self.machine.status(free, protocol) for protocol in set(watchers.values())}
+            free, blocks = self._free(), self._blocks(self.machine.pools.tables)
+            seen = {protocol: self.machine.status(free, protocol, blocks) for protocol in set(watchers.values())}
             for conn, protocol in watchers.items():
                 self.connections.send(conn, seen[protocol])
 
@@ -235,17 +307,21 @@ class Server(Shell):
         self.feed(e.Closed(conn))
 
     def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
-        if isinstance(message, m.Hello):
+        if isinstance(message, m.Hello | m.PoolHello):
             self._on_hello(conn, sock, message, descriptors)
         elif isinstance(message, m.HandBack):
             self._on_hand_back(conn, message, descriptors)
+        elif isinstance(message, m.PoolBack):
+            self._on_pool_back(conn, message, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
         else:
             self.feed(e.Received(conn, message))
 
-    def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
+    def _on_hello(
+        self, conn: int, sock: socket.socket, message: m.Hello | m.PoolHello, descriptors: tuple[int, ...]
+    ) -> None:
         try:
             named = self.processes.identify(sock, descriptors, message.pid)
         except peers.PeerGone:
@@ -256,7 +332,7 @@ class Server(Shell):
             return
         if named.process is not None:
             self._process_of[conn] = named.process
-        self.feed(e.Received(conn, message, process=named.process))
+        self.feed(e.Received(conn, message, process=named.process, identity=named.identity, local_pid=named.local_pid))
 
     def _on_hand_back(self, conn: int, message: m.HandBack, descriptors: tuple[int, ...]) -> None:
         sizes = message.sizes[message.first : message.first + len(descriptors)]
@@ -276,6 +352,25 @@ class Server(Shell):
             return
         self.feed(e.Received(conn, message, tuple(slabs)))
 
+    def _on_pool_back(self, conn: int, message: m.PoolBack, descriptors: tuple[int, ...]) -> None:
+        """The ranges, and the table last; or none."""
+        sizes, slabs = message.sizes, list[e.Slab]()
+        try:
+            if descriptors and len(descriptors) != len(sizes) + 1:
+                raise DeviceError(f"{len(descriptors)} descriptors came, and {len(sizes) + 1} would be a pool")
+            for descriptor, size in zip(descriptors, sizes, strict=False):
+                self.memory.release(self.memory.import_(descriptor, size))
+                slabs.append(self._keep(descriptor))
+            for descriptor in descriptors[len(sizes) :]:
+                pool_tables.check(descriptor, message.table_size)
+                slabs.append(self._keep_table(descriptor))
+        except DeviceError as error:
+            self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
+            close_all(descriptors[len(slabs) :])
+            self.connections.complain(conn, f"PoolBack: {error}")
+            return
+        self.feed(e.Received(conn, message, tuple(slabs)))
+
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Send: _do_send,
         e.Close: _do_close,
@@ -286,7 +381,17 @@ class Server(Shell):
         e.CheckMemory: _do_check_memory,
         e.CheckPeer: _do_check_peer,
         e.Persist: _do_persist,
+        e.AllocatePool: _do_allocate_pool,
+        e.PersistPools: _do_persist_pools,
         e.Publish: Shell.publish,
         e.Note: Shell.note,
         e.Stop: _do_stop,
     }
+
+
+def _pid_namespace() -> str:
+    """Empty where /proc doesn't tell."""
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""

@@ -17,6 +17,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     socket_mode: int = 0o600
     allow_uids: tuple[int, ...] = ()
     pidfds: str = "auto"
+    pools_on_gpu: bool = False
 
 
 class Settings(Options, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ from gms.admission import Admission
 from gms.context import Context
 from gms.drops import Drops
 from gms.holders import Holders
+from gms.pool_machine import PoolMachine
 from gms.sessions import Client, Sessions
 from gms.weights import Weights
 from gms.writing import Writing
@@ -27,10 +28,11 @@ class Parts:
     admission: Admission
     writing: Writing
     drops: Drops
+    pools: PoolMachine
 
 
-def status_of(parts: Parts, since: str, free: int, protocol: int) -> m.Status:
-    """`free`: what the device has free, which only the shell can know. `protocol`: what its reader speaks."""
+def status_of(parts: Parts, since: str, free: int, protocol: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
+    """`free`: what the device has free; `blocks`: what pools' tables say. `protocol`: what its reader speaks."""
     weights, sessions = parts.weights, parts.sessions
     generation, hash = weights.there
     slabs = [slab for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
@@ -55,6 +57,7 @@ def status_of(parts: Parts, since: str, free: int, protocol: int) -> m.Status:
         server_incarnation=parts.config.server_incarnation,
         server_pid=parts.config.server_pid,
         since=since,
+        pools=parts.pools.status(blocks) if protocol >= 3 else [],
     )
 
 
@@ -78,7 +81,7 @@ def _waiting_for(parts: Parts) -> list[str]:
     if wanted is not None:
         writer = parts.sessions.writer
         sentences.append(f"{writer} waits for memory: {wanted.size} bytes are needed, {wanted.free} are free")
-    return sentences
+    return sentences + parts.pools.waiting_for
 
 
 def _cut(sentences: list[str]) -> list[str]:

@@ -16,6 +16,13 @@ _MARK = "  - "
 _TONES = {"COMMITTED": Tone.GOOD, "RO": Tone.GOOD, "EMPTY": Tone.CARE, "RW": Tone.CARE, "RECOVERING": Tone.BAD}
 _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting": "waits", "watching": "connected"}
 
+_POOL_WORDS = {
+    "EMPTY": "no memory",
+    "MAKING": "memory is being made",
+    "FREE": "nobody owns it",
+    "AWAITED": "to be handed back to this new server",
+}
+
 
 # -- the whole picture ---------------------------------------------------------------------------------------------
 
@@ -29,7 +36,7 @@ def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
         drops if pending else [],
-        [*_clients(status, now, paint), *_rest(status)],
+        [*_clients(status, now, paint), *_rest(status), *_pools(status)],
         _advice(status),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
@@ -96,6 +103,18 @@ def _rest(status: m.Status) -> list[str]:
     return lines
 
 
+def _pools(status: m.Status) -> list[str]:
+    lines = []
+    for pool in status.pools:
+        whose = f"owned by {pool.owner}" if pool.owner else _POOL_WORDS.get(pool.state, pool.state)
+        blocks = f", {pool.blocks} of {pool.blocks_total} blocks would be reused" if pool.blocks_total else ""
+        memory = f", {size(pool.bytes)}{blocks}" if pool.bytes else ""
+        lines.append(_row("pool", f"{pool.key}: {whose}{memory}, newest token {pool.token}"))
+        if pool.doubt:
+            lines.append(_row("", f"nobody gets its contents: {pool.doubt}"))
+    return lines
+
+
 def _row(label: str, text: str) -> str:
     return f"{label:<{MARGIN}}  {text}".rstrip()
 
@@ -111,6 +130,7 @@ TO_DO = (
     # Words of an alarm or a reason, and what to do about it. The first that fits is said.
     ("does not answer", "a process that is stopped (state T in ps) keeps its memory: kill -CONT it, or kill -9"),
     ("can't be written", "make room or mend the permissions in DIR/gms; the server tries again by itself"),
+    ("the pools' file can't be read", "nothing: the next engine makes a new pool, and computes its contexts anew"),
     ("can't be read", "see DEVICE.json.unreadable-* in DIR/gms; engines that read the old weights must be restarted"),
     ("was not handed back", "nobody has the weights: let an engine that may write them start; it loads them anew"),
     (

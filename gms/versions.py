@@ -6,6 +6,7 @@ the one). Both sides go by the newest that both speak; the server's welcome says
 
     1   the first
     2   a status says `pending_drops` where 1 says `pins`; a `Problem` says what it is about
+    3   pools
 
 Pure. A process with whom no protocol is shared is told so, and reads on: nothing is taken away from it. For as long as
 it tries, an alarm names it.
@@ -15,18 +16,19 @@ from gms import messages as m
 from gms.context import Context
 
 OLDEST, NEWEST = m.OLDEST, m.PROTOCOL
+Hello = m.Hello | m.Observe | m.PoolHello
 REMEMBERED_S = 30.0
 """It tries again every few seconds."""
 MOST = 8
 
 
-def agreed(hello: m.Hello | m.Observe) -> int:
+def agreed(hello: Hello) -> int:
     """The newest protocol that both sides speak; 0 if there is none."""
     newest = min(max(hello.protocol, hello.newest), NEWEST)
     return newest if newest >= max(hello.protocol, OLDEST) else 0
 
 
-def why_none(hello: m.Hello | m.Observe) -> str:
+def why_none(hello: Hello) -> str:
     theirs = (
         f"protocols {hello.protocol} to {hello.newest}"
         if hello.newest > hello.protocol
@@ -43,7 +45,7 @@ class Strangers:
         self._context = context
         self._until: dict[str, float] = {}
 
-    def came(self, hello: m.Hello) -> None:
+    def came(self, hello: m.Hello | m.PoolHello) -> None:
         who = f"{hello.engine_id} (pid {hello.pid}): {why_none(hello)}"
         self._until.pop(who, None)
         if len(self._until) >= MOST:

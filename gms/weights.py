@@ -120,6 +120,11 @@ class Weights:
         layout = self.committed or self.awaited
         return (layout.generation, layout.hash) if layout is not None else (0, "")
 
+    @property
+    def standing(self) -> tuple[Slab, ...]:
+        """Slabs of the committed layout."""
+        return self.committed.slabs if self.committed is not None else ()
+
     def record(self, boot_id: str) -> Record:
         """What the file has to say now."""
         layout, awaited = self.committed, self.awaited

@@ -24,7 +24,7 @@ ORDER = ("claims", "models", "deployment", "container", "service", "networkpolic
 MONITORING = ("podmonitor", "alerts", "dashboard")
 _COMMON = "monitoring"
 """The variant of which only the objects for monitoring are written."""
-_ORIGIN = "# Rendered from k8s/chart by `make manifests`: change it there.\n"
+_ORIGIN = "# Rendered from k8s/chart by `python -m k8s.render`: change it there.\n"
 EXAMPLES = """\
 examples:
   python -m k8s.render                  writes k8s/dra

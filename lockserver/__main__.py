@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lockserver import memory
 from lockserver.server import CannotStart, Options, Server
-from sidecar import host_usage, process_setup
+from sidecar import host_usage, keeper, metrics, process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, directory, host_port, mode, seconds, uids
@@ -20,7 +20,8 @@ examples:
   lockserver --run-dir /tmp/try --memory none           on a laptop, to try it out
   lockserver --run-dir /run/failover --metrics :9400    with Prometheus metrics
 
-It runs until SIGTERM or SIGINT. The lock outlives it: a holder goes on, and finds the next server by itself.
+It runs until SIGTERM or SIGINT. The lock outlives it: a holder goes on, and finds the next server by itself; with
+--restart in-place that one is there within a second.
 """
 
 
@@ -74,7 +75,13 @@ def parser() -> Parser:
         metavar="S",
         help="how long the next engine may take to look at itself before it is passed over",
     )
-    p.setting("--metrics", parse=host_port, metavar="HOST:PORT", help="serve Prometheus metrics there")
+    p.setting(
+        "--metrics",
+        parse=host_port,
+        metavar="HOST:PORT",
+        help="serve Prometheus metrics there (/metrics), and /live for a liveness probe",
+    )
+    keeper.declare(p)
     p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the socket")
     p.setting(
         "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
@@ -95,14 +102,16 @@ def parser() -> Parser:
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     log = Log("lockserver", json=options.log_format == "json")
+    if options.restart == keeper.IN_PLACE:
+        return keeper.keep("lockserver", argv, log)
     process_setup.raise_descriptor_limit()
     try:
         reader, memory_why = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
-        observe = None
+        counted = None
         if options.metrics is not None:
             from lockserver.metrics import Metrics
 
-            observe = Metrics(options.metrics).observe
+            counted = Metrics()
         server = Server(
             Options(
                 run_dir=options.run_dir,
@@ -120,16 +129,15 @@ def main(argv: list[str] | None = None) -> int:
             ),
             reader,
             log,
-            observe,
+            counted.observe if counted is not None else None,
         )
-    except (CannotStart, memory.NoReader, AlreadyLocked) as error:
-        print(f"lockserver: {error}", file=sys.stderr)
-        return 1
-    except Exception as error:
-        from sidecar.metrics import MetricsUnavailable
-
-        if not isinstance(error, MetricsUnavailable):
-            raise
+        if counted is not None:
+            try:
+                metrics.serve(options.metrics, counted.registry, server.loop)
+            except metrics.MetricsUnavailable:
+                server.close()
+                raise
+    except (CannotStart, memory.NoReader, AlreadyLocked, metrics.MetricsUnavailable) as error:
         print(f"lockserver: {error}", file=sys.stderr)
         return 1
     why = server.run()

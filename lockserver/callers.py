@@ -11,7 +11,7 @@ from lockserver.context import Context
 from lockserver.events import Close
 from lockserver.incarnation import Incarnation
 
-MOST_OBSERVERS = 1000
+MOST_OBSERVERS = 2000
 
 Hello = m.Register | m.Join | m.Observe
 

@@ -55,6 +55,10 @@ class Grant:
     lock: str
     token: int
     """Grows with every grant; it tells this one from every earlier one."""
+    proven: bool = False
+    """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
+    nobody writes to what the other one left.
+    """
 
 
 class LockClient(Session):
@@ -112,7 +116,7 @@ class LockClient(Session):
             self.tell(c.Withdraw(lock))
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
         self.raise_if_over()
-        return Grant(lock, self.tokens[lock])
+        return Grant(lock, self.tokens[lock], lock == ACTIVE and self.proven)
 
     def serving(self, url: str) -> None:
         """Says where the engine serves; an empty address takes it back."""

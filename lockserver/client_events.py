@@ -33,6 +33,8 @@ class Disconnected(msgspec.Struct, frozen=True):
     """The connection ended, or could not be made."""
 
     there: There = There.SAME
+    why: str = ""
+    """What a person has to put right first, where it is that."""
 
 
 class PathSeen(msgspec.Struct, frozen=True):
@@ -130,6 +132,7 @@ class Joined(msgspec.Struct, frozen=True):
 class Got(msgspec.Struct, frozen=True):
     lock: str
     token: int
+    proven: bool = False
 
 
 class ChildCounts(msgspec.Struct, frozen=True):

@@ -213,6 +213,8 @@ class ClientMachine:
     def _on_disconnected(self, event: Disconnected) -> None:
         self._away()
         self._see(event.there)
+        if event.why:
+            self._tell(event.why)
 
     def _away(self) -> None:
         if self.link is Link.IN:
@@ -251,7 +253,7 @@ class ClientMachine:
         elif isinstance(message, m.Granted):
             if message.lock == ACTIVE:
                 self._out.append(KeepNames())
-            self._granted(message.lock, message.token)
+            self._granted(message)
         elif isinstance(message, m.Refused):
             self._refused(message.why)
         elif isinstance(message, m.Problem):
@@ -304,7 +306,7 @@ class ClientMachine:
             self._say(m.Release())
         for lock, needs in list(self.wants.items()):
             if lock in message.holds:
-                self._granted(lock, message.holds[lock])
+                self._granted(m.Granted(lock=lock, token=message.holds[lock]))
             else:
                 self._say(m.Acquire(lock=lock, needs=needs, again=True))
         if ACTIVE in self.wants and not self.ready:
@@ -332,14 +334,14 @@ class ClientMachine:
         self._kept[message.tree] = (self.server_incarnation, message)
         self._out.append(KeepCopies(message.tree))
 
-    def _granted(self, lock: str, token: int) -> None:
-        name: m.LockName = ACTIVE if lock == ACTIVE else INIT
+    def _granted(self, message: m.Granted) -> None:
+        name: m.LockName = ACTIVE if message.lock == ACTIVE else INIT
         if name in self._withdrawn:
             self._lose(GIVEN_UP)
         elif name in self.wants:
             del self.wants[name]
-            self.holds[name] = token
-            self._out.append(Got(name, token))
+            self.holds[name] = message.token
+            self._out.append(Got(name, message.token, message.proven))
 
     def _refused(self, why: str) -> None:
         if self.link is Link.IN:
@@ -362,6 +364,10 @@ class ClientMachine:
     def _warn(self, text: str) -> None:
         """Nothing ends, and it is asked again later."""
         self._reconnect.later(self._now, LATER_S)
+        self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        """Once, and not at every try."""
         if text != self._warned:
             self._warned = text
             self._out.append(Warn(text))

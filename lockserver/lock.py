@@ -37,7 +37,7 @@ class Phase(enum.Enum):
     FENCING = "fencing"
 
 
-_F, _D, _G, _H, _X = Phase.FREE, Phase.IN_DOUBT, Phase.GRANTING, Phase.HELD, Phase.FENCING
+_F, _D, _G, _H, _X = Phase
 MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     _F: frozenset({_G, _H, _D}),
     _D: frozenset({_F, _H, _X, _D}),
@@ -96,6 +96,8 @@ class Lock:
     endpoint: str | None = None
     verified: bool = False
     """Its memory was seen to be free at the grant."""
+    proven: bool = False
+    """And each single process of the holder before was seen to have ended."""
     doubt: Doubt | None = None
     """A new server's. While a holder from the file is being fenced it still counts: its proof may be another one."""
     fencing_since: float = 0.0
@@ -131,7 +133,7 @@ class Lock:
 
     def find(self, holder: Incarnation, tenure: Tenure, doubt: Doubt) -> None:
         """The file names a holder."""
-        self._move(Phase.IN_DOUBT)
+        self._move(Phase.IN_DOUBT, _F)
         self.holder, self.doubt = holder, doubt
         self.token, self.granted_at = tenure.token, tenure.granted_at
         self.endpoint, self.verified = tenure.endpoint, tenure.verified
@@ -139,25 +141,26 @@ class Lock:
 
     def suspect(self, doubt: Doubt) -> None:
         """There is no file that could be read: somebody unknown may hold."""
-        self._move(Phase.IN_DOUBT)
+        self._move(Phase.IN_DOUBT, _F)
         self.doubt = doubt
 
     def hear_of(self, holder: Incarnation, token: int) -> None:
         """Somebody tells of a holder that the file doesn't name, or of a newer one."""
         if self.doubt is None:
             raise WrongTransition(f"{self.name}: {holder.name} is heard of, and nothing is in doubt")
-        self._move(Phase.IN_DOUBT)
+        self._move(Phase.IN_DOUBT, _D, _X)
         self.holder, self.token, self.granted_at, self.endpoint = holder, token, "", None
-        self.recorded_by = None
+        self.verified, self.fencing_since, self.recorded_by = False, 0.0, None
 
     def grant(self, holder: Incarnation, token: int, at: str, waiter: Waiter | None, verified: bool) -> None:
-        self._move(Phase.GRANTING)
+        self._move(Phase.GRANTING, _F)
         self.holder, self.token, self.granted_at = holder, token, at
         self.waiter, self.verified, self.endpoint, self.recorded_by = waiter, verified, None, None
+        self.proven = False
 
     def tell(self) -> None:
         """The grant is on disk."""
-        self._move(Phase.HELD)
+        self._move(Phase.HELD, _G)
         self.waiter = None
 
     def confirm(self, on_disk: int) -> int:
@@ -169,27 +172,25 @@ class Lock:
     def take_back(self) -> tuple[Incarnation | None, Waiter | None]:
         """The grant can't be written, and nobody was told."""
         holder, waiter = self.holder, self.waiter
-        self._move(Phase.FREE)
+        self._move(Phase.FREE, _G)
         self._clear()
         return holder, waiter
 
     def claimed(self, holder: Incarnation, token: int, at: str) -> None:
         """Somebody says that it holds the lock, and nothing speaks against it."""
-        self._move(Phase.HELD)
+        self._move(Phase.HELD, _F, _D, _X)
         self.holder, self.token, self.granted_at = holder, token, at
         self.endpoint, self.doubt, self.fencing_since, self.waiter = None, None, 0.0, None
-        self.verified, self.recorded_by = False, None
+        self.verified, self.proven, self.recorded_by = False, False, None
 
-    def come_back(self) -> bool:
-        """The holder's main process is here (again). True if it was missed."""
-        missed = self.phase is not Phase.HELD
-        self._move(Phase.HELD)
+    def come_back(self) -> None:
+        """The holder's main process is here (again)."""
+        self._move(Phase.HELD, _D, _X)
         self.doubt, self.fencing_since = None, 0.0
-        return missed
 
     def lose(self, wall: float, doubt: Doubt | None) -> None:
         """The holder's main process is dead, or its connection ended. `doubt`: not all of the proof can be had."""
-        self._move(Phase.FENCING)
+        self._move(Phase.FENCING, _D, _G, _H, _X)
         self.fencing_since, self.waiter = wall, None
         self.doubt = self.doubt or doubt
 
@@ -198,14 +199,15 @@ class Lock:
         holder = self.holder
         if holder is None:
             raise WrongTransition(f"{self.name}: nobody holds it, so nobody can be proven gone")
-        self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT)
+        since = (_D, _X, _H) if self.may_be_given_back else (_D, _X)
+        self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT, *since)
         self._clear()
         self.doubt = remaining
         return holder
 
     def settle(self) -> None:
         """Nobody unknown holds it."""
-        self._move(Phase.FREE)
+        self._move(Phase.FREE, _D)
         self._clear()
 
     def serve_at(self, endpoint: str | None) -> bool:
@@ -218,9 +220,10 @@ class Lock:
         self.holder = self.endpoint = self.doubt = self.waiter = None
         self.granted_at, self.verified, self.fencing_since, self.recorded_by = "", False, 0.0, None
 
-    def _move(self, to: Phase) -> None:
+    def _move(self, to: Phase, *since: Phase) -> None:
+        """`since`: the phases in which this transition may be made."""
         given_back = self.may_be_given_back and (self.phase, to) == (Phase.HELD, Phase.FREE)
-        if to not in MAY_FOLLOW[self.phase] and not given_back:
+        if self.phase not in since or (to not in MAY_FOLLOW[self.phase] and not given_back):
             raise WrongTransition(f"{self.name}: from {self.phase.value} there is no way to {to.value}")
         self.phase = to
 

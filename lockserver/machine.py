@@ -340,7 +340,8 @@ class Machine:
     # -- what is said ----------------------------------------------------------------------------------------------
 
     def _tell_granted(self, conn: int, lock: Lock) -> None:
-        granted = m.Granted(lock=lock.name, token=lock.confirm(self.disk.done))
+        token = lock.confirm(self.disk.done)
+        granted = m.Granted(lock=lock.name, token=token, proven=lock.proven)
         self.context.out.append(e.Send(conn, granted, names=lock is self.active))
 
     def _say_on_disk(self, conn: int, message: m.ServerMessage, after: int) -> None:

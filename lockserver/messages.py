@@ -245,6 +245,10 @@ class Granted(Message, frozen=True):
 
     lock: str
     token: int
+    proven: bool = False
+    """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
+    nobody writes to what the other one left.
+    """
 
 
 class Prepare(Message, frozen=True):

@@ -1,8 +1,8 @@
 """The lock as Prometheus metrics: how it is, and how often and how long it changed hands.
 
 The server's loop hands over every state that it publishes; what is counted is counted from how one state follows
-another. Whoever scrapes is served by a thread of `sidecar.metrics`. What this file may not do: keep the loop waiting,
-or know more than the public status. The client library is an extra, loaded when metrics are asked for.
+another. The page that a scrape gets is made in a thread (`sidecar/metrics.py`). What this file may not do: keep the
+loop waiting, or know more than the public status. The client library is an extra, loaded when metrics are asked for.
 """
 
 import time
@@ -17,9 +17,9 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5,
 
 
 class Metrics:
-    """Serves from the moment it is made; raises MetricsUnavailable."""
+    """Raises MetricsUnavailable where there is no client library."""
 
-    def __init__(self, address: tuple[str, int], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.registry = metrics.new_registry()
         from prometheus_client import Counter, Gauge, Histogram
 
@@ -58,8 +58,6 @@ class Metrics:
         self._clock = clock
         self._last: Status | None = None
         self._lost_at: float | None = None
-        self.address = metrics.serve(address, self.registry)
-        """Where it listens: host and port."""
 
     def observe(self, status: Status) -> None:
         """The state from now on."""
@@ -69,7 +67,7 @@ class Metrics:
             gauge.set(state == status.state)
         holder = status.holder
         self._token.set(status.token)
-        self._waiters.set(len(status.waiters))
+        self._waiters.set(status.waiters_total)
         self._ready.set(sum(waiter.ready for waiter in status.waiters))
         self._members.set(sum(member.alive for member in holder.members) if holder is not None else 0)
         self._verified.set(status.memory == "verified")

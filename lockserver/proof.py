@@ -35,6 +35,8 @@ class Verdict:
     """What proves it."""
     by_flag: bool = False
     """It is no proof: a person has said that this is enough."""
+    every_process: bool = False
+    """Each single process was seen to have ended. Less is enough for the lock, and not for what a process wrote to."""
     missing: tuple[str, ...] = ()
     """What the proof lacks."""
     alarm: str = ""
@@ -57,7 +59,7 @@ def holder_gone(
     as the next one needs. `life_lock_is_enough`: for a permit, which asks for less.
     """
     if holder.gone:
-        return Verdict(True, "every process has ended, and nobody holds the life lock")
+        return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=True)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
     if doubt is None:
         return Verdict(False, missing=missing)
@@ -71,7 +73,7 @@ def holder_gone(
     if holder.seen_alive or not free:
         return Verdict(False, missing=missing)
     if holder.members_gone:
-        return Verdict(True, "every process has ended, and the life file was removed")
+        return Verdict(True, "every process has ended, and the life file was removed", every_process=True)
     if life_lock_is_enough:
         return Verdict(True, "nobody holds the life lock")
     if memory_is_free and holder.life_lock_tells:

@@ -78,6 +78,8 @@ class Session:
         self._loss = ""
         self.tokens: dict[str, int] = {}
         """What is held, by its name."""
+        self.proven = False
+        """The grant of `active` stands on the whole proof."""
         self._ever_held = False
         self.loop: ClientLoop[c.Event] = ClientLoop(
             "lock-client", self._feed, lambda: self._machine.deadline, c.Tick(), self._torn
@@ -175,6 +177,8 @@ class Session:
         elif isinstance(effect, c.Got):
             self._ever_held |= effect.lock == ACTIVE
             self.tokens[effect.lock] = effect.token
+            if effect.lock == ACTIVE:
+                self.proven = effect.proven
         elif isinstance(effect, c.ChildCounts):
             self.counted.add(effect.child)
         elif isinstance(effect, c.No):
@@ -214,6 +218,7 @@ class Session:
             return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
         same = self._directory is None or self._directory.is_same(there)
         reached = False
+        life: LifeLock | None = None
         try:
             life = self._take_life(there)
             channel = Channel(connect(there.inside), m.from_server)
@@ -226,7 +231,10 @@ class Session:
             return c.Hopeless(str(error))
         except OSError as error:
             nobody = error.errno in _NOBODY
-            return c.Disconnected(c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER)
+            where = c.There.NOBODY if nobody else c.There.SAME if same else c.There.ANOTHER
+            if life is None and not nobody:
+                return c.Disconnected(where, f"can't make its file in {there.life}: {error.strerror}")
+            return c.Disconnected(where)
         finally:
             if not reached:
                 there.close()

@@ -39,6 +39,8 @@ class Succession:
         self.newest = 0
         """The newest token that is known to have been granted."""
         self.token_floor = 0
+        self._every_process_ended = False
+        """Of the last holder."""
         self.must_write = False
         """What is so now is not what the last write says."""
 
@@ -132,6 +134,8 @@ class Succession:
             self.newest = max(self.newest, self.token_floor) + 1
             self.context.calm("unproven", "record", "strangers", "version", "names")
             lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified)
+            lock.proven = verified and self._every_process_ended
+            self._every_process_ended = False
             self.must_write = True
 
     def _has_names_for(self, waiter: Waiter) -> bool:
@@ -154,6 +158,8 @@ class Succession:
             self.context.alarm("unproven", verdict.alarm)
         elif verdict.proven and verdict.by_flag:
             self.context.shout(verdict.by)
+        if verdict.proven and lock is self.active:
+            self._every_process_ended = verdict.every_process
         return verdict.proven
 
     def _nobody_holds(self, doubt: Doubt) -> bool:

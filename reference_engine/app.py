@@ -41,6 +41,8 @@ class App:
         self._max_len = max_len
         self._log = log
         self._created = int(time.time())
+        self.more_metrics: Callable[[], list[str]] = list
+        """Lines of the metrics' page that somebody else knows."""
         self._paths: dict[str, tuple[str, Callable[[Request, Reply], None]]] = {
             "/v1/completions": ("POST", self._complete),
             "/v1/chat/completions": ("POST", self._chat),
@@ -136,6 +138,7 @@ class App:
             "# HELP reference_steps_total Steps that were made.",
             "# TYPE reference_steps_total counter",
             f"reference_steps_total {service.steps}",
+            *self.more_metrics(),
         ]
         page = "".join(line + "\n" for line in lines).encode()
         reply.send(200, page, [(b"content-type", b"text/plain; version=0.0.4; charset=utf-8")])

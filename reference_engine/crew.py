@@ -19,8 +19,9 @@ import msgspec
 import numpy as np
 
 from engine_shim.engine import CannotRun, WorkerFailed
-from reference_engine.model import Floats
+from engine_shim.kept_cache import Claimed
 from reference_engine.options import Options
+from reference_engine.places import Floats, Span
 from reference_engine.rank import Home, Rank, device_of
 
 T = TypeVar("T")
@@ -33,12 +34,14 @@ _STOP_TIMEOUT_S = 2.0
 class Ask(msgspec.Struct):
     """To a worker."""
 
-    what: Literal["start", "sleep", "wake", "well", "attend", "feed"]
+    what: Literal["start", "sleep", "claim", "wake", "well", "attend", "feed"]
     layer: int = 0
-    start: int = 0
-    blocks: Sequence[int] = ()
+    spans: Sequence[Span] = ()
     width: int = 0
     """Of the array that comes along."""
+    token: int = 0
+    proven: bool = False
+    """Of the grant, for a claim."""
 
 
 class Answer(msgspec.Struct):
@@ -50,6 +53,8 @@ class Answer(msgspec.Struct):
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
+    claimed: tuple[str, str] | None = None
+    """What came of a claim: which memory it is, and why it is empty."""
 
 
 class Start(msgspec.Struct):
@@ -60,6 +65,7 @@ class Start(msgspec.Struct):
     run_dir: str = ""
     engine_id: str = ""
     writes: bool = False
+    keeps: bool = False
 
 
 def say(sock: socket.socket, message: msgspec.Struct, array: Floats | None = None) -> None:
@@ -144,8 +150,11 @@ class Crew:
         self._main: Rank | None = None
         self._workers = [_Worker(rank) for rank in range(1, options.ranks)]
         for worker in self._workers:
-            where = (str(home.run_dir), home.engine_id, home.writes) if home is not None else ("", "", False)
-            worker.say(Start(tuple(arguments), worker.rank, *where))
+            told = Start(tuple(arguments), worker.rank)
+            if home is not None:
+                told = Start(told.arguments, told.rank, str(home.run_dir), home.engine_id, home.writes, home.keeps)
+            worker.say(told)
+        self._needs = [0] * options.ranks
 
     @property
     def main(self) -> Rank:
@@ -153,16 +162,20 @@ class Crew:
             raise WorkerFailed("the engine has not been started")
         return self._main
 
-    def start(self) -> dict[str, int]:
-        """Blocks until all have their weights. What each device must have free for a wake."""
+    def start(self) -> None:
+        """Blocks until all have their weights."""
 
         def own() -> int:
             self._main = Rank(self._options, self._home, 0)
             return self._main.needs
 
         mine, theirs = self._together(Ask("start"), own)
+        self._needs = [mine, *(answer.needs for answer in theirs)]
+
+    def needs(self) -> dict[str, int]:
+        """What each device must have free for a wake, as of the last time that anybody was asked."""
         needs: dict[str, int] = {}
-        for rank, needed in enumerate([mine, *(answer.needs for answer in theirs)]):
+        for rank, needed in enumerate(self._needs):
             if needed:
                 device = device_of(self._options, rank)
                 needs[device] = needs.get(device, 0) + needed
@@ -170,6 +183,11 @@ class Crew:
 
     def sleep(self) -> None:
         self._together(Ask("sleep"), self.main.sleep)
+
+    def claim(self, token: int, proven: bool) -> list[Claimed | None]:
+        """The cache that the predecessor left: for each rank what came of it."""
+        mine, theirs = self._together(Ask("claim", token=token, proven=proven), lambda: self.main.claim(token, proven))
+        return [mine, *(None if answer.claimed is None else Claimed(*answer.claimed) for answer in theirs)]
 
     def wake(self) -> dict[str, float]:
         """How long the slowest took. Raises what its own part raises, or WorkerFailed."""
@@ -180,6 +198,7 @@ class Crew:
         """Asks everybody. Who is busy for so long that it can't answer isn't well."""
         if self._main is None or not self._main.well or self.missing():
             return False
+        self._needs[0] = self._main.needs
         if not self._workers:
             return True
         if not self._talk.acquire(timeout=_WELL_TIMEOUT_S):
@@ -188,6 +207,7 @@ class Crew:
             for worker in self._workers:
                 worker.say(Ask("well"))
             answers = [worker.hear(_WELL_TIMEOUT_S)[0] for worker in self._workers]  # all of them, else they are late
+            self._needs[1:] = [answer.needs for answer in answers]
             return all(answer.well for answer in answers)
         except WorkerFailed:
             return False
@@ -201,12 +221,10 @@ class Crew:
         ]
         return f"worker {', '.join(gone)} is gone" if gone else ""
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
         if not self._workers:
-            return self.main.attend(layer, x, start, blocks)
-        return self._summed(
-            Ask("attend", layer, start, blocks, self._width), x, lambda: self.main.attend(layer, x, start, blocks)
-        )
+            return self.main.attend(layer, x, spans)
+        return self._summed(Ask("attend", layer, spans, self._width), x, lambda: self.main.attend(layer, x, spans))
 
     def feed(self, layer: int, x: Floats) -> Floats:
         if not self._workers:

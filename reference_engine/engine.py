@@ -11,17 +11,24 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from engine_shim.engine import Health, Listen
+from engine_shim.kept_cache import Claimed
+from engine_shim.kv.adoption import Facts
 from engine_shim.weights_wait import await_weights
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
-from reference_engine.kv import Blocks, block_bytes
+from reference_engine.kv import block_bytes
+from reference_engine.kv_kept import NOTHING, Kept, metrics
+from reference_engine.kv_prefix import Blocks
 from reference_engine.model import Model
+from reference_engine.places import BLOCK
 from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
+from reference_engine.store import described
 from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
+from sidecar.names import VERSION
 from sidecar.sockets import ServerSocket
 
 T = TypeVar("T")
@@ -39,6 +46,8 @@ class Setting(Protocol):
     def role(self) -> str: ...
     @property
     def arguments(self) -> tuple[str, ...]: ...
+    @property
+    def kv(self) -> str: ...
     def phase(self, name: str, seconds: float, /) -> None: ...
 
 
@@ -54,13 +63,19 @@ class ReferenceEngine:
         self._setting = setting
         self._home = None
         if setting is not None and self.options.devices and not self.options.standalone:
-            self._home = Home(setting.run_dir, setting.engine_id, setting.role == "primary")
+            keeps = setting.kv != "drop"  # its devices are all in host memory
+            self._home = Home(setting.run_dir, setting.engine_id, setting.role == "primary", keeps)
         self._log = Log("reference")
         self._crew: Crew | None = None
         self._service: Service | None = None
         self._server: HttpServer | None = None
         self._door: ServerSocket | None = None
-        self._needs: dict[str, int] = {}
+        self._scheduler: Scheduler | None = None
+        self._blocks = Blocks(self.options.kv_bytes // block_bytes(self.options.shape, self.options.shape.heads))
+        self._grant: tuple[int, bool] | None = None
+        self._kept: Kept | None = None
+        self.adoption, self.adopted = NOTHING, 0
+        """What came of the predecessor's KV cache, and how many of its blocks are of use."""
         self.address = ""
         """Where it serves, once it does."""
 
@@ -75,12 +90,12 @@ class ReferenceEngine:
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape
         crew = self._crew = Crew(chosen, self._arguments, self._home)
-        self._needs = crew.start()
-        blocks = Blocks(chosen.kv_bytes // block_bytes(shape, shape.heads))
+        crew.start()
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
-        scheduler = Scheduler(blocks, max_batch=chosen.max_batch, period_s=period_s)
+        scheduler = self._scheduler = Scheduler(self._blocks, max_batch=chosen.max_batch, period_s=period_s)
         service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
         app = App(service, chosen.model, shape.max_len, self._log, chosen.adapters)
+        app.more_metrics = lambda: metrics(self._blocks, self.adopted, self.adoption, chosen.model)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
         service.on_broken = server.close
         time.sleep(chosen.init_delay_s)
@@ -89,24 +104,60 @@ class ReferenceEngine:
         _started(self._crew).sleep()
 
     def needs(self) -> dict[str, int]:
-        return dict(self._needs)
+        return {} if self._crew is None else self._crew.needs()
 
     def well(self, fresh: bool = True) -> bool:
         return self._crew is not None and self._crew.well()
 
+    def granted(self, token: int, proven: bool) -> None:
+        self._grant = (token, proven)
+
     def wake(self) -> None:
-        times = _started(self._crew).wake()
+        crew = _started(self._crew)
+        claimed = crew.claim(*self._grant) if self._grant is not None and self._home is not None else []
+        times = crew.wake()
+        self._adopt(claimed)
         for name, seconds in times.items():
             if self._setting is not None:
                 self._setting.phase(name, seconds)
         time.sleep(self.options.wake_delay_s)
 
+    def _adopt(self, claimed: Sequence[Claimed | None]) -> None:
+        """What the predecessor's blocks hold, if every rank has its part of it."""
+        table = _started(self._crew).main.table
+        pools = [one for one in claimed if one is not None]
+        if table is None or len(pools) != self.options.ranks:
+            return
+        shape = self.options.shape
+        facts = Facts(
+            f"reference {VERSION}",
+            {"model": described(shape), "weights": _started(self._crew).main.weights_are},
+            {"positions": str(BLOCK), "count": str(self._blocks.count), "key": "sha256 over the one before"},
+            tuple(one.name for one in pools),
+        )
+        kept = self._kept = Kept(table, self._blocks.count)
+        self.adoption = kept.adopt(facts, [one.why_empty for one in pools])
+        self.adopted = kept.serve(self._blocks, _started(self._scheduler), self.adoption)
+        self._log.info("kv", adopted=self.adopted, dropped=self.adoption.dropped, why=self.adoption.why.value)
+
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
         service.call(service.open)
+        if self._door is not None:  # its socket is gone, and it binds again
+            self._door.close()
+            service.call(server.stop_accepting)
         listener, self._door = listen.bind()
         self.address = listen.url if listen.path else Listen(host=listen.host, port=listener.getsockname()[1]).url
         service.run(server.listen(listener))
+
+    def takes(self) -> dict[str, str]:
+        chosen, shape = self.options, self.options.shape
+        return {
+            "--model": chosen.model,
+            "--adapters": ",".join(chosen.adapters),
+            "--max-model-len": str(shape.max_len),
+            "--kv-bytes": str(chosen.kv_bytes),
+        }
 
     def health(self) -> Health:
         service, crew = _started(self._service), _started(self._crew)
@@ -134,6 +185,9 @@ class ReferenceEngine:
         if self._door is not None:
             self._door.close()
             self._door = None
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         if self._crew is not None:
             self._crew.stop()
             self._crew = None

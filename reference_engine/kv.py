@@ -1,23 +1,20 @@
-"""The KV cache: blocks of positions in device memory, and who has which.
+"""The KV cache: blocks of positions in device memory.
 
 The memory is the engine's own (Decision 7, Option B): created on the device when the engine wakes, given back when it
 sleeps. If another engine still has its own, there is none to be had, and the wake fails with OutOfMemory.
 
-What this file may not do: know requests. Who gets blocks, and who has to wait for some, is `scheduler.py`.
+What this file may not do: know who has which block (`kv_prefix.py`), or requests (`scheduler.py`).
 """
 
 import ctypes
-from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gms.memory import Handle, Memory
-from reference_engine.model import Floats, Shape
-
-BLOCK = 16
-"""Positions in a block."""
+from reference_engine.model import Shape
+from reference_engine.places import BLOCK, Floats, Indices, Places
 
 
 def block_bytes(shape: Shape, heads: int) -> int:
@@ -41,28 +38,44 @@ class DevicePages:
         self._wanted = size
         self._address = memory.reserve(self._size)
         self._handle: Handle | None = None
+        self._mapped = False
 
     @property
     def size(self) -> int:
+        return self._size
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the device that must be free for `allocate`."""
         return self._size
 
     def allocate(self) -> NDArray[np.uint8]:
         """Raises OutOfMemory."""
         handle = self._memory.create(self._size)
         try:
-            self._memory.map(self._address, handle, size=self._size, writable=True)
+            pages = self.map(handle)
         except BaseException:
             self._memory.release(handle)
             raise
         self._handle = handle
+        return pages
+
+    def map(self, handle: Handle) -> NDArray[np.uint8]:
+        self._memory.map(self._address, handle, size=self._size, writable=True)
+        self._mapped = True
         memory = (ctypes.c_uint8 * self._wanted).from_address(self._address)
         return np.ndarray((self._wanted,), np.uint8, memoryview(memory).cast("B"))
 
     def free(self) -> None:
         handle, self._handle = self._handle, None
+        self.unmap()
         if handle is not None:
-            self._memory.unmap(self._address, self._size)
             self._memory.release(handle)
+
+    def unmap(self) -> None:
+        if self._mapped:
+            self._mapped = False
+            self._memory.unmap(self._address, self._size)
 
 
 class OwnPages:
@@ -87,7 +100,6 @@ class KvCache:
 
     def __init__(self, shape: Shape, heads: int, blocks: int, pages: Pages) -> None:
         self._pages = pages
-        self._heads, self._head_width = heads, shape.head_width
         # All of a block lies together: the first request after a wake touches few pages for the first time.
         self._form = (blocks, shape.layers, 2, BLOCK, heads * shape.head_width)
         self._pool: Floats | None = None
@@ -105,47 +117,18 @@ class KvCache:
         self._pool = None  # nothing else points there: what `read` gives are copies
         self._pages.free()
 
-    def write(self, layer: int, blocks: Sequence[int], start: int, keys: Floats, values: Floats) -> None:
+    def write(self, layer: int, places: Places, keys: Floats, values: Floats) -> None:
+        """As (position, head, width)."""
         pool = self._there()
-        at = 0
-        while at < len(keys):
-            block, inside = blocks[(start + at) // BLOCK], (start + at) % BLOCK
-            count = min(BLOCK - inside, len(keys) - at)
-            pool[block, layer, 0, inside : inside + count] = keys[at : at + count].reshape(count, -1)
-            pool[block, layer, 1, inside : inside + count] = values[at : at + count].reshape(count, -1)
-            at += count
+        pool[places.blocks, layer, 0, places.offsets] = keys.reshape(len(keys), -1)
+        pool[places.blocks, layer, 1, places.offsets] = values.reshape(len(values), -1)
 
-    def read(self, layer: int, blocks: Sequence[int], length: int) -> tuple[Floats, Floats]:
-        """Of the first positions, as (position, head, width)."""
+    def read(self, layer: int, table: Indices) -> tuple[Floats, Floats]:
+        """Of these blocks, as (request, block, position, head and width)."""
         pool = self._there()
-        used = list(blocks[: -(-length // BLOCK)])
-        keys, values = (pool[used, layer, half].reshape(-1, self._heads, self._head_width) for half in (0, 1))
-        return keys[:length], values[:length]
+        return pool[table, layer, 0], pool[table, layer, 1]
 
     def _there(self) -> Floats:
         if self._pool is None:
             raise NoCache("the engine is asleep: it has no KV cache")
         return self._pool
-
-
-class Blocks:
-    """Which blocks are free. Pure."""
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-        self._free = list(range(count - 1, -1, -1))
-
-    @property
-    def free(self) -> int:
-        return len(self._free)
-
-    def take(self, positions: int) -> tuple[int, ...]:
-        """Blocks for so many positions, of which there are enough."""
-        return tuple(self._free.pop() for _ in range(blocks_for(positions)))
-
-    def give(self, blocks: Sequence[int]) -> None:
-        self._free += reversed(blocks)
-
-
-def blocks_for(positions: int) -> int:
-    return -(-positions // BLOCK)

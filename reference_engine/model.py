@@ -11,7 +11,8 @@ number, which IEEE 754 defines to the last bit, or is looked up in a table. So a
 not nearly but to the last bit: an answer that goes on elsewhere from its tokens goes on exactly.
 
 What this file may not do: own memory. Weights come by name, and are views of somebody's memory; the cache is `kv.py`,
-what the weights are is `weights.py`, and how several processes share the work is `crew.py`.
+what the weights are is `weights.py`, which positions lie where is `places.py`, and how several processes share the work
+is `crew.py`.
 """
 
 import math
@@ -20,9 +21,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
+from reference_engine.places import Floats as Floats
+from reference_engine.places import Group, Indices, Places, Span
 
 WEIGHT_MAX = 7
 WEIGHT_STD = 4.32  # of whole numbers from -7 to 7, all equally likely
@@ -96,14 +97,14 @@ class Shape:
 class Cache(Protocol):
     """Keys and values of one process's heads."""
 
-    def write(self, layer: int, blocks: Sequence[int], start: int, keys: Floats, values: Floats) -> None: ...
-    def read(self, layer: int, blocks: Sequence[int], length: int) -> tuple[Floats, Floats]: ...
+    def write(self, layer: int, places: Places, keys: Floats, values: Floats) -> None: ...
+    def read(self, layer: int, table: Indices) -> tuple[Floats, Floats]: ...
 
 
 class Halves(Protocol):
     """Both halves of every layer, by whomever they are computed."""
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats: ...
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats: ...
     def feed(self, layer: int, x: Floats) -> Floats: ...
 
 
@@ -115,6 +116,7 @@ class Part:
     ) -> None:
         self._cache = cache
         self._rotary = _rotary(shape)
+        self._places: Places | None = None
         self._head_width = shape.head_width
         self._heads = share(shape.heads, rank, ranks)
         self._hidden = share(shape.hidden, rank, ranks)
@@ -130,27 +132,44 @@ class Part:
         self._project = np.float32(1 / (WEIGHT_STD * math.sqrt(width)))
         self._sharpness = np.float32(_STEPS * _SHARPNESS / (ACTIVATION_STD**2 * math.sqrt(self._head_width)))
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
-        """Attention of the positions from `start` on, to themselves and to what the cache has."""
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
+        """Attention of these positions, to themselves and to what the cache has of their requests."""
+        places = self._where(spans)
         qkv, out, _, _ = self._layers[layer]
-        count, heads, length = len(x), len(self._heads), start + len(x)
-        projected = (x @ qkv).reshape(count, heads, 3, self._head_width)
+        projected = (x @ qkv).reshape(len(x), len(self._heads), 3, self._head_width)
         projected *= self._project
-        cos, sin = (table[start:length, None] for table in self._rotary)
+        cos, sin = (table[places.positions, None] for table in self._rotary)
         queries = _turned(projected[:, :, 0], cos, sin)
-        self._cache.write(layer, blocks, start, _turned(projected[:, :, 1], cos, sin), _rounded(projected[:, :, 2]))
-        keys, values = self._cache.read(layer, blocks, length)
-        scores = np.matmul(queries.transpose(1, 0, 2), keys.transpose(1, 2, 0))
-        if count > 1:
-            scores += np.triu(np.full((count, length), -np.inf, np.float32), start + 1)
+        self._cache.write(layer, places, _turned(projected[:, :, 1], cos, sin), _rounded(projected[:, :, 2]))
+        mixed = np.empty((len(x), len(self._heads) * self._head_width), np.float32)
+        for group in places.groups:
+            mixed[group.rows] = self._mixed(layer, queries[group.rows], group)
+        result: Floats = _rounded(mixed) @ out
+        return result
+
+    def _mixed(self, layer: int, queries: Floats, group: Group) -> Floats:
+        """The values of a group's requests, each mixed as its queries ask for."""
+        requests, count = group.hidden.shape[0], group.hidden.shape[2]
+        keys, values = (
+            part.reshape(requests, -1, len(self._heads), self._head_width)
+            for part in self._cache.read(layer, group.table)
+        )
+        asked = queries.reshape(requests, count, len(self._heads), self._head_width)
+        scores = np.matmul(asked.transpose(0, 2, 1, 3), keys.transpose(0, 2, 3, 1))
+        scores += group.hidden
         scores = scores.max(axis=-1, keepdims=True) - scores
         scores *= self._sharpness
         shares = _EXP[np.minimum(np.rint(scores), 255).astype(np.intp)]
-        mixed = np.matmul(shares, values.transpose(1, 0, 2).astype(np.float64))  # exact: whole numbers below 2**53
+        mixed = np.matmul(shares, values.transpose(0, 2, 1, 3).astype(np.float64))  # whole numbers below 2**53
         mixed /= shares.sum(axis=-1, keepdims=True) / 2
-        flat = mixed.astype(np.float32).transpose(1, 0, 2).reshape(count, -1)
-        result: Floats = _rounded(flat) @ out
+        result: Floats = mixed.astype(np.float32).transpose(0, 2, 1, 3).reshape(requests * count, -1)
         return result
+
+    def _where(self, spans: Sequence[Span]) -> Places:
+        """The same for all layers of a step."""
+        if self._places is None or self._places.spans != spans:
+            self._places = Places(spans)
+        return self._places
 
     def feed(self, layer: int, x: Floats) -> Floats:
         """The gated MLP."""
@@ -182,15 +201,20 @@ class Model:
         self._fed = np.float32(_RESIDUAL_STD / (0.7 * spread * math.sqrt(shape.hidden)))
         self._scale = np.float32(_LOGIT_STD / (spread * math.sqrt(shape.width)))
 
-    def forward(self, tokens: Sequence[int], start: int, blocks: Sequence[int]) -> Floats:
-        """Puts the tokens at the positions from `start` on into the cache. The logits behind the last one."""
+    def forward(self, asked: Sequence[tuple[Sequence[int], Span]]) -> Floats:
+        """Puts the tokens of each request at the positions of its span into the cache. For each request the logits
+        behind its last token.
+        """
+        tokens = [token for some, _ in asked for token in some]
+        spans = [span for _, span in asked]
         x = self._embedding[np.asarray(tokens, np.intp)] * _EMBEDDING_GAIN
         for layer, (attention_norm, mlp_norm) in enumerate(self._norms):
-            _add(x, self._halves.attend(layer, _normed(x, attention_norm), start, blocks), self._attended)
+            _add(x, self._halves.attend(layer, _normed(x, attention_norm), spans), self._attended)
             _add(x, self._halves.feed(layer, _normed(x, mlp_norm)), self._fed)
-        logits = (_normed(x[-1:], self._norm) @ self._embedding.T)[0]
+        lasts = np.cumsum([span.size for span in spans]) - 1
+        logits = _normed(x[lasts], self._norm) @ self._embedding.T
         logits *= self._scale
-        logits += self._prior[tokens[-1]]
+        logits += self._prior[[tokens[last] for last in lasts]]
         result: Floats = logits
         return result
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine_shim.engine import Listen
-from reference_engine.kv import block_bytes, blocks_for
+from reference_engine.kv import block_bytes
+from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import BadShape, Shape
 from sidecar.settings import BadValue, Parser, host_port, seconds, size_bytes
 

@@ -9,12 +9,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine_shim import kv_room
+from engine_shim.kept_cache import Claimed, KeptCache, shape_of
+from engine_shim.kv.table import table_bytes
 from gms.memory import Memory
 from gms.memory.host import HostMemory
 from reference_engine.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
-from reference_engine.model import Floats, Part, share
+from reference_engine.kv_pages import KeptPages
+from reference_engine.model import Part, share
 from reference_engine.options import Options
-from reference_engine.store import GmsStore, OwnStore, Store
+from reference_engine.places import Floats, Span
+from reference_engine.store import GmsStore, OwnStore, Store, described
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Home:
     engine_id: str
     writes: bool
     """If nobody has written them."""
+    keeps: bool = False
+    """Its KV cache outlives it."""
 
 
 class Rank:
@@ -36,8 +43,7 @@ class Rank:
         blocks = options.kv_bytes // block_bytes(shape, shape.heads)
         size = blocks * block_bytes(shape, heads)
         self._memory: Memory | None = None
-        self.needs = 0
-        """Bytes of the device that must be free for `wake`."""
+        self._device_pages: DevicePages | None = None
         if home is None:
             self._store: Store = OwnStore(shape)
             pages: Pages = OwnPages(size)
@@ -53,15 +59,45 @@ class Rank:
                 writes=home.writes,
                 timeout_s=options.weights_timeout_s,
             )
-            device_pages = DevicePages(memory, size)
-            pages, self.needs = device_pages, device_pages.size
+            pages = self._device_pages = DevicePages(memory, size)
+            if home.keeps:
+                pages = self._device_pages = self._kept_pages(memory, size, blocks, options, rank)
+            kv_room.check(device, memory.capacity(), self._store.size, self._device_pages.size, "--kv-bytes")
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
         self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
 
+    def _kept_pages(self, memory: Memory, size: int, blocks: int, options: Options, rank: int) -> KeptPages:
+        assert isinstance(self._store, GmsStore)
+        said = {"engine": "reference", "model": described(options.shape), "rank": f"{rank} of {options.ranks}"}
+        whole = -(-size // memory.granularity) * memory.granularity
+        kept = KeptCache(self._store.client, f"kv-{rank}", shape_of(said, (whole,), 0 if rank else table_bytes(blocks)))
+        return KeptPages(memory, size, kept)
+
+    @property
+    def needs(self) -> int:
+        """Bytes of the device that must be free for `wake`."""
+        return 0 if self._device_pages is None else self._device_pages.needs
+
+    @property
+    def weights_are(self) -> str:
+        """Which weights these are: whatever the blocks hold was computed with them."""
+        return self._store.name
+
+    @property
+    def table(self) -> memoryview | None:
+        """The table of the cache that outlives the engine, once it is claimed."""
+        return self._device_pages.table if isinstance(self._device_pages, KeptPages) else None
+
     @property
     def well(self) -> bool:
         return self._store.well
+
+    def claim(self, token: int, proven: bool) -> Claimed | None:
+        """The cache that the predecessor left, before `wake`. None: it is the engine's own."""
+        if not isinstance(self._device_pages, KeptPages):
+            return None
+        return self._device_pages.claim(token, proven, self._timeout_s)
 
     def sleep(self) -> None:
         self._cache.free()
@@ -75,8 +111,8 @@ class Rank:
         self._cache.allocate()
         return {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
-        return self._part.attend(layer, x, start, blocks)
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
+        return self._part.attend(layer, x, spans)
 
     def feed(self, layer: int, x: Floats) -> Floats:
         return self._part.feed(layer, x)

@@ -1,7 +1,8 @@
 """Who is worked on, and when: continuous batching, without preemption.
 
 1. Requests are let in as they came. Who comes in takes the blocks of the KV cache that it can come to need, all at
-   once; the first in the queue for whom there aren't enough waits, and everybody behind it.
+   once, and begins behind those that hold the beginning of its prompt already; the first in the queue for whom there
+   aren't enough waits, and everybody behind it.
 2. Each step works on everybody who is in and due: a piece of a prompt, or one token.
 3. With a pace, a request is due again one period after it was due; who is late doesn't catch up in a burst.
 4. Closed, it takes nobody new, and finishes those that it has, waiting or in.
@@ -10,9 +11,11 @@ Pure: time is passed in.
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from reference_engine.kv import Blocks, blocks_for
+from reference_engine.kv_prefix import Blocks, Key, blocks_for
+from reference_engine.places import BLOCK
 
 MAX_WAITING = 1000
 
@@ -31,6 +34,18 @@ class Job:
     """As many as it can come to need."""
     blocks: tuple[int, ...] = ()
     due: float = field(default=0.0, init=False)
+    keys: Sequence[Key] = field(default=(), init=False)
+    """Of its full blocks, as far as its tokens are known."""
+    known: int = field(default=0, init=False)
+    """So many of its blocks, the first ones, hold what their keys say."""
+
+    @property
+    def reusable(self) -> Sequence[Key]:
+        """Those of its keys for which blocks of others will do."""
+        return ()
+
+    def came_in(self) -> None:
+        """It has its blocks."""
 
 
 class Scheduler:
@@ -41,6 +56,8 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._running: list[Job] = []
         self._closed = "the engine is not awake yet"
+        self.publish: Callable[[int, Key, int], None] = lambda block, key, tokens: None
+        """Is told what a block holds when nobody writes to it any more."""
 
     @property
     def queued(self) -> int:
@@ -83,9 +100,19 @@ class Scheduler:
         """Lets in whoever can come in; whom to work on now, longest in first."""
         while self._can_come_in():
             job = self._waiting.popleft()
-            job.blocks, job.due = self._blocks.take(job.positions), now
+            taken = self._blocks.take(job.positions, job.reusable)
+            job.blocks, job.known, job.due = taken.blocks, taken.reused, now
+            job.came_in()
             self._running.append(job)
         return [job for job in self._running if job.due <= now]
+
+    def computed(self, job: Job, positions: int) -> None:
+        """So many of its positions are in the cache, on every rank."""
+        for place in range(job.known, positions // BLOCK):
+            block, key = job.blocks[place], job.keys[place]
+            if self._blocks.holds(block, key):
+                self.publish(block, key, (place + 1) * BLOCK)
+        job.known = max(job.known, positions // BLOCK)
 
     def told(self, job: Job, now: float) -> None:
         """It got a token."""
@@ -100,4 +127,5 @@ class Scheduler:
     def _can_come_in(self) -> bool:
         if not self._waiting or len(self._running) >= self._max_batch:
             return False
-        return blocks_for(self._waiting[0].positions) <= self._blocks.free
+        first = self._waiting[0]
+        return self._blocks.fits(first.positions, first.reusable)

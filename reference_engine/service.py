@@ -9,23 +9,27 @@ What this file may not do: speak HTTP (`sidecar/http_server.py`), or know what i
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
 from reference_engine.answer import Answer, Piece, Question
-from reference_engine.model import CHUNK, Floats
+from reference_engine.kv_prefix import Chain, Key
+from reference_engine.model import CHUNK
+from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.sampling import Chosen, Sampler, chosen
 from reference_engine.scheduler import Job, Scheduler
 from sidecar.logs import Log
 
+PROMPTS = 4 * CHUNK
+"""So many positions of prompts a step computes at most."""
 _END_S = 2.0
 _LATEST_S = 0.0005
 """A step that is due so soon is made now: the loop's clock isn't finer."""
 
 
 class Forward(Protocol):
-    def forward(self, tokens: list[int], start: int, blocks: tuple[int, ...]) -> Floats: ...
+    def forward(self, asked: list[tuple[list[int], Span]]) -> Iterable[Floats]: ...
 
 
 class Work(Job):
@@ -47,6 +51,26 @@ class Work(Job):
         """Tokens that aren't in the cache yet."""
         self.done = 0
         """How many are."""
+        self.piece = CHUNK if question.prompt_logprobs is None else 1
+        """So many of them are computed at a time."""
+        self.chain = Chain(question.prompt)
+        self.keys = self.chain.keys
+
+    @property
+    def reusable(self) -> Sequence[Key]:
+        """At least the last token of the prompt is computed. Whoever wants to hear of all of them has all computed."""
+        if self.question.prompt_logprobs is not None:
+            return ()
+        return self.keys[: (len(self.question.prompt) - 1) // BLOCK]
+
+    def came_in(self) -> None:
+        self.done = self.known * BLOCK
+        del self.todo[: self.done]
+
+    def said(self, token: int) -> None:
+        """It goes into the cache with the next step."""
+        self.todo = [token]
+        self.chain.extend(self.todo)
 
 
 class Service:
@@ -136,26 +160,45 @@ class Service:
 
     def _make_step(self) -> None:
         self._step = None
-        for job in self._scheduler.step(self.loop.time() + _LATEST_S):
-            if isinstance(job, Work) and job.blocks:  # else it was ended by what another's token set off
-                try:
-                    token = self._advance(job)
-                except Exception as error:  # whatever it is: it may have left the model half-way
-                    self._break(f"{type(error).__name__}: {error}")
-                    return
-                if token is not None:
-                    self._tell(job, token)
+        works = self._chosen()
+        asked = []
+        for work in works:
+            tokens, work.todo = work.todo[: work.piece], work.todo[work.piece :]
+            asked.append((tokens, Span(work.done, len(tokens), work.blocks)))
+        try:
+            logits = self._model.forward(asked) if asked else ()
+            told = [self._advance(work, len(its[0]), row) for work, its, row in zip(works, asked, logits, strict=True)]
+        except Exception as error:  # whatever it is: it may have left the model half-way
+            self._break(f"{type(error).__name__}: {error}")
+            return
+        for work, token in zip(works, told, strict=True):
+            if token is not None and work.blocks:  # else it was ended by what another's token set off
+                self._tell(work, token)
         self.steps += 1
         self._plan()
 
-    def _advance(self, work: Work) -> int | None:
+    def _chosen(self) -> list[Work]:
+        """Everybody who is due, but only so many positions of prompts at a time: whoever is in the middle of an answer
+        has to wait for them.
+        """
+        found, positions = [], 0
+        for job in self._scheduler.step(self.loop.time() + _LATEST_S):
+            if not isinstance(job, Work):
+                continue
+            size = min(len(job.todo), job.piece)
+            if size > 1:
+                if positions and positions + size > PROMPTS:
+                    continue
+                positions += size
+            found.append(job)
+        return found
+
+    def _advance(self, work: Work, size: int, logits: Floats) -> int | None:
         """Its next token, if its prompt is through."""
         question = work.question
         begins, wanted = not work.done, question.prompt_logprobs
-        size = CHUNK if wanted is None else 1
-        tokens, work.todo = work.todo[:size], work.todo[size:]
-        logits = self._model.forward(tokens, work.done, work.blocks)
-        work.done += len(tokens)
+        work.done += size
+        self._scheduler.computed(work, work.done)
         if wanted is not None and work.done <= len(question.prompt):
             work.prompt_logprobs += [None] if begins else []
             work.prompt_logprobs += [chosen(logits, work.todo[0], wanted)] if work.todo else []
@@ -166,7 +209,7 @@ class Service:
         token = work.sampler.choose(logits, work.answer.banned, work.answer.only)
         if question.logprobs is not None:
             work.chosen = (chosen(logits, token, question.logprobs),)
-        work.todo = [token]
+        work.said(token)
         return token
 
     def _tell(self, work: Work, token: int) -> None:

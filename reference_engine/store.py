@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from engine_shim.engine import CannotRun
+from engine_shim.engine import NEW_MODEL, CannotRun
 from gms.client import GmsClient, Reader, Writer
 from gms.layout import Layout, Tensor
 from gms.memory import Memory
@@ -37,8 +37,18 @@ class Store(Protocol):
         ...
 
     @property
+    def size(self) -> int:
+        """Bytes of the device that they take."""
+        ...
+
+    @property
     def well(self) -> bool:
         """Could it wake, as far as is known?"""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Which weights these are."""
         ...
 
     def sleep(self) -> None: ...
@@ -62,15 +72,19 @@ class GmsStore:
     ) -> None:
         self._latest = ""
         """The hash of the layout that there is now."""
-        self._client = GmsClient(run_dir, device, engine_id, memory=memory, on_change=self._changed)
+        self.client = GmsClient(run_dir, device, engine_id, memory=memory, on_change=self._changed)
         try:
-            granted = self._client.write_or_read(timeout_s) if writes else self._client.read(timeout_s)
+            granted = self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
             self._latest = self._reader.hash  # nobody tells a writer of its own commit
             self.arrays: Mapping[str, Floats] = _bound(self._reader, shape)
         except BaseException:
-            self._client.close()
+            self.client.close()
             raise
+
+    @property
+    def size(self) -> int:
+        return sum(self._reader.sizes)
 
     @property
     def well(self) -> bool:
@@ -78,6 +92,10 @@ class GmsStore:
         same layout, committed again, will do.
         """
         return self._latest == self._reader.hash
+
+    @property
+    def name(self) -> str:
+        return f"{self._reader.hash} {self.client.generation}"
 
     def sleep(self) -> None:
         self._reader.sleep()
@@ -88,7 +106,7 @@ class GmsStore:
 
     def close(self) -> None:
         self.arrays = {}
-        self._client.close()
+        self.client.close()
 
     def _changed(self, generation: int, hash: str) -> None:
         self._latest = hash
@@ -101,7 +119,9 @@ class OwnStore:
         for array in arrays.values():
             array.flags.writeable = False
         self.arrays: Mapping[str, Floats] = arrays
+        self.size = 0
         self.well = True
+        self.name = "its own"
 
     def sleep(self) -> None:
         pass
@@ -126,17 +146,20 @@ def _write(writer: Writer, shape: Shape) -> Reader:
             tensors.append(Tensor(name, slab, offset, form, strides, "float32"))
         fill(shape, arrays)
         arrays.clear()
-        return writer.commit(Layout(packing.slabs, tuple(tensors), {_KEY: _described(shape)}))
+        return writer.commit(Layout(packing.slabs, tuple(tensors), {_KEY: described(shape)}))
 
 
 def _bound(reader: Reader, shape: Shape) -> Mapping[str, Floats]:
     said = reader.layout.metadata.get(_KEY, "none of the reference engine's")
-    if said != _described(shape):
-        raise OtherWeights(f"{reader.device} has the weights of another model: {said}; this one is {_described(shape)}")
+    if said != described(shape):
+        raise OtherWeights(
+            f"{reader.device} has the weights of another model: {said}; this one is {described(shape)}. {NEW_MODEL}"
+        )
     return {name: reader.view(name) for name in shape.tensors()}
 
 
-def _described(shape: Shape) -> str:
+def described(shape: Shape) -> str:
+    """What makes two models the same."""
     return json.dumps({key: value for key, value in asdict(shape).items() if key != "max_len"}, sort_keys=True)
 
 

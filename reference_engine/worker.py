@@ -53,7 +53,8 @@ def serve(sock: socket.socket) -> None:
             ask = msgspec.msgpack.decode(head, type=Ask)
             try:
                 if ask.what == "start":
-                    home = Home(Path(told.run_dir), told.engine_id, told.writes) if told.run_dir else None
+                    where = (Path(told.run_dir), told.engine_id, told.writes, told.keeps)
+                    home = Home(*where) if told.run_dir else None
                     rank = Rank(given, home, told.rank)
                     say(sock, Answer(needs=rank.needs))
                     continue
@@ -62,16 +63,19 @@ def serve(sock: socket.socket) -> None:
                 if ask.what == "attend" or ask.what == "feed":
                     x = np.frombuffer(data, np.float32).reshape(-1, ask.width)
                     if ask.what == "attend":
-                        say(sock, Answer(), rank.attend(ask.layer, x, ask.start, ask.blocks))
+                        say(sock, Answer(), rank.attend(ask.layer, x, ask.spans))
                     else:
                         say(sock, Answer(), rank.feed(ask.layer, x))
+                elif ask.what == "claim":
+                    claimed = rank.claim(ask.token, ask.proven)
+                    say(sock, Answer(claimed=None if claimed is None else (claimed.name, claimed.why_empty)))
                 elif ask.what == "wake":
                     say(sock, Answer(times=rank.wake()))
                 elif ask.what == "sleep":
                     rank.sleep()
                     say(sock, Answer())
                 else:
-                    say(sock, Answer(well=rank.well))
+                    say(sock, Answer(well=rank.well, needs=rank.needs))
             except (OSError, EOFError):
                 raise
             except Exception as error:  # whatever it is: the main process is told, and ends

@@ -111,13 +111,16 @@ class Connections:
             for conn, until in list(waiting.items()):
                 if now < until:
                     break
-                self.complain(conn, why)
+                self._turn_away(conn, why)
         if now >= self._deaf_until and self._listener is not None:
             self._deaf_until = float("inf")
             self._loop.add(self._listener.fileno(), self._on_connect)
 
     def listen(self, listener: socket.socket) -> None:
-        """Its owner from now on."""
+        """Its owner from now on. One that it had before is closed; who came by it stays."""
+        if self._listener is not None:
+            self._loop.remove(self._listener.fileno())
+            self._listener.close()
         self._listener = listener
         self._loop.add(listener.fileno(), self._on_connect)
 
@@ -155,6 +158,15 @@ class Connections:
             self._log.warning("bad_message", why=why)
             self._part(conn, connection, self._protocol.problem(why))
             self._closed(conn)
+
+    def _turn_away(self, conn: int, why: str) -> None:
+        """It has said nothing for too long. It may have been stopped, or be slow: it may come again."""
+        self._log.warning("turned_away", why=why)
+        self._part(conn, self._connections[conn], self._not_now(why))
+        self._closed(conn)
+
+    def _not_now(self, why: str) -> Message:
+        return (self._protocol.busy or self._protocol.problem)(why)
 
     def drop(self, conn: int) -> None:
         """The server has done with it."""
@@ -208,10 +220,10 @@ class Connections:
             )
             connection = self._connections[conn] = Connection(channel, sock)
             if len(self._connections) > MOST_CONNECTIONS and self._silent:
-                self.complain(next(iter(self._silent)), f"{_FULL.format(MOST_CONNECTIONS)}, and this one says nothing")
+                self._turn_away(next(iter(self._silent)), f"{_FULL.format(MOST_CONNECTIONS)}; this one says nothing")
             if len(self._connections) > MOST_CONNECTIONS:
                 self._log.warning("no_room", connections=MOST_CONNECTIONS)
-                self._part(conn, connection, (protocol.busy or protocol.problem)(_FULL.format(MOST_CONNECTIONS)))
+                self._part(conn, connection, self._not_now(_FULL.format(MOST_CONNECTIONS)))
                 continue
             why = self._why_not(sock)
             if why:

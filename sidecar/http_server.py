@@ -161,12 +161,16 @@ class HttpServer:
         """Somebody has not read all of its answer. May be asked from any thread."""
         return any(connection.unsent for connection in list(self.connections))
 
-    def stop_listening(self) -> None:
-        """No new connections; whoever is here is served on, and not kept afterwards."""
-        self.closing = True
+    def stop_accepting(self) -> None:
+        """Nobody else comes by the addresses that it has now. It may be given others."""
         for server in self._servers:
             server.close()
         self._servers.clear()
+
+    def stop_listening(self) -> None:
+        """No new connections; whoever is here is served on, and not kept afterwards."""
+        self.closing = True
+        self.stop_accepting()
         for connection in list(self.idle):
             connection.close()
 

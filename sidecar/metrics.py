@@ -1,13 +1,12 @@
 """Prometheus metrics: a registry of one's own, and the page that a scrape gets.
 
     registry = metrics.new_registry()
-    port = HttpPort(address, loop, {"/metrics": metrics.page_of(registry)})
+    port = metrics.serve(address, registry, loop)       # /metrics, and /live, which the program's own loop answers
 
 The client library is an extra and loaded when metrics are asked for. What this file may not do: know any metric, or
-listen (`http_port.py`).
+how one listens (`http_port.py`).
 """
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,22 +44,11 @@ def page_of(registry: "CollectorRegistry") -> Callable[[], Page]:
     return page
 
 
-def serve(address: tuple[str, int], registry: "CollectorRegistry") -> tuple[str, int]:
-    """Serves in a loop and a thread of its own. Returns the host and port (port 0 = any). To go, once every program
-    has its port in its own loop.
+def serve(address: tuple[str, int], registry: "CollectorRegistry", loop: Loop) -> HttpPort:
+    """Serves in the program's own loop from now on (port 0 = any): `/live` is an answer only while that loop turns.
+    The metrics' page is made in a thread, because it may take longer than the loop can wait.
     """
-    loop = Loop()
     try:
-        port = HttpPort(address, loop, {"/metrics": page_of(registry)})
+        return HttpPort(address, loop, {}, slow={"/metrics": page_of(registry)})
     except CannotListen as error:
         raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {error.why}") from error
-
-    def turn() -> None:
-        while True:
-            for fd, what in loop.poll():
-                handler = loop.handlers.get(fd)
-                if handler is not None:
-                    handler(what)
-
-    threading.Thread(target=turn, name="metrics", daemon=True).start()
-    return port.address

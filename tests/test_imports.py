@@ -24,8 +24,11 @@ PUBLIC_CLIENTS = {
     "gms.torch",  # its model's tensors are GMS's
     "gms.torch_views",
     "engine_shim.engine",  # what an engine must be able to do, and what it is told when it is made
+    "engine_shim.kept_cache",  # memory and table of a KV cache that outlives it,
+    "engine_shim.kv",  # and what is true in them
     "engine_shim.membership",  # what each of its processes does first
     "engine_shim.weights_wait",  # what it waits for before it starts
+    "engine_shim.kv_room",  # and whether its KV cache can ever fit
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Beside the house: they may import any of it, and no part of it imports them.
@@ -36,16 +39,23 @@ SHELLS = {
     "engine_shim": {
         "__main__",
         "command_settings",
+        "door",
         "engine",
         "failover",
+        "kept_cache",
         "known_engines",
+        "kv_room",
         "main_process",
         "membership",
         "metrics",
+        "own_files",
         "pair_commands",
+        "pair_process",
         "pair_status",
+        "passing",
         "paths",
         "probe_pages",
+        "scratch",
         "shim",
         "shim_status",
         "shm_cleanup",
@@ -93,6 +103,8 @@ SHELLS = {
         "memory",
         "metrics",
         "observer",
+        "pool_client",
+        "pool_tables",
         "reader",
         "rundir",
         "server",
@@ -106,8 +118,40 @@ SHELLS = {
 }
 # The rules: these modules exist and are no shells.
 MACHINES = {
-    "gateway": {"machine", "door", "request", "kinds", "answers", "comparing", "continuing", "seam", "sse", "events"},
-    "engine_shim": {"lifecycle", "events", "messages", "probes", "counters"},
+    "gateway": {
+        "answers",
+        "comparing",
+        "continuing",
+        "delivery",
+        "door",
+        "errors",
+        "events",
+        "grants",
+        "kinds",
+        "legs",
+        "machine",
+        "moment",
+        "passing",
+        "phases",
+        "request",
+        "seam",
+        "sse",
+        "took",
+        "visitors",
+        "ways",
+    },
+    "engine_shim": {
+        "lifecycle",
+        "events",
+        "messages",
+        "probes",
+        "counters",
+        "takes",
+        "init_failures",
+        "kv.table",
+        "kv.publishing",
+        "kv.adoption",
+    },
     "lockserver": {
         "machine",
         "lock",
@@ -148,6 +192,16 @@ MACHINES = {
         "layout",
         "client_machine",
         "client_events",
+        "pools",
+        "pool_machine",
+        "pool_members",
+        "pool_claims",
+        "pool_file",
+        "pool_record",
+        "pool_recovery",
+        "pool_invariants",
+        "pool_status",
+        "pool_client_machine",
     },
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.

@@ -42,9 +42,9 @@ def prepare(setting: "Setting") -> None:
     """Sets the environment of this process and of those that it starts, before vLLM is loaded."""
     from engine_shim.vllm_engine import engine_directory, plugin_metadata
 
-    engine_directory.begin(setting.run_dir, setting.engine_id)
+    here = engine_directory.begin(setting.run_dir, setting.engine_id)
     gc.disable()  # until it has started; the end of `main_process.py` says why
-    plugin_metadata.publish(engine_directory.directory(setting.run_dir, setting.engine_id))
+    plugin_metadata.publish(here)
     # Forked workers don't run the plugin again, and don't end with their parent.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
     allowed = os.environ.get("VLLM_PLUGINS")

@@ -103,6 +103,10 @@ class Endpoint:
         return answer.partition(b"\r\n")[0].decode("latin-1")
 
     async def listen(self, bound: socket.socket) -> None:
+        """At this address, and at no other from now on."""
+        for old in self._server.servers:
+            old.close()
+        self._server.servers.clear()
         bound.setblocking(False)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(

@@ -17,8 +17,10 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from engine_shim.engine import Health, Listen, Setting
-from engine_shim.vllm_engine import engine_directory, huge_pages, options, versions
+import msgspec
+
+from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
+from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, what_it_takes
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -49,6 +51,8 @@ class VllmEngine:
         self._socket_name: ServerSocket | None = None
         self._needs: dict[str, int] = {}
         self._steps = 0
+        self._grant: tuple[int, bool] | None = None
+        kv_index.forget_files(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
         self._asked_at = -math.inf
@@ -65,11 +69,18 @@ class VllmEngine:
         self._run(self._start())
 
     async def _start(self) -> None:
-        config = versions.configured(self._args)
+        try:
+            config = versions.configured(self._args)
+        except Exception as error:  # vLLM has no class of its own for what it refuses
+            raise CannotRun(f"vLLM refuses this configuration: {versions.sentence(error)}") from error
         options.check(config)
-        self._client = versions.start(self._args, config, self._stepped)
-        for device, size in await self._client.collective_rpc("failover_needs"):
-            self._needs[device] = self._needs.get(device, 0) + size
+        try:
+            self._client = versions.start(self._args, config, self._stepped)
+        except RuntimeError as error:
+            if str(error).startswith(versions.CORE_FAILED):  # it says itself why, unless it was killed
+                raise WorkerFailed(str(error)) from error
+            raise
+        await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
@@ -82,8 +93,17 @@ class VllmEngine:
         huge_pages.move_memory()
         self._was_well = True
 
+    def takes(self) -> dict[str, str]:
+        return what_it_takes.said(self._args, _started(self._client).vllm_config)
+
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
+
+    async def _ask_needs(self) -> None:
+        needs: dict[str, int] = {}
+        for device, size in await self._client.collective_rpc("failover_needs"):
+            needs[device] = needs.get(device, 0) + size
+        self._needs = needs
 
     def needs(self) -> dict[str, int]:
         return dict(self._needs)
@@ -95,8 +115,8 @@ class VllmEngine:
         asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,
         which needs no asking.
         """
-        client, told = self._client, self._for_workers
-        if client is None or client.errored or engine_directory.marked(told.directory, told.engine_id):
+        client = self._client
+        if client is None or client.errored or engine_directory.marked():
             return False
         recent = self._was_well and time.monotonic() < self._asked_at + _ASK_EVERY_S
         if (recent and not fresh) or not self._asking.acquire(blocking=False):
@@ -104,20 +124,41 @@ class VllmEngine:
         try:
             self._asked_at = time.monotonic()
             self._was_well = all(self._run(client.collective_rpc("failover_well"), _WELL_TIMEOUT_S))
+            self._run(self._ask_needs(), _WELL_TIMEOUT_S)
         except concurrent.futures.TimeoutError:
             self._was_well = False
         finally:
             self._asking.release()
         return self._was_well
 
+    def granted(self, token: int, proven: bool) -> None:
+        self._grant = (token, proven)
+
     def wake(self) -> None:
-        self._run(_started(self._client).wake_up())
+        self._run(self._wake())
+
+    async def _wake(self) -> None:
+        client, told = _started(self._client), self._for_workers
+        if not told.keeps or self._grant is None:
+            await client.wake_up()
+            return
+        claimed = await client.collective_rpc("failover_claim", args=self._grant)
+        await client.wake_up()
+        if all(claimed):
+            names, whys, weights = (list(each) for each in zip(*claimed, strict=True))
+            order = kv_index.Order(*self._grant, names, whys, weights)
+            kv_index.order_file(told.directory, told.engine_id).write_bytes(msgspec.json.encode(order))
+        await client.reset_prefix_cache()  # the scheduler adopts what is there
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
+        again = self._socket_name
+        if again is not None:  # its socket is gone
+            again.close()
         bound, self._socket_name = listen.bind()
         self._run(endpoint.listen(bound))
-        self._later(self._say_times())
+        if again is None:
+            self._later(self._say_times())
 
     def health(self) -> Health:
         client = _started(self._client)

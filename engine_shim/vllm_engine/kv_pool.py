@@ -9,6 +9,8 @@ reads as zeros at first, as vLLM expects.
 What this file may not do: know vLLM or torch (`kv_tensors.py` makes tensors of the addresses).
 """
 
+from collections.abc import Sequence
+
 from gms.memory import Handle, Memory
 
 PIECES = 256
@@ -24,7 +26,8 @@ class _Range:
         self.size = size
         self.wanted = wanted
         self.handle: Handle | None = None
-        """While it is awake."""
+        """While it is awake, and the memory is its own."""
+        self.mapped = False
 
 
 class KvPool:
@@ -51,6 +54,11 @@ class KvPool:
     def scratch(self) -> int:
         """Bytes of the device that it has until it sleeps for the first time."""
         return sum(self._scratch)
+
+    @property
+    def sizes(self) -> list[int]:
+        """Of its ranges, each of which is an allocation."""
+        return [each.size for each in self._ranges]
 
     @property
     def addresses(self) -> list[int]:
@@ -83,18 +91,24 @@ class KvPool:
         while self._scratch:
             memory.release(self._scratch.popitem()[1])
         for each in self._ranges:
-            if each.handle is not None:
+            if each.mapped:
                 memory.unmap(each.address, each.size)
+                each.mapped = False
+            if each.handle is not None:
                 memory.release(each.handle)
                 each.handle = None
 
-    def wake(self) -> None:
+    def wake(self, kept: Sequence[Handle] = ()) -> None:
         """Takes all of the memory, or raises OutOfMemory. The engine then ends, and the kernel or the driver takes back
-        what it had got.
+        what it had got. With memory that is kept elsewhere, one handle for each range, it takes that.
         """
-        for each in self._ranges:
-            each.handle = self.memory.create(each.size)
-            self.memory.map(each.address, each.handle, size=each.size, writable=True)
+        for number, each in enumerate(self._ranges):
+            if not kept:
+                each.handle = self.memory.create(each.size)
+            handle = kept[number] if kept else each.handle
+            assert handle is not None
+            self.memory.map(each.address, handle, size=each.size, writable=True)
+            each.mapped = True
 
 
 def _rounded(size: int, unit: int) -> int:

@@ -14,8 +14,10 @@ from engine_shim.vllm_engine import budget, versions
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.memory import DeviceError, cuda
+from sidecar.logs import Log
 from sidecar.settings import BadValue, size_bytes
 
+SCHEDULER = "engine_shim.vllm_engine.kv_scheduler.make"
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"
 CUDA_WORKER = "engine_shim.vllm_engine.cuda_worker.CudaWorker"
 DEVICES_VARIABLE = "FAILOVER_VLLM_DEVICES"
@@ -28,6 +30,11 @@ _ONE = (
     ("data_parallel_size", "--data-parallel-size", "every data-parallel engine is to be a pair of its own"),
     ("api_server_count", "--api-server-count", "the endpoint is the engine's main process"),
     ("nnodes", "--nnodes", "an engine is on one node"),
+    (
+        "pipeline_parallel_size",
+        "--pipeline-parallel-size",
+        "with weights in GMS its stages fail in vLLM's own runner (tried with 0.32); take --tensor-parallel-size",
+    ),
 )
 # These can't be in a pair at all: (attribute, flag, why).
 _NONE = (
@@ -51,12 +58,16 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     for name, flag, why in _NONE:
         if getattr(args, name, None):
             raise CannotRun(f"{flag} can't be in a pair: {why}")
+    for word in setting.arguments:
+        if word.partition("=")[0] in ("--host", "--port"):
+            Log("vllm-engine").warning("ignored", flag=word, why="engine-shim --listen says where an engine serves")
     if args.worker_cls != "auto":
         raise CannotRun("--worker-cls is what makes vLLM one of a pair, and can't be another")
     on_gpu = versions.on_cuda()
     if not on_gpu and not versions.on_cpu():
         raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
+    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu)
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
@@ -64,6 +75,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
         devices=_gpus(ranks) if on_gpu else _host_devices(ranks),
         load_format=str(args.load_format),
         load_extra=_extra(args.model_loader_extra_config),
+        keeps=not why_not,
         share=float(args.gpu_memory_utilization) if on_gpu else 0.0,
         reserve=_reserve() if on_gpu else 0,
     )
@@ -72,7 +84,24 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     args.load_format = LOAD_FORMAT
     args.model_loader_extra_config = settings.to_extra()
     args.worker_cls = CUDA_WORKER if on_gpu else WORKER
+    if not why_not:
+        args.scheduler_cls = SCHEDULER
+    elif setting.kv == "keep":
+        Log("vllm-engine").warning("kv_not_kept", why=why_not)
     return args, settings
+
+
+def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
+    """Why the KV cache doesn't outlive this engine; empty where it does."""
+    if kv == "drop":
+        return "--kv drop"
+    if on_gpu and kv != "keep":
+        return "on a GPU it hasn't been seen yet that with a process its kernels' writes end (tests/gpu)"
+    if scheduler is not None:
+        return "--scheduler-cls is another's"
+    if not versions.can_keep_blocks():
+        return f"vLLM {versions.VERSION} isn't known well enough for that"
+    return ""
 
 
 def _host_devices(ranks: int) -> tuple[str, ...]:
@@ -131,4 +160,9 @@ def check(vllm_config: Any) -> None:
         raise CannotRun(
             f"quantization {quantization}: on the CPU vLLM repacks quantised weights into a form that can't be shared; "
             "take the model unquantised"
+        )
+    if versions.on_cpu() and versions.has_experts(vllm_config.model_config):
+        raise CannotRun(
+            "this model is a mixture of experts: on the CPU vLLM packs the experts' weights into a form of its own, "
+            "which can't be made from weights that are mapped. On GPUs the packed form is what is shared"
         )

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, ParamSpec, TypeVar
 
 from engine_shim.engine import CannotRun
+from engine_shim.kept_cache import KeptCache, shape_of
 from engine_shim.vllm_engine import engine_directory, plugin, versions
 from engine_shim.vllm_engine.kv_pool import KvPool
 from engine_shim.vllm_engine.kv_tensors import Allocating
@@ -22,6 +23,10 @@ from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
+MOST_RANGES = 250
+"""Of a pool (docs/gms.md). A cache of more allocations is the engine's own."""
+CLAIM_S = 10.0
+"""How long the end of the predecessor is waited for. The lock has seen it already."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -35,17 +40,16 @@ class UnknownCache(CannotRun):
 
 
 def step(method: Callable[P, T]) -> Callable[P, T]:
-    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what a person has to
-    put right is reported to the shim from here.
+    """Wraps a step of a worker's start. Of its failure vLLM only says that some process failed, so what failed is
+    reported to the shim from here.
     """
 
     @functools.wraps(method)
     def taken(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(*args, **kwargs)
-        except CannotRun as error:
-            if plugin.has_joined():
-                plugin.joined().shim.failing(str(error), hopeless=True)
+        except Exception as error:
+            plugin.say_failure(error)
             raise
 
     return taken
@@ -67,12 +71,12 @@ class PairWorker:
         super().__init__(*args, **kwargs)
         self._pool: KvPool | None = None
         self._asleep = False
+        self._kept_cache: KeptCache | None = None
         self._times: dict[str, float] = {}
 
     @step
     def init_device(self) -> None:
-        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
-        engine_directory.remember(settings.directory, settings.engine_id, self.distributed_init_method)
+        engine_directory.remember(self.distributed_init_method)
         super().init_device()  # type: ignore[misc]
 
     @step
@@ -93,6 +97,12 @@ class PairWorker:
                 "engine sleeps; versions.py has to learn how"
             )
 
+        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
+        if settings.keeps and 0 < len(self._kv.sizes) <= MOST_RANGES:
+            rank = self.vllm_config.parallel_config.rank
+            said = {**versions.described(self.vllm_config, self.vllm_config.model_config), **_geometry(kv_cache_config)}
+            self._kept_cache = KeptCache(self._weights.client, f"kv-{rank}", shape_of(said, self._kv.sizes))
+
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         return Allocating(self._kv) if tag == "kv_cache" else nullcontext()
 
@@ -104,6 +114,8 @@ class PairWorker:
 
     def sleep(self, level: int = 1) -> None:
         self._kv.sleep()
+        if self._kept_cache is not None:
+            self._kept_cache.release()
         self._weights.sleep()
         self._asleep = True
 
@@ -111,16 +123,27 @@ class PairWorker:
         began = time.monotonic()
         self._weights.wake()
         mapped = time.monotonic()
-        self._kv.wake()
+        mapping = None if self._kept_cache is None else self._kept_cache.mapping
+        self._kv.wake(() if mapping is None else mapping.handles)
         self._asleep = False
         self._times = {"remap": mapped - began, "kv": time.monotonic() - mapped}
+
+    def failover_claim(self, token: int, proven: bool) -> tuple[str, str, str] | None:
+        """Before `wake_up`: the memory that the predecessor left. Which it is, why it is empty, and which weights its
+        contents were computed with. None: this rank's cache is its own.
+        """
+        if self._kept_cache is None:
+            return None
+        claimed = self._kept_cache.claim(token, proven, CLAIM_S)
+        return None if claimed is None else (claimed.name, claimed.why_empty, self._weights.name)
 
     def failover_well(self) -> bool:
         return self._weights.well
 
     def failover_needs(self) -> tuple[str, int]:
         """The rank's device, and how many bytes of it must be free for a wake."""
-        return self._weights.device, self._kv.size
+        there = self._kept_cache is not None and self._kept_cache.there
+        return self._weights.device, self._weights.memory.granularity if there else self._kv.size
 
     def failover_times(self) -> dict[str, float]:
         """How long the parts of the last wake took."""
@@ -140,3 +163,11 @@ class PairWorker:
             "cache": versions.cache_addresses(self.model_runner),
             "free": self._weights.memory.free(),
         }
+
+
+def _geometry(kv_cache_config: Any) -> dict[str, str]:
+    """What a block is."""
+    return {
+        "blocks": str(kv_cache_config.num_blocks),
+        "groups": repr([group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]),
+    }

@@ -14,6 +14,8 @@ import multiprocessing
 import os
 
 from engine_shim import membership
+from engine_shim.engine import CannotRun
+from engine_shim.passing import passes
 from sidecar import process_setup
 
 LOAD_FORMAT = "gms"
@@ -32,6 +34,7 @@ def register() -> None:
 
     versions.register_loader(LOAD_FORMAT, GmsLoader)
     if has_joined():
+        versions.on_core_failure(say_failure)
         huge_pages.move_memory()  # nearly everything is loaded by now
 
 
@@ -39,6 +42,17 @@ def register() -> None:
 def joined() -> membership.Member:
     """The cache keeps it for as long as the process lives."""
     return membership.enter()
+
+
+def say_failure(error: BaseException) -> None:
+    """Tells the shim why this process can't go on. The main process would only learn that some process failed."""
+    if not has_joined():
+        return
+    if isinstance(error, CannotRun):
+        joined().shim.failing(str(error), hopeless=True)
+    else:
+        why = f"{type(error).__name__}: {error}"
+        joined().shim.failing(why, passing=passes(error) or "WorkerProc initialization failed" in why)
 
 
 def has_joined() -> bool:

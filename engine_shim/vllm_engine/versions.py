@@ -8,6 +8,7 @@ import copy
 import dataclasses
 import hashlib
 import importlib
+import logging
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -93,6 +94,38 @@ def configured(args: Namespace) -> Any:
     from vllm.usage.usage_lib import UsageContext
 
     return AsyncEngineArgs.from_cli_args(args).create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
+
+
+def sentence(error: BaseException) -> str:
+    """What it says, without what pydantic puts around it."""
+    listed = getattr(error, "errors", None)
+    try:
+        found = [str(each["msg"]).removeprefix("Value error, ") for each in listed()] if callable(listed) else []
+    except (TypeError, KeyError):
+        found = []
+    return "; ".join(found) or str(error) or type(error).__name__
+
+
+CORE_FAILED = "Engine core initialization failed"
+"""How vLLM begins to say in the main process that EngineCore has not started."""
+
+
+def on_core_failure(tell: Callable[[BaseException], None]) -> None:
+    """In EngineCore's process: `tell` is called with what kept it from starting, which vLLM only logs."""
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            error = record.exc_info[1] if record.exc_info else None
+            if error is not None and record.getMessage().startswith("EngineCore failed to start"):
+                tell(error)
+
+    logging.getLogger("vllm.v1.engine.core").addHandler(Heard())
+
+
+def has_experts(model_config: Any) -> bool:
+    """Whether the model is a mixture of experts."""
+    count = getattr(model_config, "get_num_experts", None)
+    return bool(count() if count is not None else getattr(model_config, "is_moe", False))
 
 
 def start(args: Namespace, vllm_config: Any, stepped: Callable[[], None]) -> Any:
@@ -238,3 +271,54 @@ def _tensors(found: Any) -> Iterator[torch.Tensor]:
     elif isinstance(found, list | tuple):
         for each in found:
             yield from _tensors(each)
+
+
+# -- a KV cache that outlives the engine ---------------------------------------------------------------------------
+
+KEEPS_BLOCKS = ("0.32.",)
+"""The versions in which everything that fills a block, and everything that hands one out, has been looked at."""
+
+
+def can_keep_blocks() -> bool:
+    return VERSION.startswith(KEEPS_BLOCKS)
+
+
+def block_pool(scheduler: Any) -> Any:
+    return scheduler.kv_cache_manager.block_pool
+
+
+def why_blocks_cannot_be_kept(scheduler: Any) -> str:
+    """Why the KV cache of this model, or of this configuration, can't outlive the engine; empty if it can."""
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    pool = block_pool(scheduler)
+    if not can_keep_blocks():
+        return f"vLLM {VERSION} isn't known well enough for that"
+    if not pool.enable_caching:
+        return "prefix caching is off"
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    if len(groups) != 1:
+        return f"the model has {len(groups)} groups of KV caches (hybrid models), and only one can be kept yet"
+    spec = groups[0].kv_cache_spec
+    if not isinstance(spec, FullAttentionSpec) or spec.sliding_window or spec.attention_chunk_size:
+        return f"the model's KV cache is {type(spec).__name__}, and only that of full attention can be kept yet"
+    if spec.block_size != pool.hash_block_size:
+        return f"blocks of {spec.block_size} tokens have keys for each {pool.hash_block_size}"
+    if scheduler.connector is not None:
+        return "a KV connector writes to the cache, too"
+    return ""
+
+
+def block_facts(scheduler: Any) -> dict[str, str]:
+    """What has to be the same in both engines so that a key means the same, and a block holds the same."""
+    from vllm.v1.core import kv_cache_utils
+
+    config = scheduler.vllm_config
+    groups = scheduler.kv_cache_config.kv_cache_groups
+    return {
+        "blocks": str(block_pool(scheduler).num_gpu_blocks),
+        "groups": repr([(group.layer_names, group.kv_cache_spec) for group in groups]),
+        "hash": str(config.cache_config.prefix_caching_hash_algo),
+        "hash_seed": bytes(kv_cache_utils.NONE_HASH).hex() if hasattr(kv_cache_utils, "NONE_HASH") else "",
+        "lora": repr(config.lora_config),
+    }

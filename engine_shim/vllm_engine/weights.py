@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from engine_shim.engine import CannotRun
+from engine_shim.engine import NEW_MODEL, CannotRun
 from engine_shim.vllm_engine import engine_directory
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms import torch as modules
@@ -35,7 +35,7 @@ class Weights:
         self._lost = ""
         self._there: str | None = None
         """The hash of the layout that GMS has; None: it has named none since ours was read or written."""
-        self._client = GmsClient(
+        self.client = GmsClient(
             settings.directory,
             self.device,
             settings.engine_id,
@@ -53,7 +53,7 @@ class Weights:
         of tensors of which each engine keeps a copy of its own.
         """
         timeout_s = self._settings.weights_timeout_s
-        granted = self._client.write_or_read(timeout_s) if self._settings.writes else self._client.read(timeout_s)
+        granted = self.client.write_or_read(timeout_s) if self._settings.writes else self.client.read(timeout_s)
         said = json.dumps(dict(described), sort_keys=True)
         if isinstance(granted, Writer):
             with granted:
@@ -66,8 +66,7 @@ class Weights:
         theirs = self._reader.layout.metadata.get(KEY, "none that vLLM wrote")
         if theirs != said:
             raise OtherWeights(
-                f"{self.device} has other weights: {theirs}; this engine wants {said}. Give both engines of a pair "
-                "the same arguments; weights that nobody wants any more are gone when GMS and all engines were stopped"
+                f"{self.device} has the weights of another model: {theirs}; this engine wants {said}. {NEW_MODEL}"
             )
         return self._reader
 
@@ -89,6 +88,11 @@ class Weights:
         return [found.name for found in modules.find(module) if found.tensor.device.type == "cpu"]
 
     @property
+    def name(self) -> str:
+        """Which weights these are."""
+        return f"{self.reader.hash} {self.client.generation}"
+
+    @property
     def well(self) -> bool:
         """Whether they could be mapped now, as far as this process knows."""
         return not self._lost and self._there in (None, self.reader.hash)
@@ -101,7 +105,7 @@ class Weights:
         self.reader.wake(self._settings.wake_timeout_s)
 
     def close(self) -> None:
-        self._client.close()
+        self.client.close()
 
     def _on_change(self, generation: int, hash: str) -> None:
         self._there = hash
@@ -113,4 +117,4 @@ class Weights:
 
     def _mark(self) -> None:
         if self._reader is not None:
-            engine_directory.mark(self._settings.directory, self._settings.engine_id, self._rank, well=self.well)
+            engine_directory.mark(self._rank, well=self.well)

@@ -5,6 +5,7 @@ What this file may not do: know a GPU (`cuda_worker.py`).
 
 from vllm.v1.worker.cpu_worker import CPUWorker
 
+from engine_shim import kv_room
 from engine_shim.vllm_engine.pair_worker import PairWorker, UnknownCache, step
 
 _RESERVE_BYTES = 16 << 20
@@ -19,10 +20,12 @@ class HostWorker(PairWorker, CPUWorker):
         """Unless it is given, the size of the KV cache comes from totals. What happens to be free at the moment depends
         on whether the other engine is awake.
         """
-        if self.vllm_config.cache_config.kv_cache_memory_bytes is not None:
-            return int(super().determine_available_memory())
+        given = self.vllm_config.cache_config.kv_cache_memory_bytes
         weights = self._weights
         capacity = weights.memory.capacity()
+        if given is not None:
+            kv_room.check(weights.device, capacity, sum(weights.reader.sizes), given, "--kv-cache-memory-bytes")
+            return int(super().determine_available_memory())
         left = capacity - sum(weights.reader.sizes) - max(_RESERVE_BYTES, capacity // _RESERVE_PART)
         if left <= 0:
             raise UnknownCache(

@@ -22,6 +22,8 @@ class WorkerSettings:
     load_format: str = "auto"
     """How a writer reads the checkpoint: the user's own --load-format, and its extra settings below."""
     load_extra: Mapping[str, Any] = field(default_factory=dict)
+    keeps: bool = False
+    """The KV cache outlives the engine."""
     share: float = 0.0
     """On a GPU: the part of it that the pair may have, between 0 and 1 (`budget.py`)."""
     reserve: int = 0

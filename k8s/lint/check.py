@@ -30,6 +30,13 @@ def check(texts: Iterable[tuple[str, str]], version: str = structure.NEWEST,
             documents += _unpacked(read(text, file))
         except Unreadable as error:
             findings.append(Finding(Level.ERROR, file, error.line, "", "", str(error)))
+    return findings + judge(documents, version, have)
+
+
+def judge(documents: list[Document], version: str = structure.NEWEST,
+          have: Iterable[tuple[str, str]] = ()) -> list[Finding]:  # fmt: skip
+    """The same for what was read already."""
+    findings: list[Finding] = []
     known = [document for document in documents if structure.check(document, version)]
     for document in known:
         root = document.root

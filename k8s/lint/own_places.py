@@ -14,6 +14,7 @@ _WRITTEN = (
     "FLASHINFER_WORKSPACE_BASE", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "OUTLINES_CACHE_DIR",
 )  # fmt: skip
 RUN_BYTES_MIN = 16 << 20
+IMAGE_PACKAGES = PurePosixPath("/opt/gpu-failover/packages")  # k8s/images/sidecar.Containerfile
 
 
 def path(text: str) -> PurePosixPath:
@@ -45,6 +46,7 @@ def check(pod: Pod, ours: list[Program]) -> None:
     for program in ours:
         _writable(program)
         _python_path(pod, program.container)
+        _own_packages(program.container)
     _shm(pod, ours)
 
 
@@ -131,6 +133,8 @@ def _host_devices(program: Program) -> PurePosixPath | None:
 
 def _capacity(pod: Pod, ours: list[Program], name: str) -> None:
     empty = pod.volumes[name]["emptyDir"] if name in pod.volumes else None
+    if empty is not None and empty and empty["medium"].text != "Memory":
+        empty.warn("medium: Memory is meant for host devices: a device is memory")
     for program in ours:
         capacity = program.option("capacity")
         if program.name != "gms" or not capacity or empty is None:
@@ -172,9 +176,9 @@ def _writable(program: Program) -> None:
         for needed in ("/tmp", "/dev/shm"):
             if mount_of(container, path(needed)) is None:
                 container.node["volumeMounts"].error(f"vLLM writes to {needed}: an emptyDir belongs there")
-        if "HOME" not in container.environment:
+        if not container.environment.get("HOME"):
             container.node["env"].warn("HOME isn't set: vLLM's caches would go to a root that can't be written")
-        if "USER" not in container.environment:
+        if not container.environment.get("USER"):
             container.node["env"].warn("USER isn't set: a user without a name in the image ends torch's compiler")
 
 
@@ -193,6 +197,43 @@ def _python_path(pod: Pod, container: Container) -> None:
             filled = name in pod.volumes and not pod.volumes[name]["emptyDir"]
             if not writers and not filled:
                 mount["name"].error(f"nobody puts anything into the volume {name} before: {part} would be empty")
+            for writer in writers:
+                _copied(writer, mount, path(part))
+
+
+def _copied(writer: Container, mount: Node, wanted: PurePosixPath) -> None:
+    """What `cp` puts into a volume is looked for under the name that it gets there."""
+    words = writer.words
+    if not words or path(words[0]).name != "cp":
+        if writer.node["command"]:
+            writer.node["command"].warn(
+                f"{wanted} is to be filled here, and this is no cp: nobody can say whether it is"
+            )
+        return
+    paths = [word for word in words[1:] if not word.startswith("-")]
+    options = [word for word in words[1:] if word.startswith("-")]
+    if len(paths) < 2 or not any("r" in word.lower() or "a" in word for word in options):
+        writer.node["command"].error("cp needs -r, what to copy, and where to: a directory is to be copied")
+        return
+    inside = mount_of(writer, path(paths[-1]))
+    if inside is None or inside["name"].text != mount["name"].text:
+        writer.node["command"].error(f"cp writes to {paths[-1]}, which isn't on the volume {mount['name'].text}")
+        return
+    here = wanted.relative_to(mount["mountPath"].text)
+    there = [(path(paths[-1]) / path(each).name).relative_to(inside["mountPath"].text) for each in paths[:-1]]
+    if here not in there:
+        writer.node["command"].error(f"cp makes {', '.join(map(str, there))} on the volume, and {wanted} is looked for")
+    if any(path(each) != IMAGE_PACKAGES for each in paths[:-1]):
+        writer.node["command"].warn(f"our image has what the engines need in {IMAGE_PACKAGES}")
+
+
+def _own_packages(container: Container) -> None:
+    """`python -m` finds us where PYTHONPATH says; an image that has us has our commands, too."""
+    python = container.words[:1] and path(container.words[0]).name.startswith("python")
+    if python and not container.environment.get("PYTHONPATH"):
+        container.node["env"].warn(
+            "PYTHONPATH isn't set: an image that has gpu-failover has its commands, such as engine-shim"
+        )
 
 
 def _shm(pod: Pod, ours: list[Program]) -> None:

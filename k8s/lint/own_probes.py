@@ -73,7 +73,10 @@ def check_commands(pod: Pod) -> None:
         for _, probe in container.probes():
             command = probe.at("exec", "command").texts()
             name = PurePosixPath(command[0]).name if command else ""
-            if name == "lockctl" and "ping" in command and programs.value_of(command, "--count") is None:
+            why = programs.tool_problem(name, command[1:]) if name in programs.TOOLS else ""
+            if why:
+                probe["exec"].error(why)
+            elif name == "lockctl" and "ping" in command and programs.value_of(command, "--count") is None:
                 probe["exec"].warn(
                     "`lockctl ping` without --count never ends: each probe times out, and the pod never starts"
                 )

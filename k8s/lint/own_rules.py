@@ -6,10 +6,11 @@ Each rule is something that was stepped into; docs/kubernetes.md tells the stori
 
 import difflib
 from collections.abc import Iterable
+from functools import lru_cache
 
 from k8s.lint import claim_rules, own_places, own_probes, programs
 from k8s.lint.node import Document, Node
-from k8s.lint.pods import Pod, Role
+from k8s.lint.pods import Container, Pod, Role
 from k8s.lint.programs import Program
 
 _COMMANDS = (*programs.MODULES, "failover", "lockctl", "gmsctl")
@@ -20,6 +21,7 @@ def check(documents: list[Document], every: Iterable[Pod]) -> None:
     for pod in every:
         ours = [found for found in map(programs.program, pod.containers) if found is not None]
         _misspelt(pod)
+        _image_alone(pod)
         own_probes.check_commands(pod)
         if not ours:
             continue
@@ -34,6 +36,8 @@ def check(documents: list[Document], every: Iterable[Pod]) -> None:
             _ranks(pod, engine, documents)
         _pod_wide(pod, ours)
         _order(ours)
+        _company(pod, ours)
+        _restart(ours)
         own_places.check(pod, ours)
         own_probes.check(pod, ours)
 
@@ -41,9 +45,22 @@ def check(documents: list[Document], every: Iterable[Pod]) -> None:
 def _misspelt(pod: Pod) -> None:
     for container in pod.containers:
         for word in list(container.node["command"].items())[:1]:
+            if word.text.startswith("-"):
+                word.error(f"{word.text} is a flag, and no program")
             near = difflib.get_close_matches(word.text, _COMMANDS, 1, _LIKE_OURS)
             if near and word.text not in _COMMANDS:
                 word.warn(f"{near[0]} is meant?")
+
+
+def _image_alone(pod: Pod) -> None:
+    """One container of an image that says its command, and another that leaves it to the image."""
+    told = {container.node["image"].text: container for container in pod.containers if container.node["command"]}
+    for container in pod.containers:
+        other = told.get(container.node["image"].text)
+        if other is not None and not container.node["command"]:
+            container.node["name"].warn(
+                f"no command, while {other.name} of the same image has one: the image's would run"
+            )
 
 
 def _variables(pod: Pod, ours: list[Program]) -> None:
@@ -51,10 +68,15 @@ def _variables(pod: Pod, ours: list[Program]) -> None:
         for each in container.node["env"].items():
             name = each["name"].text
             known = programs.variables()
-            near = difflib.get_close_matches(name, sorted(known), 1, 0.9)
+            near = _alike(name)
             if name not in known and (name.startswith("FAILOVER_") or near):
                 hint = f"; {near[0]} is meant?" if near else ""
                 each["name"].warn(f"none of our programs reads {name}{hint}")
+
+
+@lru_cache(maxsize=1024)
+def _alike(name: str) -> list[str]:
+    return difflib.get_close_matches(name, sorted(programs.variables()), 1, 0.9)
 
 
 def _engines(pod: Pod, engines: list[Program]) -> None:
@@ -89,7 +111,7 @@ def _arguments(pod: Pod, engine: Program, first: Program) -> None:
             "that the other one takes"
         )
     if engine.option("engine") == "reference":
-        why = programs.reference_problem(engine.arguments)
+        _, why = programs.reference_options(engine.arguments)
         if why:
             where.error(why)
     if engine.option("engine") == "vllm" and not engine.wrong:
@@ -135,6 +157,7 @@ def _devices(pod: Pod, ours: list[Program]) -> None:
     for program, why in on_gpus:
         if not _has_devices(program):
             program.container.node["resources"].error(f"{program.name} names no claim: {why}")
+    _host_devices(ours)
     claimed = [(program, _claims(program)) for program, _ in on_gpus if _claims(program)]
     for program, claims in claimed[1:]:
         if claims != claimed[0][1]:
@@ -144,6 +167,19 @@ def _devices(pod: Pod, ours: list[Program]) -> None:
     if pod.spec["resourceClaims"].value and any(program.option("memory") == "auto" for program in ours):
         lock = next(program for program in ours if program.option("memory") == "auto")
         lock.container.node["command"].warn("--memory auto goes on without a reader; nvml ends at once and says why")
+
+
+def _host_devices(ours: list[Program]) -> None:
+    """A reference engine keeps its weights on devices that GMS has."""
+    kept = {device for program in ours if program.name == "gms" for device in program.option("devices") or ()}
+    for program in ours:
+        if program.option("engine") != "reference" or not kept:
+            continue
+        options, _ = programs.reference_options(program.arguments)
+        missing = [device for device in getattr(options, "devices", ()) if device not in kept]
+        if missing:
+            where = program.container.node["args"] or program.container.node["command"]
+            where.error(f"its --devices {', '.join(missing)}: gms has {', '.join(sorted(kept))}")
 
 
 def _ranks(pod: Pod, engine: Program, documents: list[Document]) -> None:
@@ -204,8 +240,11 @@ def _pod_wide(pod: Pod, ours: list[Program]) -> None:
         program.container.node["securityContext"].error(
             f"user {user} where another of our containers has {next(iter(users))}: sockets are 0600, devices 0700"
         )
-    for program in ours:
-        _locked_down(pod, program)
+    for container in pod.containers:
+        _locked_down(pod, container)
+    default = pod.metadata.at("annotations")["kubectl.kubernetes.io/default-container"]
+    if default and default.text not in [container.name for container in pod.containers]:
+        default.warn(f"there is no container {default.text}: `kubectl exec` and `logs` would ask for one")
     if pod.kind == "Deployment":
         _rollout(pod, pod.document.root.at("spec", "strategy"))
 
@@ -215,9 +254,9 @@ def _user(pod: Pod, program: Program) -> int | None:
     return pod.spec.at("securityContext", "runAsUser").number if own is None else own
 
 
-def _locked_down(pod: Pod, program: Program) -> None:
+def _locked_down(pod: Pod, container: Container) -> None:
     """Pod Security's `restricted`, and a root that can't be written: all of it works, so nobody needs more."""
-    own, outer = program.container.node["securityContext"], pod.spec["securityContext"]
+    own, outer = container.node["securityContext"], pod.spec["securityContext"]
     wanted = (
         (own["allowPrivilegeEscalation"].flag is False, "allowPrivilegeEscalation: false"),
         (own["readOnlyRootFilesystem"].flag is True, "readOnlyRootFilesystem: true"),
@@ -228,7 +267,7 @@ def _locked_down(pod: Pod, program: Program) -> None:
     )
     missing = [what for there, what in wanted if not there]
     if missing:
-        own.warn(f"{program.name} needs no more than this, which isn't said: {', '.join(missing)}")
+        own.warn(f"{container.name} needs no more than this, which isn't said: {', '.join(missing)}")
 
 
 def _rollout(pod: Pod, strategy: Node) -> None:
@@ -250,3 +289,24 @@ def _order(ours: list[Program]) -> None:
         later = [program.name for program in servers if program.container.place > door.container.place]
         if later:
             door.container.node["name"].warn(f"{later[0]} starts later and so ends before it; the gateway is the last")
+
+
+def _company(pod: Pod, ours: list[Program]) -> None:
+    """Engines need a lock server and GMS in their pod. A container without a command may be either, in its image."""
+    there = {program.name for program in ours}
+    if not there & set(programs.ENGINES) or not all(container.node["command"] for container in pod.containers):
+        return
+    for name, what in (("lockserver", "never be granted the lock"), ("gms", "wait for weights for ever")):
+        if name not in there:
+            pod.spec["containers"].warn(f"no container runs {name}: the engines would {what}")
+
+
+def _restart(ours: list[Program]) -> None:
+    """A server's own default is to end with its container, which is seldom meant; who means it says so."""
+    for program in ours:
+        told = "FAILOVER_RESTART" in program.container.environment or "--restart" in " ".join(program.container.words)
+        if program.option("restart") == "exit" and not told:
+            program.container.node["env"].warn(
+                f"{program.name} isn't told FAILOVER_RESTART: its container would end with it, and the pod be NotReady "
+                "until kubelet has started it again; in-place starts it at once"
+            )

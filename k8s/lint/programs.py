@@ -11,7 +11,7 @@ import re
 from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,7 @@ MODULES = {
     "gateway": "gateway.__main__",
 }
 ENGINES = ("engine-shim",)
+TOOLS = {"lockctl": "lockserver.lockctl", "gmsctl": "gms.gmsctl"}
 # Variables of ours that no parser declares.
 OTHER_VARIABLES = {"FAILOVER_VLLM_DEVICES", "FAILOVER_VLLM_RESERVE", "FAILOVER_HOST_DEVICES", "FAILOVER_RUN_DIR"}
 
@@ -66,19 +67,20 @@ def program(container: Container) -> Program | None:
             given = {"engine_id": environment.get("ENGINE_ID"), "role": environment.get("ENGINE_ROLE")}
             return Program("engine-shim", container, SimpleNamespace(**given))
         return None
-    options, wrong = _parsed(name, words[1:], container.environment)
+    options, wrong = _parsed(name, tuple(words[1:]), tuple(sorted(container.environment.items())))
     return Program(name, container, options, wrong)
 
 
-def _parsed(name: str, words: list[str], environment: dict[str, str]) -> tuple[Any, str]:
+@lru_cache(maxsize=256)
+def _parsed(name: str, words: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> tuple[Any, str]:
     said = io.StringIO()
-    with _environment(environment), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+    with _environment(dict(environment)), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         parser = _parser(name)
         if parser is None:
             return SimpleNamespace(), ""
         try:
             if name in ENGINES:
-                return importlib.import_module("engine_shim.engines").parsed(parser, words), ""
+                return importlib.import_module("engine_shim.command_settings").parsed(parser, words), ""
             return parser.parse_args(words), ""
         except SystemExit:
             first = said.getvalue().strip().splitlines()
@@ -105,19 +107,29 @@ def variables() -> frozenset[str]:
     return frozenset(found)
 
 
-def reference_problem(arguments: list[str]) -> str:
-    """What the reference engine says to its arguments: a sentence, or "" when it takes them or isn't installed."""
+def reference_options(arguments: list[str]) -> tuple[Any, str]:
+    """The reference engine's settings, or what it says to its arguments. Neither where it isn't installed."""
     said = io.StringIO()
     try:
         options = importlib.import_module("reference_engine.options")
     except ImportError:
-        return ""
+        return None, ""
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            options.parse(arguments, {})
+            return options.parse(arguments, {}), ""
         except SystemExit:
             lines = said.getvalue().strip().splitlines()
-            return lines[0] if lines else "the reference engine ends with them at once"
+            return None, lines[0] if lines else "the reference engine ends with them at once"
+
+
+def tool_problem(name: str, words: list[str]) -> str:
+    """What lockctl or gmsctl says to its arguments: a sentence, or "" when it takes them. Where it looks is known."""
+    said = io.StringIO()
+    with _environment({"FAILOVER_RUN_DIR": "/run"}), contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            importlib.import_module(TOOLS[name]).parser().parse_args(words)
+        except SystemExit as error:
+            return (said.getvalue().strip().splitlines() or [f"{name} ends with it"])[0] if error.code else ""
     return ""
 
 

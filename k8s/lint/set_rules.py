@@ -235,7 +235,10 @@ def _declares(pod: Pod, port: Node) -> bool:
 
 def _service(these: Set, root: Node) -> None:
     spec, namespace = root["spec"], root.at("metadata", "namespace").text
-    if not spec["selector"].value or spec["type"].text == "ExternalName":
+    if spec["type"].text == "ExternalName":
+        return
+    if not spec["selector"].value:
+        spec.warn("it has no selector: somebody has to write its EndpointSlice")
         return
     wanted = spec["selector"].mapping()
     chosen = _chosen(these, lambda pod: pod.namespace == namespace and wanted.items() <= pod.labels.items())
@@ -265,6 +268,7 @@ def _network_policy(these: Set, root: Node) -> None:
     chosen = _selected(these, spec["podSelector"], namespace)
     if not chosen:
         spec["podSelector"].error("no pod here is selected by it")
+    _let_in(these, spec, namespace, chosen)
     for rule in spec["ingress"].items():
         for port in rule["ports"].items():
             for pod in chosen:
@@ -272,24 +276,49 @@ def _network_policy(these: Set, root: Node) -> None:
                     port["port"].error(f"no container of {pod.document.name} declares the port {port['port'].value}")
 
 
+def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
+    """What a Service leads to has to be let in, or nobody ever gets an answer."""
+    if spec["policyTypes"] and "Ingress" not in spec["policyTypes"].texts():
+        return
+    rules = [list(rule["ports"].items()) for rule in spec["ingress"].items()]
+    if any(port["endPort"] for ports in rules for port in ports):
+        return
+    let_in = {port["port"].value for ports in rules for port in ports}
+    for document in these.documents:
+        service = document.root
+        if service["kind"].text != "Service" or service.at("metadata", "namespace").text != namespace:
+            continue
+        wanted = service.at("spec", "selector").mapping()
+        if not wanted or not any(wanted.items() <= pod.labels.items() for pod in chosen) or [] in rules:
+            continue
+        for port in service.at("spec", "ports").items():
+            target = port["targetPort"] or port["port"]
+            numbers = {number for pod in chosen for container in pod.containers for number, name, _ in container.ports()
+                       if target.value in (number, name)}  # fmt: skip
+            if not ({target.value} | numbers) & let_in and None not in let_in:
+                spec["ingress"].warn(
+                    f"nobody may use port {target.value}, which {service.at('metadata', 'name').text} leads to"
+                )
+
+
 def _pod_monitor(these: Set, root: Node) -> None:
     spec, namespace = root["spec"], root.at("metadata", "namespace").text
-    names = spec.at("namespaceSelector", "matchNames").texts()
+    spaces = spec.at("namespaceSelector", "matchNames").texts()
     anywhere = spec.at("namespaceSelector", "any").flag
 
     def choose(pod: Pod) -> bool:
         if not objects.matches(spec["selector"], pod.labels):
             return False
-        return bool(anywhere) or pod.namespace in (names or [namespace]) or bool(names and not pod.namespace)
+        return bool(anywhere) or pod.namespace in (spaces or [namespace]) or bool(spaces and not pod.namespace)
 
     chosen = _chosen(these, choose)
     if not chosen:
         spec["selector"].error("no pod here is selected by it")
     for each in spec["podMetricsEndpoints"].items():
         port = each["port"] or each["portNumber"]
-        for pod in chosen:
-            if port and not _declares(pod, port):
-                port.error(f"no container of {pod.document.name} declares the port {port.value}")
+        if port and chosen and not any(_declares(pod, port) for pod in chosen):
+            names = sorted({pod.document.name for pod in chosen})
+            port.error(f"no container of {' or '.join(names)} declares the port {port.value}")
 
 
 def _stateful_set(these: Set, root: Node) -> None:

@@ -486,7 +486,7 @@ class Engine:
         """To which server is this process connected?"""
         session = self.membership or self._client
         machine = session._machine
-        return {"server": machine.server_incarnation if machine.link.name == "IN" else ""}
+        return {"server": machine.server_incarnation if machine.link.name == "IN" else "", "warned": machine._warned}
 
     def do_adopt(self, pid: int) -> None:
         self._client.adopt(pid, 30.0)
@@ -631,7 +631,11 @@ class Engine:
         return {"pid": pid}
 
     def do_let_go(self, of: str) -> None:
-        """Closes every descriptor of that kind, behind the back of whoever uses it."""
+        """Closes every descriptor of that kind, and unmaps the file, behind the back of whoever uses it."""
+        for line in Path("/proc/self/maps").read_text().splitlines():
+            if of in line:
+                first, last = (int(end, 16) for end in line.split()[0].split("-"))
+                assert _libc.munmap(ctypes.c_void_p(first), ctypes.c_size_t(last - first)) == 0
         for entry in os.listdir("/proc/self/fd"):
             with contextlib.suppress(OSError):
                 if of in os.readlink(f"/proc/self/fd/{entry}"):

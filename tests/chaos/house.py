@@ -20,10 +20,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
+import msgspec
 import pytest
 
 from lockserver import messages as m
-from lockserver.rundir import LIFE, connect
+from lockserver import record
+from lockserver.rundir import HOLDER, LIFE, connect
 from sidecar import peers
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeLock
@@ -32,6 +34,8 @@ from tests.chaos.engine import ROOT, receive, send
 DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
 _WALL = 0x40000000
 NEVER_S = 0.4
+LISTENERS = 2
+"""A server's sockets that aren't connections: `lock.sock`, and the path's name."""
 LONG_WINDOW = ("--window-s", "3600")
 """No test can pass by waiting it out."""
 Status = m.Status
@@ -218,11 +222,23 @@ class Engine(Process):
         return self
 
 
+def patient_connect(run_dir: Path) -> socket.socket:
+    """Where nobody takes connections fast enough there is no room in the backlog for a moment."""
+
+    def connected() -> socket.socket | None:
+        with contextlib.suppress(BlockingIOError):
+            return connect(run_dir)
+        return None
+
+    sock: socket.socket = until(connected, "there is room in the server's backlog")
+    return sock
+
+
 class Caller:
     """A connection of the test's own, without a thread. `ask` and `next`."""
 
     def __init__(self, run_dir: Path, introduction: m.ClientMessage | None = None, fds: Sequence[int] = ()) -> None:
-        self.channel = Channel(connect(run_dir), m.from_server)
+        self.channel = Channel(patient_connect(run_dir), m.from_server)
         self._heard: list[Any] = []
         if introduction is not None:
             self.channel.send(introduction, fds)
@@ -351,7 +367,7 @@ class Server(Process):
             return found
 
         try:
-            until(lambda: kinds().get("socket") == connections + 1, f"{connections} connections")
+            until(lambda: kinds().get("socket") == connections + LISTENERS, f"{connections} connections")
         except AssertionError as error:
             raise AssertionError(f"{error}; {kinds()}") from None
         return kinds()
@@ -513,6 +529,17 @@ class House:
         with open(self.devices / name, "wb") as file:
             file.truncate(size)
         return f"host:{name}"
+
+    def an_older_server_wrote_the_file(self) -> None:
+        """It named no process by a number that the next server can look up."""
+        path = self.run_dir / HOLDER
+        found = record.decode(path.read_bytes())
+        assert found.active is not None
+        members = [msgspec.structs.replace(member, local_pid=0, kept=False) for member in found.active.members]
+        older = msgspec.structs.replace(
+            found, active=msgspec.structs.replace(found.active, members=members), pid_namespace=""
+        )
+        path.write_bytes(record.encode(older))
 
     def with_memory(self) -> tuple[str, ...]:
         return ("--memory", "host", "--host-devices", str(self.devices))

@@ -9,6 +9,7 @@ import pytest
 
 from lockserver import messages as m
 from tests.chaos.house import House, dies_slowly, hangs_in_exit, needs_root, reasons
+from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 
@@ -146,7 +147,7 @@ def test_a_joined_child_is_waited_for_and_killed(house: House, how: str) -> None
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     worker = a.child(how).joins(a.tree).joined()
-    assert [member.pid for member in server.status().holder.members] == [a.pid, worker.pid]  # type: ignore[union-attr]
+    assert [member.pid for member in holder_of(server.status()).members] == [a.pid, worker.pid]
     b.wants(watching=[a, worker])
     a.kill()
     assert b.granted()["dead"] == [True, True]

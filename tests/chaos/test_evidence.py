@@ -8,6 +8,7 @@ import pytest
 
 from lockserver.rundir import HOLDER
 from tests.chaos.house import LONG_WINDOW, House, until
+from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 
@@ -19,7 +20,7 @@ def test_a_members_normal_end_is_no_obstacle_after_a_restart(house: House) -> No
     a.holds()
     child = a.child("exec").joins(a.tree).joined()
     child.kill()
-    until(lambda: len(server.status().holder.members) == 1, "its end is seen")  # type: ignore[union-attr]
+    until(lambda: len(holder_of(server.status()).members) == 1, "its end is seen")
     server.kill()
     server = house.server(*LONG_WINDOW)
     server.shows(lambda s: s.state == "HELD")

@@ -16,7 +16,7 @@ import pytest
 
 from lockserver import messages as m
 from lockserver.rundir import HOLDER, LIFE, connect
-from tests.chaos.house import Caller, House, Observer, Waiter, needs_root, until
+from tests.chaos.house import Caller, House, Observer, Waiter, needs_root, patient_connect, until
 
 pytestmark = pytest.mark.chaos
 
@@ -65,7 +65,7 @@ def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int)
     server = house.server()
     with contextlib.ExitStack() as stack:
         for _ in range(MOST_CONNECTIONS + 20):
-            stack.enter_context(connect(house.run_dir))
+            stack.enter_context(patient_connect(house.run_dir))
         a = house.engine("a")
         a.holds()
         b = house.engine("b")
@@ -224,6 +224,43 @@ def refusal(run_dir: Path) -> str:
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     return done.stderr
+
+
+@pytest.mark.root
+@needs_root
+def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can(house: House) -> None:
+    house.run_dir.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "nr_inodes=40,mode=0700", "tmpfs", str(house.run_dir)], check=True)
+    try:
+        house.server()
+        fillers = []
+        with contextlib.suppress(OSError):
+            for number in range(100):
+                fillers.append(house.run_dir / f"filler{number}")
+                fillers[-1].touch()
+        words = [
+            sys.executable,
+            "-m",
+            "lockserver.lockctl",
+            "--run-dir",
+            str(house.run_dir),
+            "hold",
+            "--engine-id",
+            "a",
+        ]
+        with subprocess.Popen([*words, "--", "true"], stderr=subprocess.PIPE, text=True) as hold:
+            assert hold.stderr is not None
+            for line in hold.stderr:
+                if "can't make its file" in line and "No space left" in line:
+                    break
+            else:
+                raise AssertionError("it never said so")
+            for filler in fillers:
+                filler.unlink(missing_ok=True)
+            hold.stderr.read()
+            assert hold.wait(40) == 0
+    finally:
+        subprocess.run(["umount", "-l", str(house.run_dir)], check=True)
 
 
 # -- a memory reader that hangs ----

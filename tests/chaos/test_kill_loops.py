@@ -164,12 +164,14 @@ def test_a_member_that_lives_on_is_still_waited_for_after_a_server_crash(house: 
 
 
 def test_without_waiters_that_kept_something_a_free_life_lock_is_not_enough(house: House) -> None:
-    """Nobody has pidfds of the old holder and nobody reads memory: after the window an alarm, and a person decides."""
+    """Nobody has pidfds of the old holder, nobody reads memory, and the file tells no pid that this server could look
+    up: after the window an alarm, and a person decides."""
     server = house.server()
     a = house.engine("a")
     a.holds()
     server.kill()
     a.kill()
+    house.an_older_server_wrote_the_file()
     second = house.server("--window-s", "0.1")
     b = house.engine("b")
     b.wants(watching=[a])

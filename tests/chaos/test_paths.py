@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.house import House, Server, needs_root, until
+from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 SETTLE = ("--settle-s", "2")
@@ -205,6 +206,6 @@ def test_an_emptied_directory_and_a_restarted_server_end_no_holder(house: House,
     held_by(new, "a", token)
     for engine in (a, child):
         engine.never_hears("lost", for_s=0.5)
-    until(lambda: len(new.status().holder.members) == 2, "the child is back")  # type: ignore[union-attr]
+    until(lambda: len(holder_of(new.status()).members) == 2, "the child is back")
     a.kill()
     assert b.granted()["dead"] == [True, True]

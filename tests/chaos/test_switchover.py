@@ -4,6 +4,7 @@ import pytest
 
 from lockserver import messages as m
 from tests.chaos.house import Engine, House, Observer, Server
+from tests.support.status import holder_of
 
 pytestmark = pytest.mark.chaos
 
@@ -49,7 +50,7 @@ def test_a_switchover_drains_ends_the_holder_and_grants_its_successor(house: Hou
     a.hears("exit")
     grant = b.granted()
     assert grant["dead"] == [True] and grant["token"] > token
-    assert server.status().holder.engine_id == "b"  # type: ignore[union-attr]
+    assert holder_of(server.status()).engine_id == "b"
 
 
 def test_a_switchover_whose_drain_fails_is_aborted_and_the_holder_serves_on(house: House) -> None:

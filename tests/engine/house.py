@@ -252,11 +252,16 @@ class House:
             self.start_lock(*kind.lock)
         self.start_gms(kind)
         a = self.shim(kind, "a", *more, arguments=arguments)
-        a.until("Active", ready=True)
+        self.until_announced(a)
         self.answers_as_ever(kind)
         b = self.shim(kind, "b", *more, arguments=arguments)
         b.until("Standby", ready=True)
         return a, b
+
+    def until_announced(self, shim: Shim) -> None:
+        """It serves, and the lock server has heard of it: the shim may know of it earlier."""
+        url = shim.until("Active", ready=True)["url"]
+        until(lambda: self.endpoint() == url, f"the lock server announces {url}")
 
     def answers_as_ever(self, kind: Kind) -> None:
         """The announced endpoint answers: the same prompt the same, byte for byte, whoever serves."""
@@ -300,8 +305,8 @@ class House:
 
     def ask(self, path: str, body: object = None) -> str:
         """What the announced endpoint answers, to a GET or with a body to a POST."""
-        url = self.endpoint()
-        assert url.startswith("unix:"), f"no endpoint is announced: {url!r}"
+        url = until(self.endpoint, "an endpoint is announced")
+        assert url.startswith("unix:"), f"no socket: {url!r}"
         with socket.socket(socket.AF_UNIX) as sock, address_of(Path(url.removeprefix("unix:"))) as address:
             sock.settimeout(DEADLINE_S)
             sock.connect(address)
@@ -332,7 +337,7 @@ class House:
             for pid in left():
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            for notes in (self.run_dir / paths.ENGINES).glob("*.leftovers"):  # of shims that were killed here
+            for notes in (self.run_dir / paths.ENGINES).glob("*.shm_files"):  # of shims that were killed here
                 ShmCleanup(list, notes).remove()
 
 

@@ -57,6 +57,7 @@ def mistake(capsys: pytest.CaptureFixture[str], command: object, *words: str) ->
         ((*SHIM, "--listen", "unix:here"), "a Unix socket needs an absolute path"),
         ((*SHIM, "--listen", "here"), "'here' is no address; allowed: unix:PATH, or HOST:PORT"),
         ((*SHIM, "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
+        ((*SHIM, "tiny"), "unknown here: tiny; the engine's own go behind --"),
         *(
             ((*SHIM, flag, value), f"{flag}: '{value}' is no time in seconds")
             for flag in ("--waking-timeout-s", "--init-timeout-s", "--stall-s", "--drain-s")
@@ -86,6 +87,8 @@ def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
         (("up", "--engine-ids", "a"), "isn't two names such as a,b"),
         (("up", "--engine-ids", "a,up"), "isn't two names such as a,b"),
         (("up", "--stall-s", "0"), "'0' is no time in seconds"),
+        (("up", "extra"), "unknown here: extra; the engine's own go behind --"),
+        (("up", "--engine", "vllm", "--", "MODEL", "--port=80"), "--port behind --: clients come to the door"),
         (("status", "--jsn"), "unknown here: --jsn"),
         (("down", "--timeout-s", "x"), "'x' is no time in seconds"),
         (("kill",), "the following arguments are required: active"),
@@ -146,6 +149,18 @@ def test_what_the_machine_refuses_the_shim_is_said_in_a_line(words: tuple[str, .
     assert code == 1 and said.startswith(f"engine-shim: {expected}") and len(said.splitlines()) == 1
 
 
+def test_what_the_engine_refuses_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    code, said = answer("engine_shim.failover", "up", "--run-dir", str(tmp_path / "run"), "--", "--presett", "tiny")
+    assert code == 64 and "unrecognized arguments: --presett tiny" in said and "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("module", ["engine_shim", "engine_shim.failover"])
+def test_each_command_says_its_version(module: str) -> None:
+    code, said = answer(module, "--version")
+    assert code == 0 and "(gpu-failover)" in said
+
+
 def test_failover_up_in_a_file_says_so() -> None:
     code, said = answer("engine_shim.failover", "up", "--run-dir", "/etc/hostname")
     assert code == 1 and said == "failover: /etc/hostname can't be used: it is no directory; give another --run-dir\n"
@@ -189,7 +204,8 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
     a, _ = house.pair(TOY)
     code, said = answer("engine_shim.failover", "status", "--json", "--run-dir", str(house.run_dir))
     found = json.loads(said)
-    assert code == 0 and set(found) == {"run_dir", "up", "lock", "engines"}
+    assert code == 0 and set(found) == {"run_dir", "up", "lock", "engines", "redundant", "redundancy"}
+    assert found["redundant"] and found["redundancy"] == "yes: b would take over"
     assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [
         ("a", "Active"),
         ("b", "Standby"),

@@ -1,4 +1,4 @@
-"""More of the shim's rules, each with the test that fails without it (`tests/mutants/lifecycle_rules.py` takes them out
+"""More of the shim's rules, each with the test that fails without it (`tests/mutants/engine_rules.py` takes some out
 one by one). The table and most rules: `test_lifecycle.py`, `test_probes.py`.
 """
 
@@ -337,7 +337,91 @@ def test_whether_the_pair_is_redundant_is_what_the_lock_shows() -> None:
         assert probes.state(bench.machine, bench.now)["redundant"] is redundant
 
 
+# -- 8: what another start doesn't mend --------------------------------------------------------------------------------
+
+
+def failing(bench: Bench, why: str, *, passing: bool = False) -> Bench:
+    """Init fails, having said why if it did, and nothing is left of it."""
+    if why:
+        bench.feed(e.Failing(why, passing=passing))
+    bench.feed(e.Ended(1))
+    bench.gone()
+    if not bench.machine.exiting:
+        bench.wait(100.0)
+        bench.register()
+    return bench
+
+
+def test_an_init_that_fails_three_times_in_the_same_words_is_the_last() -> None:
+    bench = at(State.INIT)
+    for why in ("one", "one", "two", "two"):
+        assert not failing(bench, why).machine.exiting
+    assert failing(bench, "two").machine.exiting
+    ended = [said for said in bench.said if isinstance(said, e.Exit)]
+    assert [(exit.code, "3 times with the same words" in exit.why and "two" in exit.why) for exit in ended] == [
+        (64, True)
+    ]
+
+
+@pytest.mark.parametrize(("why", "passing"), [("no memory", True), ("", False)], ids=["waiting mends it", "killed"])
+def test_what_waiting_mends_and_what_was_killed_is_tried_again_and_again(why: str, passing: bool) -> None:
+    bench = at(State.INIT)
+    for _ in range(5):
+        assert not failing(bench, why, passing=passing).machine.exiting
+
+
+def test_a_standby_between_them_makes_a_failure_the_first_again() -> None:
+    bench = at(State.INIT)
+    for _ in range(2):
+        failing(bench, "one")
+    bench.step(State.STANDBY)
+    bench.feed(e.Died(WORKER))
+    again(bench)
+    bench.register()
+    for _ in range(2):
+        assert not failing(bench, "one").machine.exiting
+
+
+# -- 9: a counterpart that takes other requests ------------------------------------------------------------------------
+
+SEEN = e.LockSeen("engine-b.1", serves=True, redundant=True, counterparts=("engine-b",))
+
+
+def test_a_counterpart_that_takes_other_requests_is_an_alarm_and_no_redundancy() -> None:
+    bench = at(State.STANDBY)
+    bench.feed(e.Takes({"length": "1", "name": "x"}))
+    bench.feed(SEEN)
+    assert bench.machine.redundant, "nothing is known to the contrary"
+    for _ in range(2):
+        bench.feed(e.OthersTake({"engine-b": {"length": "2", "name": "x"}}))
+        assert not bench.machine.redundant
+    assert [note.alarm for note in notes(bench, "takes_other_requests")] == [True]
+    assert probes.state(bench.machine, bench.now)["differences"] == ["length: 1 here, 2 in engine-b"]
+    bench.feed(e.OthersTake({"engine-b": {"length": "1", "name": "x"}}))
+    assert bench.machine.redundant
+
+
+def test_one_counterpart_that_takes_the_same_is_enough() -> None:
+    bench = at(State.ACTIVE)
+    bench.feed(e.Takes({"length": "1"}))
+    bench.feed(e.LockSeen("engine-a.0123456789abcdef", serves=True, redundant=True, counterparts=("b", "c")))
+    bench.feed(e.OthersTake({"b": {"length": "2"}, "c": {"length": "1"}}))
+    assert bench.machine.redundant
+
+
 # -- probes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
+def test_an_engine_that_nobody_can_connect_to_is_not_ready_and_lives(state: State) -> None:
+    bench = at(state)
+    bench.feed(e.Beat(True, door="the socket is gone"))
+    answer = probes.ready(bench.machine, bench.now)
+    assert not answer.ok and "the socket is gone" in answer.why and probes.live(bench.machine, bench.now).ok
+    bench.wait(UNWELL_S + 1)
+    assert lives(bench) and [note.alarm for note in notes(bench, "door_lost")] == [True]
+    bench.feed(e.Beat(True))
+    assert probes.ready(bench.machine, bench.now).ok
 
 
 @pytest.mark.parametrize("state", [State.ACTIVE, State.DRAINING])

@@ -75,8 +75,10 @@ class Lock:
     def serving(self, url: str) -> None:
         self.book.note(f"lock.serving {url}".strip())
 
-    def ready(self, ready: bool) -> None:
+    def ready(self, ready: bool, needs: dict[str, int] | None = None) -> None:
         self.book.readiness.append(ready)
+        if needs is not None:
+            self.book.note(f"lock.ready {ready} {needs}")
 
 
 class Shim:
@@ -94,7 +96,7 @@ class Shim:
             assert isinstance(message, m.Step)
             self.book.note(f"{message.to} {message.token or ''} {message.url}".strip())
 
-    def failing(self, why: str, *, hopeless: bool = False) -> None:
+    def failing(self, why: str, *, hopeless: bool = False, passing: bool = False) -> None:
         self.book.failing, self.book.hopeless = why, hopeless
 
     def phase(self, name: str, spent_s: float) -> None:
@@ -105,6 +107,7 @@ class Engine:
     def __init__(self, book: Notebook) -> None:
         self.book = book
         self.is_well = True
+        self.wants = {"host:0": 3}
         self.is_healthy = Health(0, 0)
 
     def await_others(self) -> None:
@@ -117,7 +120,7 @@ class Engine:
         self.book.note("engine.sleep")
 
     def needs(self) -> dict[str, int]:
-        return {"host:0": 3}
+        return dict(self.wants)
 
     def well(self, fresh: bool = True) -> bool:
         self.book.note("engine.well")
@@ -295,7 +298,10 @@ def test_a_drain_that_fails_calls_the_switchover_off(book: Notebook) -> None:
 
 def test_what_the_lock_asks_of_it(book: Notebook) -> None:
     main, engine, lock = made(book)
-    assert lock.callbacks["check"] == engine.well, "asked before a grant: could it wake?"
+    for well in (True, False):
+        engine.is_well = well
+        assert lock.callbacks["check"]() is well, "asked before a grant: could it wake?"
+    book.lines.clear()
     lock.callbacks["on_resume"]("why")
     assert main.orders.get(timeout=20).what == "resume"
     with pytest.raises(Exit):
@@ -341,6 +347,18 @@ def test_asleep_it_asks_the_engine_and_tells_shim_and_lock(book: Notebook, monke
     assert book.beats[1].why
     assert book.readiness == [False, True], "the lock hears of a change"
     assert set(book.lines) == {"engine.well"}
+
+
+def test_asleep_the_lock_hears_when_a_wake_needs_something_else(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main, engine, lock = made(book)
+    main._needs, main.state = engine.needs(), "standby"
+    beats(main, monkeypatch, lambda: None, lambda: setattr(engine, "wants", {"host:0": 1}), lambda: None)
+    assert [line for line in book.lines if line.startswith("lock")] == ["lock.ready True {'host:0': 1}"]
+    engine.wants = {"host:0": 2}
+    assert lock.callbacks["check"]()
+    assert book.lines[-1] == "lock.ready True {'host:0': 2}", "and before a grant"
 
 
 def test_awake_it_says_how_much_is_queued_and_done_and_what_is_wrong(

@@ -87,7 +87,7 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
     a, b = house.pair(REFERENCE, arguments=("--wake-timeout-s", "1"))
     assert house.gms is not None
     house.gms.kill()
-    house.gms.device_process.wait()
+    house.gms.child.wait()
     a.main().kill()
     until(lambda: b.state()["deaths"] >= 1, "the wake is given up")
     assert "failed in waking: NotInTime" in b.said() and not house.endpoint()

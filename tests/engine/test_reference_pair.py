@@ -41,7 +41,7 @@ def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: H
         gms = house.gms
         assert gms is not None
         gms.kill()
-        gms.device_process.wait()
+        gms.child.wait()
         assert tokens(house) == before, "an awake engine needs no GMS"
         house.start_gms(REFERENCE)
     a.main().kill()

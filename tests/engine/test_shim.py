@@ -122,7 +122,7 @@ def test_a_drain_that_hangs_is_ended_at_its_bound(house: House) -> None:
 def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_its_drain_hangs(house: House) -> None:
     """Called off by the end of whoever asked for it."""
     a, b = house.pair(TOY)
-    url, tree = house.endpoint(), a.state()["incarnation"]
+    url, tree = a.state()["url"], a.state()["incarnation"]
     (house.faults("a") / "hang_drain").touch()
     words = ("--run-dir", str(house.run_dir), "switchover", "--drain-timeout", "3600")
     for _ in range(2):
@@ -132,7 +132,8 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
         until(lambda: house.endpoint() == "", "the endpoint is withdrawn")
         asked.kill()
         a.until("Active", ready=True, url=url)
-        assert house.endpoint() == url and house.served(TOY)
+        house.until_announced(a)
+        assert house.served(TOY)
     assert a.state()["incarnation"] == tree and b.state()["state"] == "Standby"
     (house.faults("a") / "hang_drain").unlink()
     asked = Program(house, "switchover", "lockserver.lockctl", *words)
@@ -256,7 +257,7 @@ def test_an_engine_can_listen_on_a_port(house: House) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     house.start_lock()
-    house.shim(TOY, "a", "--listen", f"127.0.0.1:{port}").until("Active")
+    house.until_announced(house.shim(TOY, "a", "--listen", f"127.0.0.1:{port}"))
     assert house.endpoint() == f"http://127.0.0.1:{port}"
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")

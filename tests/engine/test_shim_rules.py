@@ -224,12 +224,14 @@ def test_one_hello_of_this_protocol_for_this_start_and_one_main_process(house: H
     assert shim.state()["deaths"] == 0
 
 
-def test_a_start_in_which_nobody_could_register_is_none(house: House) -> None:
+def test_a_socket_that_was_removed_is_made_again_before_the_next_start(house: House) -> None:
     shim = Bare(house, "told(HERE + os.environ['FAILOVER_START'], os.getpid()); forever()")
     main = shim.process("1")
-    (house.run_dir / paths.ENGINES / paths.shim_socket("a")).unlink()
+    path = house.run_dir / paths.ENGINES / paths.shim_socket("a")
+    path.unlink()
     main.kill()
-    assert shim.code() == 1 and "was removed or replaced" in shim.said()
+    assert not shim.process("2").dead and path.exists()
+    assert "made_again files=a.shim.sock" in shim.said()
 
 
 # -- before the next ---------------------------------------------------------------------------------------------------

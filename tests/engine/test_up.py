@@ -1,9 +1,13 @@
 """`failover up` and its fellows, as a person has them: real processes, one Ctrl-C."""
 
+import contextlib
 import json
 import os
 import re
+import shlex
 import signal
+import socket
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ import pytest
 from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
-from tests.engine.house import House, Process, Program, until
+from tests.engine.house import DEADLINE_S, House, Process, Program, until
 from tests.engine.kinds import there
 
 chaos = pytest.mark.chaos
@@ -157,7 +161,7 @@ def test_a_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, .
 @chaos
 def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
     assert "no failover up runs in" in said(house, "down", "down", code=1)
-    assert "no lock server" in said(house, "kill", "kill", "active", code=1)
+    assert "nothing runs in" in said(house, "kill", "kill", "active", code=1)
     assert "nothing runs in" in said(house, "status", "status", code=3)
     assert status(house, "json", code=3)["lock"] is None
 
@@ -181,15 +185,20 @@ def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: H
     bystander = Program(house, "bystander", "http.server", "--bind", "127.0.0.1", "0")
     house.add(bystander)
     (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
-    assert "can't be reached" in said(house, "down", "down", code=1)
-    assert not bystander.dead and not up.dead
+    assert said(house, "down", "down") == ""
+    assert not bystander.dead and up.code() == 0
+    (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
+    assert "no failover up runs in" in said(house, "again", "down", code=1)
+    assert not bystander.dead
 
 
 def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     assert default_run_dir() == tmp_path / "gpu-failover"
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "gone"))
-    assert default_run_dir() == Path(f"/tmp/gpu-failover-{os.getuid()}")
+    uid = os.getuid()
+    there = [place for place in (f"/run/user/{uid}", *(["/run"] if uid == 0 else [])) if os.access(place, os.W_OK)]
+    assert default_run_dir() == (Path(there[0]) / "gpu-failover" if there else Path(f"/tmp/gpu-failover-{uid}"))
     assert parser().parse_args(["status"]).run_dir == default_run_dir()
 
 
@@ -235,3 +244,59 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
 def test_devices_have_the_names_that_up_was_given(house: House) -> None:
     running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
     assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
+
+
+@chaos
+@REFERENCE
+def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: House) -> None:
+    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    until(lambda: "| curl http://" in up.said(), "it says so")
+    lines = [line.partition(" | ")[2] for line in up.said().splitlines() if line.startswith("up ")]
+    at = next(place for place, line in enumerate(lines) if line.startswith("| OpenAI-compatible: "))
+    assert lines[at - 1] == lines[at + 1] == f"+{'-' * (len(lines[at]) - 2)}+"
+    answer = json.loads(_pasted(lines[at + 2]))
+    assert answer["usage"]["completion_tokens"] == 32
+    door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process))
+    door.kill()
+    until(lambda: "door ended (SIGKILL)" in up.said(), "it says so")
+    until(lambda: _pasted(lines[at + 2]), "another is there, at the same address")
+
+
+@chaos
+def test_an_address_that_is_taken_is_said(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        up = failover(house, "up", "up", *TOY, "--listen", f"127.0.0.1:{sock.getsockname()[1]}")
+        assert up.code() == 1
+    assert "Address already in use; give another HOST:PORT" in up.said()
+
+
+@pytest.mark.parametrize(
+    ("listen", "address"),
+    [
+        (("", 8000), "http://localhost:8000"),
+        (("::1", 80), "http://[::1]:80"),
+        (("10.0.0.7", 8000), "http://10.0.0.7:8000"),
+    ],
+)
+def test_the_doors_address_is_one_that_a_client_here_can_use(listen: tuple[str, int], address: str) -> None:
+    options = Options(Path("/run"), "reference", ("host:0",), "1GiB", ("a", "b"), (), (), listen)
+    assert options.address == address
+    assert children(options)[-1].command[0] == "gateway"
+
+
+def cmdline(process: Process) -> bytes:
+    try:
+        return Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def _pasted(command: str) -> str:
+    """What it says, if a shell's words of it are what curl takes; nothing if it failed."""
+    curl, url, header, content_type, data, body = shlex.split(command)
+    assert (curl, header, data) == ("curl", "-H", "-d")
+    name, _, value = content_type.partition(": ")
+    request = urllib.request.Request(url, body.encode(), {name: value})
+    with contextlib.suppress(OSError), urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
+        return str(answer.read().decode())
+    return ""

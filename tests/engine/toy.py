@@ -1,14 +1,13 @@
 """An engine that does nothing, as a real process tree: a main process, workers that are registered as an engine's are,
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
-Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `hang_init`, `unwell`, `stall`,
-`hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs. What this
-file may not do: know the shim's insides.
+Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
+`stall`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs.
+What this file may not do: know the shim's insides.
 """
 
 import argparse
 import contextlib
-import os
 import socket
 import subprocess
 import sys
@@ -17,9 +16,9 @@ import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
-from engine_shim import membership
+from engine_shim import membership, scratch
 from engine_shim.engine import CannotRun, Health, Listen, Setting
-from sidecar.sockets import address_of
+from sidecar.sockets import ServerSocket
 
 ORPHANS = """
 import subprocess, sys
@@ -36,6 +35,8 @@ class Toy:
         parser.add_argument("--faults", type=Path, default=Path("/nonexistent"))
         parser.add_argument("--refuse", action="store_true")
         parser.add_argument("--shared-memory", action="store_true")
+        parser.add_argument("--scratch", action="store_true")
+        parser.add_argument("--model-len", type=int, default=1)
         self.options = parser.parse_args(setting.arguments)
         if self.options.refuse:
             raise CannotRun("the toy engine was told to refuse")
@@ -43,7 +44,7 @@ class Toy:
         self.workers: list[subprocess.Popen[bytes]] = []
         self.shared: SharedMemory | None = None
         self.listener: socket.socket | None = None
-        self.path = ""
+        self.named: ServerSocket | None = None
         self.steps = 0
 
     def fault(self, name: str) -> bool:
@@ -51,6 +52,8 @@ class Toy:
         return (directory / name).exists()
 
     def start(self) -> None:
+        if self.fault("no_memory"):
+            raise MemoryError("no memory at the moment")
         if self.fault("fail_init"):
             raise RuntimeError("a fault in init")
         while self.fault("hang_init"):
@@ -64,6 +67,12 @@ class Toy:
                 raise RuntimeError("a worker did not come up")
         if self.fault("orphan"):
             subprocess.run([sys.executable, "-c", ORPHANS, "orphan"], check=True)
+        if self.options.scratch:
+            here = scratch.given()
+            (here / "socket").touch()
+            elsewhere = Path(self.setting.run_dir).parent / "vllm_dist_1"
+            elsewhere.touch()
+            scratch.remember(str(elsewhere))
         if self.options.shared_memory:
             self.shared = SharedMemory(create=True, size=4096)
 
@@ -83,15 +92,15 @@ class Toy:
         self.setting.phase("remap", 0.001)
 
     def serve(self, listen: Listen) -> None:
-        if listen.path:
-            self.path = listen.path
-            self.listener = socket.socket(socket.AF_UNIX)
-            with address_of(Path(listen.path)) as address:
-                self.listener.bind(address)
-        else:
-            self.listener = socket.create_server((listen.host, listen.port))
-        self.listener.listen()
+        if self.listener is not None:
+            self.listener.shutdown(socket.SHUT_RDWR)
+            self.listener.close()
+        self.listener, self.named = listen.bind()
+        self.listener.setblocking(True)
         threading.Thread(target=self._answer, args=(self.listener,), daemon=True).start()
+
+    def takes(self) -> dict[str, str]:
+        return {"--model-len": str(self.options.model_len)}
 
     def _answer(self, listener: socket.socket) -> None:
         while True:
@@ -117,8 +126,8 @@ class Toy:
     def stop(self) -> None:
         if self.listener is not None:
             self.listener.close()
-            if self.path:
-                os.unlink(self.path)
+        if self.named is not None:
+            self.named.close()
         for worker in self.workers:
             worker.kill()
         if self.shared is not None:

@@ -6,6 +6,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from tests.engine.house import DEADLINE_S, House, Program, until
@@ -81,14 +82,15 @@ def dechunked(data: bytes) -> bytes:
 
 @dataclass
 class Stream:
-    """A streamed answer as a client has it: every byte, and when it came."""
+    """An answer as a client has it: every byte, and when it came."""
 
     body: dict[str, Any]
     path: str = "/v1/completions"
+    streams: bool = True
     raw: bytes = b""
     status: int = 0
     whole: bool = False
-    """The chunked encoding was closed as it should be."""
+    """It was closed as it should be."""
     error: str = ""
     at: list[float] = field(default_factory=list)
 
@@ -96,40 +98,52 @@ class Stream:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 24)
         try:
             extra = {"x_request_id": name} if name else {}
-            writer.write(request_bytes(self.path, {**self.body, "stream": True}, **extra))
-            head = await reader.readuntil(b"\r\n\r\n")
+            body = {**self.body, "stream": True} if self.streams else self.body
+            writer.write(request_bytes(self.path, body, **extra))
+            self.at.append(time.monotonic())
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
             self.status = int(head.split()[1])
-            while self.status == 200:
-                size = int(await reader.readline(), 16)
-                data = await reader.readexactly(size + 2)
-                if size == 0:
-                    self.whole = True
-                    break
-                self.raw += data[:-2]
-                if not data.startswith(b":"):
-                    self.at.append(time.monotonic())
-            if self.status != 200:
-                self.raw = await reader.read()
+            if b"transfer-encoding: chunked" in head:
+                await self._chunks(reader)
+            else:
+                length = int(head.split(b"content-length: ")[1].split()[0])
+                self.raw = await reader.readexactly(length)
+                self.whole = True
         except (OSError, ValueError, asyncio.IncompleteReadError) as error:
             self.error = f"{type(error).__name__}: {error}"
         finally:
             writer.close()
         return self
 
+    async def _chunks(self, reader: asyncio.StreamReader) -> None:
+        while size := int(await reader.readline(), 16):
+            data = await reader.readexactly(size + 2)
+            self.raw += data[:-2]
+            if not data.startswith(b":"):
+                self.at.append(time.monotonic())
+        self.whole = True
+
     @property
     def events(self) -> Iterator[bytes]:
         return (event for event in self.raw.split(b"\n\n") if event and not event.startswith(b":"))
 
     @property
-    def alike(self) -> list[Any]:
-        """What has to be the same every time: all of it but the moment of its making."""
-        found = []
-        for event in self.events:
+    def alike(self) -> dict[int, list[Any]]:
+        """What has to be the same every time, by choice: between choices there is no order. What belongs to none is at
+        -1. Only the moment of an answer's making and the names of its tool calls may be others.
+        """
+        found: dict[int, list[Any]] = {}
+        for event in self.events if self.streams else [self.raw]:
             data = event.removeprefix(b"data: ")
-            found.append(data.decode() if data == b"[DONE]" else {**json.loads(data), "created": 0})
+            said: dict[str, Any] = {"done": 1} if data == b"[DONE]" else {**json.loads(data), "created": 0}
+            choices = said.get("choices") or [{"index": -1}]
+            for choice in choices:
+                for call in (choice.get("delta") or choice.get("message") or {}).get("tool_calls") or ():
+                    call.pop("id", None)
+            found.setdefault(choices[0]["index"], []).append(said)
         return found
 
     @property
     def gap_s(self) -> float:
         """The longest."""
-        return max((b - a for a, b in zip(self.at, self.at[1:], strict=False)), default=0.0)
+        return max((b - a for a, b in pairwise(self.at)), default=0.0)

@@ -9,6 +9,7 @@ import pytest
 
 from gateway import events as e
 from gateway.kinds import Way
+from reference_engine import tokenizer
 from tests.gateway.world import SimClient, World, undisturbed
 
 COMPLETION = "/v1/completions"
@@ -45,6 +46,7 @@ CONTINUED: dict[str, tuple[str, dict[str, Any]]] = {
     "repetition penalty": (COMPLETION, PROMPT | {"repetition_penalty": 1.3}),
     "bias": (COMPLETION, PROMPT | {"logit_bias": {"97": 3}}),
     "stop token": (COMPLETION, PROMPT | {"stop_token_ids": [32], "min_tokens": 5}),
+    "a choice of tools without any": (CHAT, TALK | {"tool_choice": "auto"}),
     "no limit of its own": (CHAT, {name: TALK[name] for name in TALK if name != "max_tokens"}),
 }
 COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
@@ -70,6 +72,7 @@ COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown field": (COMPLETION, PROMPT | {"vllm_xargs": {"x": 1}}),
 }
 ALL = CONTINUED | COMPARED
+NEAR_THE_ENDS = 16
 
 
 def broken(path: str, body: Any, *cuts: tuple[int, int | None]) -> tuple[World, SimClient]:
@@ -118,9 +121,14 @@ def _says_nothing(event: Any) -> bool:
 
 
 def ways(path: str, pieces: Any) -> list[tuple[int, int | None]]:
-    """Between any two pieces, and within each: behind its first byte, in its middle, before its last."""
+    """Between any two pieces, and within each: behind its first byte, in its middle, before its last. Of a long answer
+    the first and the last pieces, and between them as many more.
+    """
     found: list[tuple[int, int | None]] = []
+    step = max(1, len(pieces) // NEAR_THE_ENDS)
     for place, piece in enumerate(pieces):
+        if NEAR_THE_ENDS < place < len(pieces) - NEAR_THE_ENDS and place % step:
+            continue
         found.append((place, None))
         found += [(place, at) for at in (1, len(piece) // 2, len(piece) - 1)]
     return found
@@ -201,6 +209,20 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
                 _, client = broken(COMPLETION, body, (place + 1, None))
                 check(client, like)
     assert wide > 5
+
+
+def test_a_token_that_the_engine_does_not_show_is_not_shown_behind_a_break_either() -> None:
+    """`ignore_eos`: the token that ends an answer is one like any other, but for having no text."""
+    hidden = 0
+    for prompt in ("egebjgfi", "adnnkilj", "ljmh gcf"):
+        body = PROMPT | {"prompt": prompt, "max_tokens": 30, "ignore_eos": True, "return_token_ids": True}
+        like, _ = undisturbed(COMPLETION, body)
+        for place, event in enumerate(like.events[:-1]):
+            if event["choices"][0]["token_ids"] == [tokenizer.END]:
+                hidden += 1
+                _, client = broken(COMPLETION, body, (place, None))
+                assert client.events == like.events
+    assert hidden > 2
 
 
 def test_without_streaming_an_answer_is_made_again_whole() -> None:

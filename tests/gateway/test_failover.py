@@ -3,10 +3,13 @@ answer's.
 """
 
 import asyncio
+import ctypes
 import json
 import os
 import random
 import signal
+import socket
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,11 @@ from tests.engine import kinds
 from tests.engine.house import House, Shim, until
 from tests.gateway.door import GatewayProgram, Stream
 
+PIDFD_GETFD = 438
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]
 
-ROUNDS = int(os.environ.get("FAILOVER_DOOR_ROUNDS", "4"))
-STREAMS = int(os.environ.get("FAILOVER_DOOR_STREAMS", "32"))
+STREAMS = int(os.environ.get("FAILOVER_DOOR_STREAMS", "64"))
+STALL_S = 3.0
 PACE = ("--tokens-per-s", "100", "--max-batch", "64", "--kv-bytes", "16MiB", "--layers", "2", "--width", "64")
 
 
@@ -36,7 +40,11 @@ def pair(house: House, *arguments: str) -> list[Shim]:
     kind = kinds.REFERENCE
     house.start_lock(*kind.lock)
     house.start_gms(kind)
-    return [house.shim(kind, name, arguments=(*PACE, *arguments)) for name in "ab"]
+    return [shim(house, name, *arguments) for name in "ab"]
+
+
+def shim(house: House, name: str, *arguments: str) -> Shim:
+    return house.shim(kinds.REFERENCE, name, "--stall-s", f"{STALL_S:g}", arguments=(*PACE, *arguments))
 
 
 def whole(shims: list[Shim]) -> tuple[Shim, Shim]:
@@ -51,28 +59,39 @@ def whole(shims: list[Shim]) -> tuple[Shim, Shim]:
     return found
 
 
-def questions(count: int, dice: random.Random) -> list[dict[str, Any]]:
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
+MORE: tuple[dict[str, Any], ...] = (
+    {},
+    {"temperature": 1.0, "seed": 11},
+    {"logprobs": 1},
+    {"n": 2},
+    {"presence_penalty": 0.7},
+    {"chat": True},
+    {"chat": True, "response_format": {"type": "json_object"}, "ignore_eos": False},
+    {"chat": True, "tools": [TOOL], "ignore_eos": False},
+    {"stop": ["ka", "su"], "ignore_eos": False},
+    {"whole": True},
+    {"chat": True, "whole": True},
+)
+"""What the questions ask for beside the plain; `chat` and `whole` (not streaming) are ours."""
+
+
+def questions(count: int, dice: random.Random, most_tokens: int = 160) -> list[Stream]:
     found = []
     for number in range(count):
-        body: dict[str, Any] = {
-            "prompt": f"stream {number}",
-            "max_tokens": dice.randrange(10, 80),
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream_options": {"include_usage": True},
-        }
-        if number % 5 == 1:
-            body |= {"temperature": 1.0, "seed": number}
-        if number % 5 == 2:
-            body |= {"logprobs": 1}
-        if number % 7 == 3:
-            body |= {"presence_penalty": 0.7}
-        found.append(body)
+        body: dict[str, Any] = {"max_tokens": dice.randrange(10, most_tokens), "temperature": 0, "ignore_eos": True}
+        body |= MORE[number % len(MORE)]
+        chat, streams = body.pop("chat", False), not body.pop("whole", False)
+        said = f"question {number}"
+        body |= {"messages": [{"role": "user", "content": said}]} if chat else {"prompt": said}
+        if streams:
+            body["stream_options"] = {"include_usage": True}
+        found.append(Stream(body, "/v1/chat/completions" if chat else "/v1/completions", streams))
     return found
 
 
-async def all_of(port: int, bodies: list[dict[str, Any]], meanwhile: Callable[[], None] | None = None) -> list[Stream]:
-    streams = [Stream(body) for body in bodies]
+async def all_of(port: int, asked: list[Stream], meanwhile: Callable[[], None] | None = None) -> list[Stream]:
+    streams = [Stream(one.body, one.path, one.streams) for one in asked]
     tasks = [asyncio.create_task(stream.run(port, f"q{place}")) for place, stream in enumerate(streams)]
     if meanwhile is not None:
         await asyncio.to_thread(meanwhile)
@@ -83,43 +102,134 @@ async def all_of(port: int, bodies: list[dict[str, Any]], meanwhile: Callable[[]
 def check(streams: list[Stream], like: list[Stream]) -> None:
     for stream, other in zip(streams, like, strict=True):
         assert (stream.status, stream.whole, stream.error) == (200, True, ""), (stream.raw[-300:], stream.body)
-        assert stream.alike == other.alike, stream.body
+        assert stream.alike == other.alike, f"{stream.body}: {differing(stream.alike, other.alike)}"
 
 
-VICTIMS: dict[str, Callable[[Shim], None]] = {
-    "main": lambda shim: shim.main().signal(signal.SIGKILL),
-    "worker": lambda shim: shim.workers()[0].signal(signal.SIGKILL),
-    "group": lambda shim: os.killpg(shim.main().pid, signal.SIGKILL),
-}
+def differing(one: dict[int, list[Any]], other: dict[int, list[Any]]) -> str:
+    """Where two answers part."""
+    for index in sorted({*one, *other}):
+        a, b = one.get(index, []), other.get(index, [])
+        at = next((place for place, pair in enumerate(zip(a, b, strict=False)) if pair[0] != pair[1]), len(b))
+        if a != b:
+            near = slice(max(0, at - 1), at + 3)
+            return f"choice {index}, event {at} of {len(a)} and {len(b)}:\n{a[near]}\n{b[near]}"
+    return "nowhere"
 
 
-def test_kills_under_load_are_not_in_the_answers(house: House) -> None:
+class Stage:
+    """A pair, its door, and what the answers are when nothing happens."""
+
+    def __init__(self, house: House, dice: random.Random) -> None:
+        self.house = house
+        self.dice = dice
+        self.shims = pair(house)
+        whole(self.shims)
+        self.door = GatewayProgram(house).serving()
+        self.asked = questions(STREAMS, dice)
+        self.like = asyncio.run(all_of(self.door.port, self.asked))
+        check(self.like, self.like)
+
+    def kill_main(self) -> None:
+        whole(self.shims)[0].main().signal(signal.SIGKILL)
+
+    def kill_worker(self) -> None:
+        whole(self.shims)[0].workers()[0].signal(signal.SIGKILL)
+
+    def kill_group(self) -> None:
+        os.killpg(whole(self.shims)[0].main().pid, signal.SIGKILL)
+
+    def kill_shim(self) -> None:
+        active = whole(self.shims)[0]
+        active.kill()
+        active.child.wait()
+        self.shims[self.shims.index(active)] = shim(self.house, active.engine_id)
+
+    def kill_twice(self) -> None:
+        _, second = whole(self.shims)
+        self.kill_main()
+        second.until("Active", ready=True)
+        self.kill_main()  # when both are there again, and the same answers still go on
+
+    def stop_it(self) -> None:
+        for process in (active := whole(self.shims)[0]).tree():
+            process.signal(signal.SIGSTOP)
+        until(lambda: active.state()["state"] != "Active", "its shim has seen that it is silent")
+
+    def cut_the_doors_lock_connection_and_kill(self) -> None:
+        cut_connection(self.door.pid, "lock.sock")
+        self.kill_main()
+
+    def kill_the_lock_server_and_main(self) -> None:
+        active = whole(self.shims)[0]
+        self.house.restart("lock", kinds.REFERENCE)
+        active.main().signal(signal.SIGKILL)
+
+    def kill_gms_and_main(self) -> None:
+        active = whole(self.shims)[0]
+        self.house.restart("gms", kinds.REFERENCE)
+        active.main().signal(signal.SIGKILL)
+
+
+DEEDS: list[Callable[[Stage], None]] = [
+    Stage.kill_main,
+    Stage.kill_worker,
+    Stage.kill_group,
+    Stage.kill_shim,
+    Stage.kill_twice,
+    Stage.stop_it,
+    Stage.cut_the_doors_lock_connection_and_kill,
+    Stage.kill_the_lock_server_and_main,
+    Stage.kill_gms_and_main,
+]
+ROUNDS = int(os.environ.get("FAILOVER_DOOR_ROUNDS", len(DEEDS)))
+
+
+def cut_connection(pid: int, name: str) -> None:
+    """Ends a connection of another process's to the socket of this name, as if its other side had gone."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        for number in map(int, os.listdir(f"/proc/{pid}/fd")):
+            fd = ctypes.CDLL(None, use_errno=True).syscall(PIDFD_GETFD, pidfd, number, 0)
+            if fd < 0:
+                continue
+            if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                os.close(fd)
+                continue
+            with socket.socket(fileno=fd) as sock:
+                if sock.family == socket.AF_UNIX and name in os.path.basename(str(sock.getpeername())):
+                    sock.shutdown(socket.SHUT_RDWR)
+                    return
+    finally:
+        os.close(pidfd)
+    raise AssertionError(f"process {pid} has no connection to {name}")
+
+
+def test_what_dies_under_load_is_not_in_the_answers(house: House) -> None:
     seed = int(os.environ.get("FAILOVER_DOOR_SEED", "0")) or random.randrange(1 << 30)
     print(f"FAILOVER_DOOR_SEED={seed}")
     dice = random.Random(seed)
-    shims = pair(house)
-    whole(shims)
-    door = GatewayProgram(house).serving()
-    bodies = questions(STREAMS, dice)
-    like = asyncio.run(all_of(door.port, bodies))
-    check(like, like)
-    gaps = []
-    for _ in range(ROUNDS):
-        active, _ = whole(shims)
-        victim = dice.choice(list(VICTIMS))
-        wait_s = dice.uniform(0.05, 1.0)
+    stage = Stage(house, dice)
+    deeds = [*DEEDS, *(dice.choice(DEEDS) for _ in range(ROUNDS))][:ROUNDS]
+    dice.shuffle(deeds)
+    gaps: list[float] = []
+    for number, deed in enumerate(deeds, 1):
+        whole(stage.shims)
+        wait_s = dice.uniform(0.0, 1.0)
 
-        def strike(active: Shim = active, victim: str = victim, wait_s: float = wait_s) -> None:
+        def strike(deed: Callable[[Stage], None] = deed, wait_s: float = wait_s) -> None:
             signal.sigtimedwait([], wait_s)
-            VICTIMS[victim](active)
+            deed(stage)
 
-        streams = asyncio.run(all_of(door.port, bodies, strike))
-        check(streams, like)
-        gaps.append(max(stream.gap_s for stream in streams))
-    state = door.state()
+        streams = asyncio.run(all_of(stage.door.port, stage.asked, strike))
+        check(streams, stage.like)
+        gaps += [stream.gap_s for stream in streams]
+        longest = sorted(round(stream.gap_s * 1000) for stream in streams)
+        print(f"{number} {deed.__name__}: each stream's longest gap in ms: {longest}")
+    state = stage.door.state()
     assert (state["ended"], state["refused"]) == (0, 0), json.dumps(state)
-    assert state["continued"] + state["compared"] + state["restarted"] > 0
+    assert state["continued"] and state["compared"] and state["restarted"]
     print(
-        f"longest gaps: {[round(gap * 1000) for gap in gaps]} ms; {state['continued']} continued, "
-        f"{state['compared']} compared, {state['restarted']} restarted"
+        f"{len(deeds)} rounds, {len(gaps)} answers; longest gaps p50 {sorted(gaps)[len(gaps) // 2] * 1000:.0f} ms, max "
+        f"{max(gaps) * 1000:.0f} ms; {state['continued']} continued, {state['compared']} compared, "
+        f"{state['restarted']} restarted"
     )

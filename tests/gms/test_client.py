@@ -208,7 +208,7 @@ def test_a_replacement_leaves_the_old_layout_until_the_commit_and_then_sleepers_
         new = written(writer, 2, name="v")
     until(lambda: changes and changes[-1] == new.generation, "the sleeper hears of it")
     until(lambda: house.used() == 2 * MIB, "the old memory is free")
-    with pytest.raises(StaleLayout, match="is no more"):
+    with pytest.raises(StaleLayout, match="is gone"):
         reader.wake(10)
     fresh = sleeper.read(10)
     assert fresh.memory(0)[0] == 2

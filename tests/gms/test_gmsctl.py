@@ -28,6 +28,7 @@ FIELDS += [
     "server_incarnation",
     "server_pid",
     "since",
+    "pools",
 ]
 CLIENT = ["engine_id", "pid", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"

@@ -17,6 +17,8 @@ from gms.context import Context
 from gms.drops import ANSWER_S, Drops
 from gms.holders import MOST_LAYOUTS, Holders
 from gms.invariants import Invariants, harmless, in_words
+from gms.pool_machine import PoolMachine
+from gms.pool_record import Record as PoolRecord
 from gms.reading import Reading
 from gms.record import Record
 from gms.record import Slab as RecordedSlab
@@ -565,11 +567,12 @@ def test_an_introduction_is_answered_by_a_welcome_and_a_second_one_is_a_mistake(
 
 
 @pytest.mark.parametrize(
-    ("oldest", "newest", "agreed"), [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 2), (2, 2, 2), (3, 9, 0), (0, 0, 0)]
+    ("oldest", "newest", "agreed"),
+    [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 3), (2, 2, 2), (3, 0, 3), (4, 9, 0), (0, 0, 0)],
 )
 def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: int) -> None:
     hello_from = m.Hello(protocol=oldest, newest=newest, engine_id="x", pid=1)
-    assert (versions.OLDEST, versions.NEWEST) == (1, 2), "say here what becomes of these"
+    assert (versions.OLDEST, versions.NEWEST) == (1, 3), "say here what becomes of these"
     assert versions.agreed(hello_from) == agreed
 
 
@@ -676,9 +679,13 @@ def test_what_is_done_in_spite_of_a_mistake_harms_nobody() -> None:
         e.Send(1, m.Opened(mode="rw", generation=6)),
         e.Send(1, m.Drop(generation=6)),
         e.Forget((3, 11)),
+        e.PersistPools(1, PoolRecord(1)),
+        e.AllocatePool(1, (5,), 4096),
+        e.Send(1, m.PoolOwned(generation=6, adopted=True)),
+        e.Send(1, m.PoolGone(generation=6)),
         welcome,
     ]
-    assert harmless(effects, committed()) == [e.Forget((3,)), welcome]
+    assert harmless(effects, committed().standing) == [e.Forget((3,)), welcome]
 
 
 def test_an_event_in_a_report_is_short() -> None:
@@ -695,16 +702,17 @@ def test_long_lists_are_cut_and_say_so(turns: Turns) -> None:
     recovery = Recovery(turns.context, weights, CONFIG)
     admission, writing = Admission(weights, sessions, recovery), writing_over(turns, weights)
     drops = Drops(turns.context, holders, sessions)
-    parts = status.Parts(CONFIG, turns.context, weights, holders, sessions, admission, writing, drops)
+    pools = PoolMachine(turns.context, CONFIG)
+    parts = status.Parts(CONFIG, turns.context, weights, holders, sessions, admission, writing, drops, pools)
     for client in list(sessions.clients.values())[1:]:
         sessions.ask(client, m.Open(mode="ro"), math.inf)
     for conn in range(2, 200):
         drops.ask_one(sessions.clients[conn], 4)
-    seen = status.status_of(parts, "now", 50, 2)
+    seen = status.status_of(parts, "now", 50, 2, {})
     assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
     assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 250 more"
     assert len(seen.pending_drops) == status.MOST_SENTENCES and not seen.pins
-    assert len(status.status_of(parts, "now", 50, 1).pins) == status.MOST_SENTENCES
+    assert len(status.status_of(parts, "now", 50, 1, {}).pins) == status.MOST_SENTENCES
     assert "phase RW" in status.summary(parts) and len(status.summary(parts)) < 2000
 
 

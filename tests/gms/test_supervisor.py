@@ -234,15 +234,20 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
     seen = scrape(port)
     assert (seen['failover_gms_up{device="host:0"}'], seen['failover_gms_up{device="host:1"}']) == (0, 1)
     assert 'failover_gms_state{device="host:0",state="EMPTY"}' not in seen
+    assert page(port, "/live") == "alive\n"
 
 
-def scrape(port: int) -> dict[str, float]:
+def page(port: int, path: str) -> str:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as sock:
-        sock.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        sock.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         text = b""
         while more := sock.recv(65536):
             text += more
-    lines = text.decode().partition("\r\n\r\n")[2].splitlines()
+    return text.decode().partition("\r\n\r\n")[2]
+
+
+def scrape(port: int) -> dict[str, float]:
+    lines = page(port, "/metrics").splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 

@@ -192,7 +192,7 @@ def test_a_process_with_which_no_protocol_is_shared_is_told_so_and_an_alarm_name
 
 def test_the_welcome_says_what_is_spoken(container: Container) -> None:
     container.serves()
-    for newest, spoken in ((0, 1), (2, 2), (7, 2)):
+    for newest, spoken in ((0, 1), (2, 2), (7, 3)):
         caller = container.caller(m.Hello(protocol=1, newest=newest, engine_id="x", pid=os.getpid()))
         assert caller.hear(m.Welcome)[0].protocol == spoken
 

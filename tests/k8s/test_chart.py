@@ -1,4 +1,4 @@
-"""The chart, and what is rendered from it. Needs Helm in a library: `make manifests` has it."""
+"""The chart, and what is rendered from it. Needs Helm in a library: pip install .gpu-failover[helm].."""
 
 import importlib.util
 import json
@@ -27,7 +27,7 @@ def lines(text: str) -> list[str]:
 
 @helm
 def test_what_is_shipped_is_what_the_chart_renders() -> None:
-    assert render.differences() == "", "make manifests writes it anew"
+    assert render.differences() == "", "python -m k8s.render writes it anew"
 
 
 @helm

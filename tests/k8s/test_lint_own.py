@@ -9,7 +9,7 @@ from k8s.lint.check import check
 from tests.k8s.manifests import DROP, POD, REFERENCE, SHIPPED, broken, errors, warnings
 
 SPEC = "Deployment.spec.template.spec"
-LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{name}]" for name in ("lockserver", "gms", "gateway"))
+COPY, LOCK, GMS, DOOR = (f"{SPEC}.initContainers[{name}]" for name in ("gpu-failover", "lockserver", "gms", "gateway"))
 A, B = (f"{SPEC}.containers[engine-{name}]" for name in "ab")
 SHIM = ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--"]
 CLAIM = "ResourceClaimTemplate.spec.spec.devices.requests[0].exactly"
@@ -35,6 +35,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.command": ["python3", "-m", "engine_shim", "--engine", "vlm", "--probe", ":9000"]}, "is no engine"),
     ({f"{A}.env[FAILOVER_RUN_DIR].value": ""}, "--run-dir"),
     ({f"{A}.env[+]": {"name": "FAILOVER_STALL_S", "value": "soon"}}, "FAILOVER_STALL_S"),
+    ({f"{DOOR}.command": ["--listen", ":8000"]}, "--listen is a flag, and no program"),
     # engines
     ({f"{B}.env[ENGINE_ID].value": "a"}, "engine-a is engine a, too"),
     ({f"{B}.env[ENGINE_ROLE].value": "primary"}, "is the primary already"),
@@ -70,7 +71,12 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.volumeMounts[shm-a]": DROP}, "vLLM writes to /dev/shm"),
     ({f"{B}.volumeMounts[shm-b].name": "shm-a"}, "has the same /dev/shm"),
     ({f"{A}.env[+]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nobody puts anything into the volume tmp-a"),
+    ({f"{COPY}.command": ["cp", "-r", "/opt/gpu-failover/packages", "/tmp"]}, "isn't on the volume gpu-failover"),
+    ({f"{COPY}.command": ["cp", "-r", "/opt/gpu-failover/packages", "/gpu-failover/x"]}, "cp makes x/packages on the volume"),
+    ({f"{COPY}.command": ["cp", "/opt/gpu-failover/packages", "/gpu-failover"]}, "cp needs -r"),
+    ({f"{A}.env[PYTHONPATH].value": "/gpu-failover/ours"}, "cp makes packages on the volume, and /gpu-failover/ours"),
     # probes
+    ({f"{LOCK}.startupProbe.exec.command": ["lockctl", "ping", "--count", "once"]}, "'once'"),
     ({f"{A}.command": swapped(":9000", ":9005")}, "port 9005, which the container doesn't declare"),
     ({f"{A}.command": swapped(":9000", ":9005")}, "answers on 9005, and not on 9000"),
     ({f"{A}.command": swapped(":9000", "127.0.0.1:9000")}, "kubelet asks the pod's own address"),
@@ -94,6 +100,7 @@ ON_HOST: list[tuple[dict[str, Any], str]] = [
     ({f"{GMS}.env[FAILOVER_HOST_DEVICES].value": "/run/devices"}, "the mount itself"),
     ({f"{GMS}.env[FAILOVER_HOST_DEVICES]": DROP}, "FAILOVER_HOST_DEVICES is missing"),
     ({f"{GMS}.command": swapped("40MiB", "257MiB")}, "don't fit into the volume devices"),
+    ({f"{A}.args": ["--devices", "host:1"]}, "its --devices host:1: gms has host:0"),
     ({f"{GMS}.command": [*ON_TWO, "--capacity", "129MiB"]}, "2 device(s) of 129 MiB"),
 ]
 
@@ -119,6 +126,15 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{CLAIM}.count": 2}, "the rest would lie idle"),
     ({f"{LOCK}.command": ["lockserver", "--metrics", ":9400"]}, "nvml ends at once and says why"),
     ({f"{SPEC}.enableServiceLinks": DROP}, "VLLM_PORT"),
+    ({f"{SPEC}.initContainers": lambda old: [each for each in old if each["name"] != "lockserver"]}, "no container runs lockserver"),
+    ({f"{SPEC}.initContainers": lambda old: [each for each in old if each["name"] != "gms"]}, "no container runs gms"),
+    ({f"{GMS}.command": DROP}, "of the same image has one"),
+    ({f"{COPY}.command": ["install"]}, "this is no cp"),
+    ({f"{COPY}.command": ["cp", "-r", "/elsewhere/packages", "/gpu-failover/"]}, "our image has what the engines need"),
+    ({f"{A}.env[PYTHONPATH]": DROP}, "PYTHONPATH isn't set"),
+    ({"Deployment.spec.template.metadata.annotations": {"kubectl.kubernetes.io/default-container": "lock"}}, "there is no container lock"),
+    ({"Service.spec.selector": DROP}, "it has no selector"),
+    ({"NetworkPolicy.spec.ingress": lambda old: old[1:]}, "nobody may use port http, which failover leads to"),
     ({f"{SPEC}.automountServiceAccountToken": DROP}, "nothing here needs the API server"),
     ({f"{SPEC}.hostNetwork": True}, "different run directories"),
     ({f"{A}.securityContext.readOnlyRootFilesystem": DROP}, "readOnlyRootFilesystem: true"),
@@ -177,4 +193,11 @@ def test_a_valid_variation_of_ours_is_taken(edits: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.name)
 def test_what_is_shipped_has_nothing_to_warn_of(path: Path) -> None:
-    assert check([(path.name, path.read_text())]) == []
+    texts = [(path.name, path.read_text())]
+    if path.name == "monitoring.yaml":  # it is beside any of the others
+        texts.append(("one-gpu.yaml", POD))
+    assert check(texts) == []
+
+
+def test_all_of_it_at_once_has_no_error() -> None:
+    assert errors(check([(path.name, path.read_text()) for path in sorted(SHIPPED.glob("*.yaml"))])) == []

@@ -1,64 +1,79 @@
-"""The whole pair in a pod, as an ordinary user: lock server, GMS and two engines, each a container of its own."""
+"""The whole pair in a pod, as an ordinary user, while clients check each byte of what they get.
 
-import json
+k8s/dra/reference.yaml as it is shipped: lock server, GMS, gateway and two engines, each in a container of its own. What
+takes longer is in `test_pair_long.py`.
+"""
+
 import time
-from pathlib import Path
-from typing import Any
 
-from tests.k8s.manifests import SHIPPED
+from tests.local_pod.client import ask, asking
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
-
-POD = (
-    str(SHIPPED / "reference.yaml"),
-    "--overlay",
-    str(Path(__file__).parent / "today.yaml"),
-    "--relist-s",
-    "0.2",
-    "--startup-period-s",
-    "0.2",
-)
+from tests.local_pod.pair import MAIN, POD, WORKER, flips, other, whole
 
 
-def lock(here: Place) -> dict[str, Any]:
-    """What the lock server says, from within a container."""
-    said = here.say("exec", "engine-b", "--", "sh", "-c", "lockctl status --json || true")
-    found: dict[str, Any] = json.loads(said)
-    return found
-
-
-def whole(here: Place, holder: str = "") -> dict[str, Any]:
-    """Waits until somebody serves and somebody else is ready."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        seen = lock(here)
-        serves = seen.get("holder") or {}
-        redundant = bool(serves.get("endpoint")) and any(each["ready"] for each in seen["waiters"])
-        if redundant and holder in ("", serves["engine_id"]):
-            return seen
-        assert time.monotonic() < deadline, seen
-        time.sleep(0.05)
-
-
-def test_the_pair_comes_up_and_a_kill_inside_flips_nothing(here: Place) -> None:
+def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than_a_pause(here: Place) -> None:
     with running(here, *POD):
-        first = whole(here)
-        assert first["memory"] == "verified" and first["alarms"] == []
-        active = first["holder"]["engine_id"]
-        other = "b" if active == "a" else "a"
-        here.say("kill", f"engine-{active}", "--inside", "engine_shim.run")
-        after = whole(here, other)
-        assert after["memory"] == "verified" and after["holder"]["token"] > first["holder"]["token"]
-        status = here.status()
-        assert [flip["ready"] for flip in status["flips"]] == [True]
-        assert all(each["restarts"] == 0 for each in status["containers"])
+        seen = whole(here)
+        assert seen["memory"] == "verified" and seen["alarms"] == []
+        with asking(here) as clients:
+            for death in range(10):
+                active, token = seen["holder"]["engine_id"], seen["holder"]["token"]
+                here.say("kill", f"engine-{active}", "--inside", WORKER if death % 3 == 2 else MAIN)
+                seen = whole(here, other(active), since=token)
+                assert seen["memory"] == "verified"
+            clients.answered_since(2)
+        assert clients.broken() == []
+        assert flips(here) == [True]
+        assert all(each["restarts"] == 0 for each in here.status()["containers"])
 
 
-def test_the_death_of_a_containers_first_process_flips_it_once_and_the_other_serves(here: Place) -> None:
-    with running(here, *POD):
-        active = whole(here)["holder"]["engine_id"]
-        other = "b" if active == "a" else "a"
-        here.say("kill", f"engine-{active}")
+def test_the_death_of_a_first_process_flips_it_once_and_the_other_engine_serves(here: Place) -> None:
+    with running(here, *POD, "--back-off-s", "1"):
+        seen = whole(here)
+        first_processes = ("engine-a", "engine-b", "gms", "lockserver")
+        with asking(here) as clients:
+            for count, name in enumerate(first_processes, start=1):
+                serves = name == f"engine-{seen['holder']['engine_id']}"
+                here.say("kill", name)
+                here.until_event("ready", 1 + count)
+                seen = whole(here, since=seen["holder"]["token"] if serves else 0)
+                assert here.container(name)["restarts"] == 1
+            clients.answered_since(2)
+        assert clients.broken() == []
+        # The gateway's clients lose their connections with it, and nothing else happens.
+        here.say("kill", "gateway")
+        here.until_event("ready", 2 + len(first_processes))
+        assert ask(here).text == clients.expected
+        assert flips(here) == [True] + [False, True] * (len(first_processes) + 1)
+
+
+def test_everything_at_once_and_it_serves_again(here: Place) -> None:
+    with running(here, *POD, "--back-off-s", "1"):
+        whole(here)
+        expected = ask(here)
+        assert not expected.error
+        for container in here.status()["containers"]:
+            if container["pid"]:
+                here.say("kill", container["name"], "--all")
         here.until_event("ready", 2)
-        assert whole(here, other)["memory"] == "verified"
-        assert [flip["ready"] for flip in here.status()["flips"]] == [True, False, True]
-        assert here.container(f"engine-{active}")["restarts"] == 1
+        whole(here)
+        assert ask(here).text == expected.text
+        assert flips(here) == [True, False, True]
+
+
+def test_deletion_under_load_no_request_is_refused_within_the_sleep_and_streams_finish(here: Place) -> None:
+    with running(here, *POD) as process:
+        whole(here)
+        with asking(here, 4) as clients:
+            clients.answered_since(4)
+            down = time.monotonic()
+            process.terminate()  # as `kubectl delete pod` and `local-pod down`
+            # Services need some seconds to drop a pod; for so long everybody is served.
+            while time.monotonic() < down + 4:
+                time.sleep(0.05)
+        assert clients.broken() == []
+        assert any(answer.began > down for answer in clients.answers)
+        assert process.wait(PATIENCE_S) == 0
+        ended = [event["container"] for event in here.events("ended")]
+        assert set(ended[1:3]) == {"engine-a", "engine-b"} and ended[3:] == ["gateway", "gms", "lockserver"]
+        assert all(event["code"] == 0 for event in here.events("ended"))

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lockserver import messages as m
 from lockserver.metrics import Metrics
+from sidecar.metrics import page_of
 from tests.lockctl.house import House, until
 from tests.lockctl.test_status_text import FENCING, HELD, HOLDER, WAITER
 
@@ -32,15 +33,27 @@ def clock() -> Clock:
 
 @pytest.fixture
 def metrics(clock: Clock) -> Metrics:
-    return Metrics(("127.0.0.1", 0), clock)
+    return Metrics(clock)
 
 
 def scrape(address: tuple[str, int]) -> dict[str, float]:
-    """Every sample, by its name and labels."""
+    """Every sample of a server, by its name and labels."""
+    return samples_of(page(address, "/metrics"))
+
+
+def page(address: tuple[str, int], path: str) -> str:
     connection = http.client.HTTPConnection(*address, timeout=20)
-    connection.request("GET", "/metrics")
+    connection.request("GET", path)
     body = connection.getresponse().read().decode()
     connection.close()
+    return body
+
+
+def seen_in(metrics: Metrics) -> dict[str, float]:
+    return samples_of(page_of(metrics.registry)().body.decode())
+
+
+def samples_of(body: str) -> dict[str, float]:
     samples = {}
     for family in text_string_to_metric_families(body):
         assert family.name.startswith("failover_lock_")
@@ -59,7 +72,7 @@ def granted(token: int) -> m.Status:
 def test_the_state_is_one_of_four_and_the_gauges_are_the_status(metrics: Metrics) -> None:
     metrics.observe(FREE)
     metrics.observe(msgspec.structs.replace(HELD, alarms=["a", "b"]))
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     states = {name: value for name, value in seen.items() if name.startswith("failover_lock_state{")}
     assert states == {
         "failover_lock_state{state=FREE}": 0,
@@ -78,7 +91,7 @@ def test_the_state_is_one_of_four_and_the_gauges_are_the_status(metrics: Metrics
 def test_without_a_holder_the_gauges_go_back(metrics: Metrics) -> None:
     metrics.observe(HELD)
     metrics.observe(msgspec.structs.replace(FREE, waiters=[msgspec.structs.replace(WAITER, ready=False)]))
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert (seen["failover_lock_members"], seen["failover_lock_granted_timestamp_seconds"]) == (0, 0)
     assert (seen["failover_lock_waiters"], seen["failover_lock_waiters_ready"]) == (1, 0)
 
@@ -88,7 +101,7 @@ def test_a_handoff_is_a_fencing_a_grant_and_the_time_between(metrics: Metrics, c
     for status, seconds in ((granted(8), 10), (FENCING, 0.03), (FENCING, 0.04), (granted(9), 5)):
         metrics.observe(status)
         clock.now += seconds
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (2, 1)
     assert seen["failover_lock_fencing_duration_seconds_count"] == 1
     assert seen["failover_lock_fencing_duration_seconds_sum"] == pytest.approx(0.07)
@@ -97,7 +110,7 @@ def test_a_handoff_is_a_fencing_a_grant_and_the_time_between(metrics: Metrics, c
 def test_a_handoff_within_one_turn_of_the_loop_counts_too(metrics: Metrics) -> None:
     metrics.observe(HELD)
     metrics.observe(granted(8))
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (1, 1)
     assert seen["failover_lock_fencing_duration_seconds_count"] == 1
 
@@ -105,14 +118,14 @@ def test_a_handoff_within_one_turn_of_the_loop_counts_too(metrics: Metrics) -> N
 def test_the_holder_that_a_new_server_finds_was_granted_by_another(metrics: Metrics) -> None:
     metrics.observe(msgspec.structs.replace(HELD, state="RECOVERING"))
     metrics.observe(HELD)
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (0, 0)
 
 
 def test_a_holder_that_comes_back_was_fenced_and_nobody_was_granted(metrics: Metrics) -> None:
     for status in (HELD, FENCING, HELD):
         metrics.observe(status)
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert (seen["failover_lock_grants_total"], seen["failover_lock_fencings_total"]) == (0, 1)
     assert seen["failover_lock_fencing_duration_seconds_count"] == 0
 
@@ -121,7 +134,7 @@ def test_where_nobody_waits_the_time_ends_with_the_proof(metrics: Metrics, clock
     for status, seconds in ((HELD, 1), (FENCING, 0.5), (FREE, 3600), (granted(8), 1)):
         metrics.observe(status)
         clock.now += seconds
-    seen = scrape(metrics.address)
+    seen = seen_in(metrics)
     assert seen["failover_lock_fencing_duration_seconds_count"] == 1
     assert seen["failover_lock_fencing_duration_seconds_sum"] == pytest.approx(0.5)
 
@@ -142,6 +155,7 @@ def test_a_real_server_serves_them(house: House) -> None:
     second.out.with_words("started")
     until(says("failover_lock_grants_total", 2), "the second grant is counted")
     seen = scrape(address)
+    assert page(address, "/live") == "alive\n"
     assert seen["failover_lock_fencings_total"] == 1
     assert seen["failover_lock_fencing_duration_seconds_count"] == 1
 

@@ -167,6 +167,12 @@ class Engine:
         return self.token > 0 and self.main.alive
 
     @property
+    def proven(self) -> bool:
+        """It was told that its grant stands on the whole proof."""
+        granted = self.last(m.Granted)
+        return granted is not None and granted.proven
+
+    @property
     def refused(self) -> str:
         refused = self.last(m.Refused)
         return refused.why if refused else ""

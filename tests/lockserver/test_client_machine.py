@@ -364,7 +364,9 @@ def test_a_holder_whose_path_leads_elsewhere_goes_there_at_once(client: Client) 
     client.holder()
     client.now = 50.0
     client.tell(c.PathSeen(elsewhere=True))
-    assert client.of(c.HangUp) and client.of(c.Connect), "whoever serves there has to hear of it"
+    assert {c.HangUp, c.Connect} <= {type(effect) for effect in client.effects}, (
+        "whoever serves there has to hear of it"
+    )
     (hello,) = client.tell(c.Connected((1, 2), True, c.There.ANOTHER)).said
     assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7}
     assert not client.welcome(server="s2", holds={ACTIVE: 7}).lost

@@ -34,12 +34,12 @@ class Told:
 
     def hears(self, conn: int, message: m.ClientMessage) -> None:
         self.processes += 1
-        peers = ()
+        peers: tuple[e.Peer, ...] = ()
         if isinstance(message, m.Register | m.Join):
             peers = (e.Peer(self.processes, f"pidfs:{self.processes}", self.processes),)
         self.feed(e.Received(conn, message, peers, life_held=True, secret="s"))
 
-    def registers(self, conn: int, **claims: int) -> None:
+    def registers(self, conn: int, claims: dict[m.LockName, int]) -> None:
         self.hears(conn, m.Register(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn, claims=claims))
 
     def joins(self, conn: int) -> None:
@@ -55,7 +55,7 @@ def free(token: int = 10) -> e.Started:
 
 def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
     told = Told(free())
-    told.registers(1)
+    told.registers(1, {})
     told.joins(2)
     sent = [(x.conn, type(x.message).__name__) for x in told.effects if isinstance(x, e.Send)]
     assert sent.index((1, "Keep")) < sent.index((2, "Welcome"))
@@ -63,7 +63,7 @@ def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
 
 def test_who_claims_what_has_ended_is_followed_in_by_nobody() -> None:
     told = Told(free(token=10))
-    told.registers(1, active=5)
+    told.registers(1, {ACTIVE: 5})
     assert told.said(1) == ["Refused"]
     told.joins(2)
     assert told.said(2) == ["Refused"]
@@ -71,7 +71,7 @@ def test_who_claims_what_has_ended_is_followed_in_by_nobody() -> None:
 
 def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_look_like_a_free_lock() -> None:
     told = Told(e.Started(None))
-    told.registers(1, init=0)
+    told.registers(1, {INIT: 0})
     record = [x.record for x in told.effects if isinstance(x, e.Persist)][-1]
     assert INIT in record.permits and record.active is None
     successor = Told(e.Started(record))

@@ -377,7 +377,8 @@ def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> 
     assert harness.state == "HELD" and a.token == token and not a.refused
     welcome = a.last(m.Welcome)
     assert welcome is not None and welcome.holds == {ACTIVE: token}
-    assert len(harness.machine.active.holder.members) == 3  # type: ignore[union-attr]
+    holder = harness.machine.active.holder
+    assert holder is not None and len(holder.members) == 3
     harness.advance(WINDOW_S * 10)
     assert harness.state == "HELD" and not b.holds
 
@@ -974,7 +975,8 @@ def test_an_older_file_doesnt_end_the_holder_and_no_token_is_given_twice() -> No
     harness.crash().file = older
     harness.start(token_floor=0)
     b.register()
-    assert harness.state == "HELD" and not b.refused and b.last(m.Welcome).holds == {ACTIVE: b.token}  # type: ignore[union-attr]
+    welcome = b.last(m.Welcome)
+    assert harness.state == "HELD" and not b.refused and welcome is not None and welcome.holds == {ACTIVE: b.token}
     c = harness.waiter("c")
     harness.kill(b.main)
     assert c.token > b.token > a.token
@@ -1083,6 +1085,23 @@ def test_a_holder_whose_upgrade_is_finished_is_back() -> None:
     a.register(protocol=98, newest=99)
     a.register()
     assert harness.state == "HELD" and not harness.alarms and a.last(m.Welcome) is not None
+
+
+@pytest.mark.parametrize("newest", [m.PROTOCOL, 99], ids=["a version", "another version"])
+def test_no_claim_is_a_way_around_the_proof(newest: int) -> None:
+    """The holder is dead, and a process that never joined has its life lock: no token, however new, changes that."""
+    harness, a = held()
+    b = harness.waiter("b")
+    stray = a.fork()
+    harness.kill(a.main)
+    c = harness.engine("c").register(protocol=newest, newest=newest, claims={ACTIVE: a.token + 5})
+    assert not c.holds and not b.holds and "did not join" in harness.waiting_for
+    harness.kill(c.main)
+    harness.advance(WINDOW_S * 2)
+    assert not b.holds
+    harness.kill(stray)
+    harness.advance(1)
+    assert b.holds and b.token > a.token
 
 
 def test_a_caller_of_the_version_before_is_welcomed_in_it() -> None:

@@ -18,6 +18,7 @@ from lockserver.messages import ACTIVE
 from lockserver.queue import ASK_AGAIN_S
 from sidecar.disk_writes import RETRY_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
+from tests.support.status import holder_of
 
 every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)
 with_pidfds = pytest.mark.parametrize("kernel", [Kernel.PIDFS, Kernel.SENT], ids=lambda kernel: kernel.name)
@@ -258,10 +259,10 @@ def test_a_join_without_the_life_lock_is_refused(harness: Harness) -> None:
     a = harness.holder("a")
     child = a.fork()
     child.locks.clear()
-    before = len(harness.status.holder.members)  # type: ignore[union-attr]
+    before = len(holder_of(harness.status).members)
     a.join(child)
     assert child not in a.numbers
-    assert len(harness.status.holder.members) == before  # type: ignore[union-attr]
+    assert len(holder_of(harness.status).members) == before
 
 
 def test_a_registration_without_the_life_lock_is_refused(harness: Harness) -> None:
@@ -935,7 +936,7 @@ def test_a_hand_back_to_a_server_that_knows_better_changes_nothing(harness: Harn
     a, b = harness.holder("a", children=1), harness.waiter("b")
     b.hand_back(a)
     b.hand_back(a)
-    assert harness.state == "HELD" and len(harness.status.holder.members) == 2  # type: ignore[union-attr]
+    assert harness.state == "HELD" and len(holder_of(harness.status).members) == 2
     harness.kill_tree(a)
     assert b.holds
 
@@ -1207,3 +1208,19 @@ def test_an_answer_about_a_life_lock_may_come_when_its_tree_is_back(harness: Har
     harness.kill(a.main)
     harness.advance(30)
     assert b.holds
+
+
+def test_a_grant_is_proven_when_every_process_was_seen_to_have_ended_and_the_memory_to_be_free() -> None:
+    harness = on_a_gpu()
+    a, b = harness.holder("a"), harness.waiter("b", gpu=60)
+    assert not a.proven, "nothing is known of whoever was there before"
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds and b.proven
+
+
+def test_a_grant_that_no_memory_was_looked_at_for_is_not_proven(harness: Harness) -> None:
+    a, b = harness.holder("a"), harness.waiter("b")
+    harness.kill(a.main)
+    harness.advance(1)
+    assert b.holds and not b.proven

@@ -4,6 +4,8 @@ it is called off.
 A part of the rules of `machine.py` (`switchover.py`); the others stand in `test_rules.py`.
 """
 
+from collections.abc import Callable
+
 import pytest
 
 from lockserver import messages as m
@@ -24,8 +26,8 @@ class Change:
         if ask:
             self.ask(to=to, drain_timeout_s=drain_timeout_s)
 
-    def ask(self, **wish: object) -> None:
-        self.harness.receive(self.asker, m.Switchover(**wish))  # type: ignore[arg-type]
+    def ask(self, to: str = "", drain_timeout_s: float = 30.0) -> None:
+        self.harness.receive(self.asker, m.Switchover(to=to, drain_timeout_s=drain_timeout_s))
 
     def drained(self, *, ok: bool = True, why: str = "") -> None:
         drain = self.a.last(m.Drain)
@@ -178,7 +180,7 @@ def test_refused_at_once_without_a_holder() -> None:
     ],
     ids=["dead", "not ready", "not connected"],
 )
-def test_refused_at_once_without_a_live_and_ready_waiter(spoil) -> None:  # type: ignore[no-untyped-def]
+def test_refused_at_once_without_a_live_and_ready_waiter(spoil: Callable[[Change], object]) -> None:
     change = Change(ask=False)
     spoil(change)
     change.ask()
@@ -250,7 +252,7 @@ def test_it_is_off_when_the_holder_cannot_drain(change: Change) -> None:
     ],
     ids=["dies", "hangs up", "is not ready"],
 )
-def test_it_is_off_when_the_successor_goes(spoil, drained: bool) -> None:  # type: ignore[no-untyped-def]
+def test_it_is_off_when_the_successor_goes(spoil: Callable[[Change], object], drained: bool) -> None:
     change = Change()
     if drained:
         change.drained()

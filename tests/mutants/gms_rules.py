@@ -20,6 +20,11 @@ STATE_FILE = "gms/state_file.py"
 INVARIANTS = "gms/invariants.py"
 VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
+POOLS = "gms/pools.py"
+POOL_MACHINE = "gms/pool_machine.py"
+POOL_CLAIMS = "gms/pool_claims.py"
+POOL_RECOVERY = "gms/pool_recovery.py"
+POOL_CLIENT = "gms/pool_client_machine.py"
 
 _ALL = (
     # -- who comes in --
@@ -386,7 +391,13 @@ _ALL = (
     Mutant(
         "gms-a-broken-rule-harms-nobody",
         "and no slab of the layout goes, and nothing is written",
-        ((MACHINE, "            context.out = harmless(context.out, self.weights)\n", "            pass\n"),),
+        (
+            (
+                MACHINE,
+                "            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])\n",
+                "            pass\n",
+            ),
+        ),
     ),
     Mutant(
         "gms-both-versions",
@@ -593,12 +604,187 @@ _SHELLS = (
     ),
 )
 
-GMS = _SHELLS + tuple(
-    replace(
-        mutant,
-        world="gms",
-        tests=TESTS if mutant.name in RARE else (),
-        in_process=mutant.name in RARE,
+_POOLS = (
+    Mutant(
+        "pools-owner-lives",
+        "while an owner's process lives, nobody else becomes the owner",
+        (
+            (
+                POOL_CLAIMS,
+                "    if owner is not None and not owner.is_the_same(member.identity, member.local_pid):\n",
+                "    if False and owner is not None:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-a-connection-is-no-process",
+        "a connection that ends says nothing about its process",
+        ((POOL_MACHINE, "            owned.owner.conn = None\n", "            self._free(owned, '', '')\n"),),
+    ),
+    Mutant(
+        "pools-newest-token",
+        "nobody becomes the owner with an older token than the newest",
+        (
+            (POOL_CLAIMS, "    if message.token < pool.token:\n", "    if False:\n"),
+            (
+                POOLS,
+                '        if token < self.token:\n            raise BrokenRule(f"pool {self.key} is given',
+                '        if False:\n            raise BrokenRule(f"pool {self.key} is given',
+            ),
+            (
+                "gms/pool_invariants.py",
+                "        if pool.token < self._tokens.get(pool.key, 0):\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-tokens-outlive-the-server",
+        "a new server knows the newest token",
+        ((POOLS, "        self.token = record.token\n", "        self.token = 0\n"),),
+    ),
+    Mutant(
+        "pools-proven",
+        "contents are handed on only if the lock's grant was proven",
+        ((POOL_CLAIMS, "    if not message.proven:\n", "    if False:\n"),),
+        tests=("tests/gms/test_pools.py::test_an_unproven_grant_gets_new_memory_and_never_the_old",),
+    ),
+    Mutant(
+        "pools-what-cant-be-told-is-doubted",
+        "an owner of which nothing can be told leaves contents that nobody gets",
+        ((POOL_RECOVERY, '                    kind = "unproven"\n', '                    doubt = ""\n'),),
+    ),
+    Mutant(
+        "pools-the-owner-is-looked-for",
+        "a new server looks for the owner, whether or not it comes back",
+        (
+            (
+                POOL_RECOVERY,
+                "                if who is not None and who.process is not None:\n",
+                "                if who is not None and who.process is not None and who.gone:\n",
+            ),
+            (
+                POOL_RECOVERY,
+                "                elif who is not None and who.gone:\n",
+                "                elif who is not None:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-doubt",
+        "contents that are doubted are given to nobody",
+        (
+            (POOL_CLAIMS, "    if pool.doubt:\n", "    if False:\n"),
+            (POOLS, "        if self.doubt:\n", "        if False:\n"),
+        ),
+    ),
+    Mutant(
+        "pools-second-death",
+        "an owner that dies soon after it adopted leaves contents that nobody gets",
+        ((POOL_RECOVERY, "    if adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
+        tests=(
+            "tests/gms/test_pools.py::test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets",
+        ),
+    ),
+    Mutant(
+        "pools-shape",
+        "another shape is given up only if that is said",
+        ((POOL_CLAIMS, "    if not fits and not message.replace:\n", "    if False:\n"),),
+        tests=("tests/gms/test_pools.py::test_another_shape_is_refused_and_replaced_only_when_that_is_said",),
+    ),
+    Mutant(
+        "pools-adopted-on-disk-first",
+        "token and owner are on disk before a claim is answered",
+        (
+            (
+                POOL_MACHINE,
+                "            self.file.write(self._record(recorded), owed)\n",
+                "            self._adopted(owed)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-released-on-disk-first",
+        "a release is on disk before it is answered",
+        (
+            (
+                POOL_MACHINE,
+                "        self.file.write(self._record(recorded), file.Released(member.conn, pool.key))\n",
+                "        self._released(file.Released(member.conn, pool.key))\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-only-what-the-file-says",
+        "only the memory that is in the file can be handed back",
+        (
+            (
+                POOL_MACHINE,
+                "        if tuple(slab.identity for slab in came) != pool.identities:\n",
+                "        if False:\n",
+            ),
+            (POOLS, "        if tuple(slab.identity for slab in slabs) != self.identities:\n", "        if False:\n"),
+        ),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "pools-who-has-descriptors-brings-them",
+        "whoever has descriptors brings them to a server that waits for them",
+        (
+            (
+                POOL_CLIENT,
+                "        self._brings = message.awaited and",
+                "        self._brings = False and message.awaited and",
+            ),
+        ),
+        tests=("tests/gms/test_pools.py::test_owner_and_server_die_and_the_standby_brings_it",),
+    ),
+    Mutant(
+        "pools-given-up-is-dropped",
+        "who isn't the owner lets go of what was given up",
+        (
+            (
+                POOL_CLIENT,
+                "            self.kept = None\n            self._let_go(generation)\n        elif",
+                "            self.kept = None\n        elif",
+            ),
+        ),
+    ),
+    Mutant(
+        "pools-owned-is-not-dropped-by-hand",
+        "a pool whose owner lives is given up for nobody",
+        (
+            (
+                POOL_MACHINE,
+                "        elif pool.owner is not None or pool.phase is Phase.MAKING:\n",
+                "        elif pool.phase is Phase.MAKING:\n",
+            ),
+        ),
+        tests=("tests/gms/test_pools.py::test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it",),
+    ),
+    Mutant(
+        "pools-off-on-a-gpu",
+        "on a GPU there are no pools until a real device was asked",
+        ((POOL_MACHINE, "        why = self.closed or self._config.pools_off\n", "        why = self.closed\n"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+)
+
+GMS = (
+    _SHELLS
+    + tuple(
+        mutant if mutant.tests else replace(mutant, tests=("tests/gms/test_pool_machine.py",), in_process=True)
+        for mutant in _POOLS
     )
-    for mutant in _ALL
+    + tuple(
+        replace(
+            mutant,
+            world="gms",
+            tests=TESTS if mutant.name in RARE else (),
+            in_process=mutant.name in RARE,
+        )
+        for mutant in _ALL
+    )
 )

@@ -13,8 +13,10 @@ import numpy as np
 
 from engine_shim.engine import Listen
 from reference_engine.engine import ReferenceEngine
-from reference_engine.kv import BLOCK, KvCache, OwnPages, block_bytes, blocks_for
-from reference_engine.model import Floats, Model, Part, Shape, share
+from reference_engine.kv import KvCache, OwnPages, block_bytes
+from reference_engine.kv_prefix import blocks_for
+from reference_engine.model import Model, Part, Shape, share
+from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.weights import fill
 
 DEADLINE_S = 30.0
@@ -39,8 +41,8 @@ class Split:
             cache.allocate()
             self.parts.append(Part(shape, arrays, cache, rank, ranks))
 
-    def attend(self, layer: int, x: Floats, start: int, blocks: Sequence[int]) -> Floats:
-        return _sum([part.attend(layer, x, start, blocks) for part in self.parts])
+    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
+        return _sum([part.attend(layer, x, spans) for part in self.parts])
 
     def feed(self, layer: int, x: Floats) -> Floats:
         return _sum([part.feed(layer, x) for part in self.parts])
@@ -55,6 +57,12 @@ def _sum(parts: Sequence[Floats]) -> Floats:
 
 def model(shape: Shape, arrays: Mapping[str, Floats], ranks: int = 1) -> Model:
     return Model(shape, arrays, Split(shape, arrays, ranks))
+
+
+def forward(of: Model, tokens: Sequence[int], start: int, blocks: tuple[int, ...]) -> Floats:
+    """The logits of one request's next token."""
+    logits: Floats = of.forward([(tokens, Span(start, len(tokens), blocks))])[0]
+    return logits
 
 
 def every_block(shape: Shape, first: int = 0) -> tuple[int, ...]:

@@ -37,6 +37,7 @@ class Setting:
     role: str
     arguments: tuple[str, ...]
     phases: list[str]
+    kv: str = ""
 
     def phase(self, name: str, seconds: float, /) -> None:
         self.phases.append(name)

@@ -8,23 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reference_engine import tokenizer
-from reference_engine.model import BadShape, Floats, Model, Shape, share
+from reference_engine.model import BadShape, Model, Shape, share
+from reference_engine.places import Floats, Span
 from reference_engine.sampling import Sampler, Sampling
-from tests.reference_engine.house import every_block, model, weights
+from tests.reference_engine.house import every_block, forward, model, weights
 
 SHAPE = Shape(layers=3, width=64, heads=4, hidden=100, max_len=256)
 WEIGHTS = weights(SHAPE)
+LARGE = Shape(layers=3, width=64, heads=4, hidden=100, max_len=1024)
 FIRST_WEIGHTS = [-3, -2, 0, 7, 7, 6, -3, 3, -5, 5, 2, 0]
 PROMPT = [tokenizer.BEGIN, *tokenizer.encode("Who is there, in the middle of the night?")]
 
 
 def generated(of: Model, prompt: list[int], count: int, blocks: tuple[int, ...] | None = None) -> list[int]:
     blocks = blocks or every_block(SHAPE)
-    logits = of.forward(prompt, 0, blocks)
+    logits = forward(of, prompt, 0, blocks)
     tokens: list[int] = []
     while len(tokens) < count:
         tokens.append(int(logits.argmax()))
-        logits = of.forward(tokens[-1:], len(prompt) + len(tokens) - 1, blocks)
+        logits = forward(of, tokens[-1:], len(prompt) + len(tokens) - 1, blocks)
     return tokens
 
 
@@ -44,18 +46,18 @@ def test_weights_are_those_that_they_always_were() -> None:
 @given(cuts=st.lists(st.integers(1, 119), max_size=6), seed=st.integers(0, 1000))
 def test_logits_do_not_depend_on_how_many_positions_are_computed_at_a_time(cuts: list[int], seed: int) -> None:
     tokens = np.random.default_rng(seed).integers(0, tokenizer.VOCABULARY, 120).tolist()
-    at_once = model(SHAPE, WEIGHTS).forward(tokens, 0, every_block(SHAPE))
+    at_once = forward(model(SHAPE, WEIGHTS), tokens, 0, every_block(SHAPE))
     in_pieces = model(SHAPE, WEIGHTS)
     ends = sorted({*cuts, len(tokens)})
     for start, end in zip([0, *ends], ends, strict=False):
-        logits = in_pieces.forward(tokens[start:end], start, every_block(SHAPE, first=5))
+        logits = forward(in_pieces, tokens[start:end], start, every_block(SHAPE, first=5))
     assert logits.tobytes() == at_once.tobytes()
 
 
 def test_the_cache_gives_what_computing_everything_again_gives() -> None:
     tokens = generated(model(SHAPE, WEIGHTS), PROMPT, 60)
     for length in range(60):
-        logits = model(SHAPE, WEIGHTS).forward(PROMPT + tokens[:length], 0, every_block(SHAPE))
+        logits = forward(model(SHAPE, WEIGHTS), PROMPT + tokens[:length], 0, every_block(SHAPE))
         assert int(logits.argmax()) == tokens[length]
 
 
@@ -68,8 +70,8 @@ def test_an_answer_goes_on_from_its_tokens_exactly(broken_at: int) -> None:
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_any_number_of_processes_computes_the_same(ranks: int) -> None:
     """Three processes share four heads and a hundred of the MLP unevenly."""
-    alone = model(SHAPE, WEIGHTS).forward(PROMPT, 0, every_block(SHAPE))
-    shared = model(SHAPE, WEIGHTS, ranks).forward(PROMPT, 0, every_block(SHAPE))
+    alone = forward(model(SHAPE, WEIGHTS), PROMPT, 0, every_block(SHAPE))
+    shared = forward(model(SHAPE, WEIGHTS, ranks), PROMPT, 0, every_block(SHAPE))
     assert alone.tobytes() == shared.tobytes()
 
 
@@ -77,9 +79,26 @@ def test_requests_that_share_the_cache_do_not_disturb_each_other() -> None:
     shared = model(SHAPE, WEIGHTS)
     mine, theirs = every_block(SHAPE)[:8], every_block(SHAPE)[8:]
     alone = [generated(model(SHAPE, WEIGHTS), prompt, 20) for prompt in (PROMPT, PROMPT[:9])]
-    shared.forward(PROMPT, 0, mine)
+    forward(shared, PROMPT, 0, mine)
     assert generated(shared, PROMPT[:9], 20, theirs) == alone[1]
     assert generated(shared, PROMPT, 20, mine) == alone[0]
+
+
+@settings(max_examples=25)
+@given(lengths=st.lists(st.integers(1, 100), min_size=2, max_size=6), whole=st.integers(0, 5))
+def test_logits_do_not_depend_on_who_is_computed_beside_them(lengths: list[int], whole: int) -> None:
+    """Some with one token to go, one with all of its prompt."""
+    together = model(LARGE, WEIGHTS)
+    asked, alone = [], []
+    for place, length in enumerate(lengths):
+        tokens = np.random.default_rng(place).integers(0, tokenizer.VOCABULARY, length).tolist()
+        blocks = every_block(LARGE)[8 * place : 8 * place + 8]
+        done = 0 if place == whole else length - 1
+        if done:
+            forward(together, tokens[:done], 0, blocks)
+        asked.append((tokens[done:], Span(done, length - done, blocks)))
+        alone.append(forward(model(SHAPE, WEIGHTS), tokens, 0, every_block(SHAPE)))
+    assert together.forward(asked).tobytes() == np.stack(alone).tobytes()
 
 
 @pytest.mark.parametrize("what", ["changed", "lost", "twice"])

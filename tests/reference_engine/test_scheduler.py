@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine.kv import BLOCK, Blocks
+from reference_engine.kv_prefix import Blocks
+from reference_engine.places import BLOCK
 from reference_engine.scheduler import MAX_WAITING, Job, NotNow, Scheduler, TooLong
 
 

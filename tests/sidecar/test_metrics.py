@@ -1,6 +1,7 @@
 """The page that a scrape gets, and what there is without the client library."""
 
-import http.client
+import select
+import socket
 import subprocess
 import sys
 
@@ -8,6 +9,7 @@ import pytest
 from prometheus_client import Gauge
 
 from sidecar import metrics
+from sidecar.loop import Loop
 
 
 def test_the_page_has_the_metrics_of_its_registry_and_no_others() -> None:
@@ -18,17 +20,21 @@ def test_the_page_has_the_metrics_of_its_registry_and_no_others() -> None:
     assert b"failover_token 7.0\n" in page.body and b"python_info" not in page.body
 
 
-def test_a_registry_can_be_served_in_a_loop_of_its_own() -> None:
+def test_a_registry_is_served_in_the_programs_own_loop_which_answers_live_as_well() -> None:
     registry = metrics.new_registry()
     Gauge("failover_token", "the newest fencing token", registry=registry).set(7)
-    address = metrics.serve(("127.0.0.1", 0), registry)
-    connection = http.client.HTTPConnection(*address, timeout=20)
-    connection.request("GET", "/metrics")
-    answer = connection.getresponse()
-    assert answer.status == 200 and b"failover_token 7.0\n" in answer.read()
-    connection.close()
+    loop = Loop()
+    address = metrics.serve(("127.0.0.1", 0), registry, loop).address
+    for path, expected in (("/metrics", b"failover_token 7.0\n"), ("/live", b"alive\n")):
+        with socket.create_connection(address, timeout=20) as asking:
+            asking.sendall(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
+            assert not select.select([asking], [], [], 0)[0], "nobody answers while the loop does not turn"
+            while not select.select([asking], [], [], 0)[0]:
+                for fd, what in loop.poll(20):
+                    loop.handlers[fd](what)
+            assert expected in asking.recv(65536)
     with pytest.raises(metrics.MetricsUnavailable, match=f"can't listen on 127.0.0.1:{address[1]}"):
-        metrics.serve(address, registry)
+        metrics.serve(address, registry, loop)
 
 
 def test_without_the_library_there_is_one_sentence_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine_shim.vllm_engine import engine_directory
+from engine_shim import scratch
 from gms.memory.host import HostMemory
 from gms.messages import Status as Weights
 from lockserver.observer import Observer
@@ -296,7 +296,7 @@ class Pair:
     def elsewhere(self, shim: Shim) -> list[str]:
         """The files by which its ranks find each other. vLLM 0.26 has none: its ranks find each other by an address."""
         try:
-            return (engine_directory.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split()
+            return (scratch.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split()
         except FileNotFoundError:
             return []
 

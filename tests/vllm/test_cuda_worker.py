@@ -141,7 +141,7 @@ def test_vllms_own_allocation_of_the_cache_is_the_pools(worker: Any, monkeypatch
             size = kv_cache_config.kv_cache_tensors[0]
             worker.model_runner.kv_caches = [torch.zeros(size, dtype=torch.int8, device="cpu").view(4, -1)]
 
-    monkeypatch.setattr(gpu_worker, "ensure_kv_transfer_initialized", lambda *_: None)
+    monkeypatch.setattr(gpu_worker, "ensure_kv_transfer_initialized", lambda address: None)
     monkeypatch.setattr(gpu_worker.current_platform, "is_xpu", lambda: False)
     monkeypatch.setattr("engine_shim.vllm_engine.kv_tensors.torch_device", lambda _: torch.device("cpu"))
     worker.model_runner.initialize_kv_cache = initialize

@@ -20,6 +20,7 @@ def setting(*arguments: str, role: str = "primary") -> Setting:
         (("--data-parallel-size", "2"), "--data-parallel-size 2 can't be in a pair"),
         (("--api-server-count", "2"), "--api-server-count 2 can't be in a pair"),
         (("--headless",), "--headless can't be in a pair"),
+        (("--pipeline-parallel-size", "2"), "--pipeline-parallel-size 2 can't be in a pair"),
         (("--uds", "/x"), "say --listen unix:PATH"),
         (("--worker-cls", "a.b"), "--worker-cls"),
     ],

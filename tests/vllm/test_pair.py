@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim.vllm_engine import engine_directory
+from engine_shim import scratch
 from lockserver.observer import Observer
 from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit
 from tests.chaos.house import Process as Traced
@@ -396,7 +396,7 @@ def weights(shim: Shim, pair: Pair) -> list[tuple[str, str]]:
 
 def left_lying(shim: Shim, pair: Pair) -> tuple[set[str], list[Path]]:
     """What a killed vLLM would leave: sockets in its scratch directory, and files that are named there."""
-    here = engine_directory.directory(pair.house.run_dir, shim.engine_id)
+    here = scratch.directory(pair.house.run_dir, shim.engine_id)
     elsewhere = [Path(line) for line in pair.elsewhere(shim)]
     sockets = {path.name for path in here.iterdir()} - {"elsewhere"}
     assert sockets and all(path.exists() for path in elsewhere)

@@ -1,12 +1,14 @@
 """A rank's weights, without vLLM: torch modules and a real GMS."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 
+from engine_shim import scratch  # noqa: E402
 from engine_shim.vllm_engine import engine_directory  # noqa: E402
 from engine_shim.vllm_engine.weights import OtherWeights, Weights  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
@@ -70,17 +72,19 @@ def test_the_weights_of_another_model_are_refused(gms: House) -> None:
     b.close()
 
 
-def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(gms: House) -> None:
-    engine_directory.directory(gms.run_dir, "a").mkdir(parents=True)
+def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(
+    gms: House, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(scratch.VARIABLE, str(tmp_path))
     a = Weights(home(gms, "a", writes=True), 0)
     a.get(SAID, module)
     a.sleep()
-    assert a.well and not engine_directory.marked(gms.run_dir, "a")
+    assert a.well and not engine_directory.marked()
     with GmsClient(gms.run_dir, "host:0", "other") as client, client.write(60) as writer:
         slab = writer.create(writer.granularity)
         reader = writer.commit(Layout((writer.sizes[slab],), (), {"model": "another"}))
         until(lambda: not a.well, "it says that it couldn't wake")
-        until(lambda: engine_directory.marked(gms.run_dir, "a"), "and leaves a mark, so that nobody has to ask")
+        until(lambda: engine_directory.marked(), "and leaves a mark, so that nobody has to ask")
         with pytest.raises(StaleLayout):
             a.wake()
         reader.close()

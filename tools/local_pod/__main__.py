@@ -17,7 +17,7 @@ examples:
   local-pod status --wait ready --timeout-s 60         waits for it
   local-pod exec engine-a -- failover status
   local-pod kill engine-a                              SIGKILL to the container's first process
-  local-pod kill engine-a --inside engine_shim.run     and to another process in it
+  local-pod kill engine-a --inside engine_shim.main_process     and to another process in it
   local-pod kill engine-a --oom                        as cgroup v2 does: all of the container at once
   local-pod stop engine-a; local-pod cont engine-a
   local-pod logs -f

@@ -17,7 +17,7 @@ from tests.gms.memory.host_stage import CAPACITY, crowd, process
 from tests.gms.memory.remote import ROOT
 from tests.sidecar.processes import no_descriptor_leaks
 
-NO_DEVICE = r"can't be opened|no host device"
+NO_DEVICE = r"can't be opened|not a host device"
 
 
 def test_a_device_is_made_once_and_found_after(tmpfs: Path) -> None:

@@ -1,0 +1,24 @@
+"""Whether a KV cache can ever be on its device, beside the weights. Pure.
+
+One that can't is a mistake of a person: an engine that waited for so much memory would wait for ever.
+"""
+
+from engine_shim.engine import CannotRun
+
+
+class NeverFits(CannotRun):
+    """The text has the figures."""
+
+
+def check(device: str, capacity: int, weights: int, cache: int, flag: str) -> None:
+    """All in bytes; `flag` says how large the cache is. Raises NeverFits."""
+    if weights + cache > capacity:
+        raise NeverFits(
+            f"{device} has {_said(capacity)}, and the weights take {_said(weights)} of it: a KV cache of "
+            f"{_said(cache)} ({flag}) can never fit beside them. Make the cache smaller, or the device larger "
+            "(--capacity of gms or failover up)"
+        )
+
+
+def _said(size: int) -> str:
+    return f"{size / (1 << 20):.1f} MiB"

@@ -1,0 +1,81 @@
+"""vLLM's scheduler, with a KV cache that outlives the engine. It runs in EngineCore's process.
+
+Overridden of vLLM's: schedule, update_from_output, reset_prefix_cache. Each calls vLLM's own, and changes neither what
+it is given nor what it returns. What happens to blocks is in `kv_index.py`.
+
+* `schedule` plans a step. The keys that blocks get meanwhile belong to that step.
+* `update_from_output` is called when that step has finished on every rank. With async scheduling tokens become known
+  here, and blocks get keys here, without those that are still under way: these are finished, too.
+* `reset_prefix_cache` is called by the main process after the wake, and by whoever wants the cache to be forgotten.
+"""
+
+from typing import Any
+
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from engine_shim.kv.publishing import Step
+from engine_shim.vllm_engine import versions
+from engine_shim.vllm_engine.kv_index import KvIndex
+from engine_shim.vllm_engine.worker_settings import WorkerSettings
+from sidecar.logs import Log
+
+
+class _Keeping:
+    """To be mixed into a scheduler class of vLLM's, in front of it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        config: Any = self.vllm_config  # type: ignore[attr-defined]
+        settings = WorkerSettings.of(config.load_config.model_loader_extra_config)
+        self._index: KvIndex | None = None
+        self._planned: dict[int, tuple[Any, Step]] = {}
+        """By its identity: a step's plan, which is kept here so that no other can have that identity, and what it
+        fills."""
+        why_not = versions.why_blocks_cannot_be_kept(self)
+        if why_not:
+            Log("kv-index").warning("kv_not_kept", why=why_not)
+            return
+        facts = {**versions.described(config, config.model_config), **versions.block_facts(self)}
+        facts.pop("rank")
+        self._index = KvIndex(
+            versions.block_pool(self), facts, settings.directory, settings.devices[0], settings.engine_id
+        )
+
+    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+        if self._index is None:
+            return super().schedule(*args, **kwargs)  # type: ignore[misc]
+        self._index.step = step = Step()
+        plan = super().schedule(*args, **kwargs)  # type: ignore[misc]
+        if step.filled:
+            self._planned[id(plan)] = (plan, step)
+        return plan
+
+    def update_from_output(self, scheduler_output: Any, *args: Any, **kwargs: Any) -> Any:
+        if self._index is None:
+            return super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        self._index.step = known = Step()
+        outputs = super().update_from_output(scheduler_output, *args, **kwargs)  # type: ignore[misc]
+        _, planned = self._planned.pop(id(scheduler_output), (None, None))
+        self._index.finished(planned, known)
+        return outputs
+
+    def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
+        done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
+        if done and self._index is not None:
+            self._index.begin()
+        return done
+
+
+class KeepingAsyncScheduler(_Keeping, AsyncScheduler):
+    pass
+
+
+class KeepingScheduler(_Keeping, Scheduler):
+    pass
+
+
+def make(**kwargs: Any) -> Any:
+    """Called by vLLM instead of a class: which one it would have taken itself is settled only by then."""
+    chosen = kwargs["vllm_config"].scheduler_config
+    return (KeepingAsyncScheduler if chosen.async_scheduling else KeepingScheduler)(**kwargs)

@@ -1,0 +1,174 @@
+"""The lock's grants, as the door sees them: which is the newest, who serves under it, and which requests it has. Pure.
+
+A grant is a token of the lock and the engine that it was given to. The door decides nothing about grants. A request
+that is with a grant has a *lease* on it; leases belong to a token, so whoever is still with an old grant can delay
+nothing that concerns a newer one.
+"""
+
+import enum
+import math
+
+from gateway import events as e
+
+
+class Phase(enum.Enum):
+    __hash__ = object.__hash__  # an Enum's own is made of Python, and asked for very often
+
+    OPEN = "open"
+    """Requests are admitted."""
+    DRAINING = "draining"
+    """A switchover is under way: nobody new; whoever is there may finish, up to a bound."""
+    CLOSED = "closed"
+    """Its endpoint was withdrawn, or the lock has doubts: nobody new; whoever is there goes on."""
+    LOST = "lost"
+    """The lock has a newer token, or says that nobody holds: nothing of it is passed on any more."""
+
+
+FOLLOWS: dict[Phase, frozenset[Phase]] = {
+    Phase.OPEN: frozenset({Phase.DRAINING, Phase.CLOSED, Phase.LOST}),
+    Phase.DRAINING: frozenset({Phase.OPEN, Phase.CLOSED, Phase.LOST}),
+    Phase.CLOSED: frozenset({Phase.OPEN, Phase.DRAINING, Phase.LOST}),
+    Phase.LOST: frozenset(),
+}
+
+
+class BrokenRule(Exception):
+    """The machine itself is wrong."""
+
+
+class Grant:
+    def __init__(self, token: int, engine_id: str) -> None:
+        self.token = token
+        self.engine_id = engine_id
+        self.url = ""
+        self.phase = Phase.CLOSED
+        self.open_since = 0.0
+        self.leases: dict[int, float] = {}
+        """Which requests are with it, since when."""
+        self.unproven: dict[int, None] = {}
+        """Those that have got nothing from it yet, in the order of their admission."""
+        self.rereading: dict[int, int] = {}
+        """Of these, interrupted answers, and how many tokens of each it has to read again."""
+        self.sever_at = math.inf
+        """When a drain's bound is over."""
+        self.planned = False
+        """It is to end, or has withdrawn: what becomes of it is nobody's fault."""
+
+    def move(self, to: Phase) -> None:
+        if to is self.phase:
+            return
+        if to not in FOLLOWS[self.phase]:
+            raise BrokenRule(f"the grant with token {self.token} can't go from {self.phase.value} to {to.value}")
+        self.phase = to
+
+    # -- leases ----------------------------------------------------------------------------------------------------
+
+    def lease(self, request: int, now: float, reread: int | None) -> None:
+        """`reread`: it was interrupted, and so many tokens have to be read again."""
+        self.leases[request] = now
+        self.unproven[request] = None
+        if reread is not None:
+            self.rereading[request] = reread
+
+    def prove(self, request: int) -> None:
+        """It has got something from this engine, or is no longer waited for."""
+        self.unproven.pop(request, None)
+        self.rereading.pop(request, None)
+
+    def release(self, request: int) -> None:
+        self.leases.pop(request, None)
+        self.prove(request)
+
+    def lose(self) -> None:
+        self.leases.clear()
+        self.unproven.clear()
+        self.rereading.clear()
+        self.move(Phase.LOST)
+
+    def check(self) -> str:
+        """What is wrong with it, if anything is."""
+        if self.phase is Phase.LOST and self.leases:
+            return f"token {self.token} is lost and has leases"
+        if self.phase is Phase.OPEN and not self.url:
+            return f"token {self.token} is open, and nobody knows where"
+        if not self.rereading.keys() <= self.unproven.keys() <= self.leases.keys():
+            return f"leases of token {self.token} are not what they should be"
+        return ""
+
+
+class Grants:
+    def __init__(self, drain_timeout_s: float | None) -> None:
+        self.newest = 0
+        """The newest token that was ever seen."""
+        self.current: Grant | None = None
+        """The newest grant that is known. It may be lost."""
+        self.lock = e.LockSeen(state="", newest=0)
+        self.away = True
+        """No lock server answers. Whoever held the lock serves on."""
+        self._drain_timeout_s = drain_timeout_s
+
+    @property
+    def open(self) -> Grant | None:
+        return self.current if self.current is not None and self.current.phase is Phase.OPEN else None
+
+    @property
+    def serves(self) -> bool:
+        return self.current is not None and self.current.phase in (Phase.OPEN, Phase.DRAINING)
+
+    @property
+    def lock_knows(self) -> bool:
+        """It says for certain who holds."""
+        return not self.away and self.lock.state not in ("RECOVERING", "FENCING")
+
+    def see(self, seen: e.LockSeen) -> Grant | None:
+        """What the lock says. Returns the grant that is lost by it; `follow` comes next."""
+        self.away = False
+        self.lock = seen
+        self.newest = max(self.newest, seen.newest, seen.token)
+        current = self.current
+        return current if current is not None and current.token < self.newest else None
+
+    def follow(self, now: float) -> list[e.Effect]:
+        """What it means for the newest grant."""
+        seen = self.lock
+        if not seen.token or seen.token < self.newest:
+            if self.current is not None and self.current.phase is not Phase.LOST:
+                self.current.move(Phase.CLOSED)
+            if not seen.token:
+                return []
+            return [_note("old_token", token=seen.token, newest=self.newest, engine=seen.engine_id)]
+        if self.current is None or self.current.token != seen.token:
+            self.current = Grant(seen.token, seen.engine_id)
+        grant = self.current
+        if seen.plan is not None and seen.plan.old_token == grant.token:
+            return self._drain(grant, seen.plan, now)
+        grant.sever_at = math.inf
+        if seen.state == "FENCING" or not seen.url:
+            grant.planned = grant.planned or (grant.phase is Phase.OPEN and seen.state != "FENCING")
+            grant.move(Phase.CLOSED)
+            return []
+        notes: list[e.Effect] = []
+        if grant.phase is not Phase.OPEN:
+            grant.open_since = now
+            notes = [_note("open", token=grant.token, engine=grant.engine_id, url=seen.url)]
+        grant.url, grant.planned = seen.url, False
+        grant.move(Phase.OPEN)
+        return notes
+
+    def _drain(self, grant: Grant, plan: e.Plan, now: float) -> list[e.Effect]:
+        """A switchover wants it to end: within the plan's time, or our own if that is less."""
+        notes: list[e.Effect] = []
+        if grant.phase is not Phase.DRAINING:
+            own = self._drain_timeout_s
+            bound = plan.drain_timeout_s if own is None else min(own, plan.drain_timeout_s)
+            grant.sever_at = now + bound
+            grant.move(Phase.DRAINING)
+            notes = [_note("draining", token=grant.token, in_flight=len(grant.leases), bound_s=bound)]
+        if plan.exiting:
+            grant.sever_at = now
+        grant.planned = True
+        return notes
+
+
+def _note(event: str, **detail: str | int | float | bool) -> e.Note:
+    return e.Note(event, detail)

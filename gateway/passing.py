@@ -1,0 +1,56 @@
+"""The first, undisturbed answer: it goes to the client event by event, in the engine's own bytes, and what the client
+has is written down. Pure.
+"""
+
+from gateway import sse
+from gateway.answers import Account, BrokenOff, Malformed, without_ids
+from gateway.kinds import Kind
+from gateway.legs import Leg
+from gateway.took import UNFINISHED, End, Took
+
+
+class Passing:
+    __slots__ = ("_account", "_hides_ids", "proven")
+
+    def __init__(self, kind: Kind, account: Account | None) -> None:
+        self._account = account
+        """Nobody here knows what the answer says, if there is none."""
+        self._hides_ids = not kind.wants_ids
+        self.proven = False
+        """The engine has given some of the answer."""
+
+    def take(self, leg: Leg, data: bytes) -> Took:
+        """Raises sse.TooLarge."""
+        assert leg.reader is not None
+        account = self._account
+        buffer, found = leg.reader.feed(data)
+        if account is None:
+            self.proven = self.proven or bool(found)
+            return Took(buffer[: found[-1][0]] if found else b"")
+        start = end = 0
+        last = Took(b"")
+        for ends, said in found:
+            if said is None:
+                end = ends
+                if not account.id:
+                    start = ends  # a comment is no beginning of an answer
+            elif said == sse.DONE:
+                last = Took(b"", End.COMPLETE) if account.complete else Took(b"", End.BROKEN, UNFINISHED)
+                end = ends if account.complete else end
+                break
+            else:
+                try:
+                    account.take(said)
+                except BrokenOff as error:
+                    last = Took(b"", End.BROKEN, str(error), buffer[end:ends])
+                    break
+                except Malformed as error:
+                    last = Took(b"", End.MALFORMED, str(error))
+                    break
+                end = ends
+        if not self.proven:
+            self.proven = not account.empty
+        passed = buffer[start:end] if start or end < len(buffer) else buffer
+        if self._hides_ids:
+            passed = without_ids(passed)
+        return Took(passed, last.end, last.why, last.event)

@@ -1,0 +1,63 @@
+"""What becomes of bytes that an engine has sent: what of them the client gets, and whether the answer ends there. Pure.
+
+`passing.py`, `continuing.py` and `comparing.py` each make one of these of everything that comes.
+"""
+
+import enum
+from collections.abc import Callable
+
+import msgspec
+
+from gateway import sse
+from gateway.answers import BrokenOff, Malformed
+
+
+class End(enum.Enum):
+    __hash__ = object.__hash__
+
+    COMPLETE = "complete"
+    """The answer is whole, and the client has all of it."""
+    BROKEN = "broken"
+    """The engine stops before the answer's end, or says that it failed."""
+    MALFORMED = "malformed"
+    """What it says is no answer."""
+    DIFFERS = "differs"
+    """What it says isn't the answer that the client has the beginning of."""
+
+
+class Took(msgspec.Struct, frozen=True, gc=False):
+    data: bytes
+    """For the client."""
+    end: End | None = None
+    why: str = ""
+    event: bytes = b""
+    """In which the engine itself says that it failed."""
+
+
+class Differs(Exception):
+    """The answer is another one this time."""
+
+
+UNFINISHED = "its stream ended before the answer did"
+
+
+def take_each(found: sse.Events, take: Callable[[bytes], bytes], done: Callable[[], Took]) -> Took:
+    """Takes events one by one; what came before one that can't be taken is the client's all the same. `done` says what
+    `[DONE]` means.
+    """
+    said = b""
+    for _, data in found:
+        if data is None:
+            continue
+        if data == sse.DONE:
+            last = done()
+            return Took(said + last.data, last.end, last.why)
+        try:
+            said += take(data)
+        except BrokenOff as error:
+            return Took(said, End.BROKEN, str(error), sse.event(data))
+        except Malformed as error:
+            return Took(said, End.MALFORMED, str(error))
+        except Differs as error:
+            return Took(said, End.DIFFERS, str(error))
+    return Took(said)

@@ -1,0 +1,104 @@
+"""Everybody who is with an engine or waits for one, and the order in which those who wait are admitted. Pure.
+
+Interrupted answers come first, oldest first; then whoever is new, in the order of arrival. Requests are numbered in
+that order, so a number says who came first.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+
+class Visitor:
+    __slots__ = ("again", "since", "strikes", "tokens")
+
+    def __init__(self, since: float, tokens: int) -> None:
+        self.since = since
+        """When it came, or was interrupted for the first time."""
+        self.tokens = tokens
+        """So many an engine has to read before it can answer."""
+        self.again = False
+        """An engine that had it was lost."""
+        self.strikes = 0
+        """So many engines died while they had it and had given it nothing."""
+
+
+class Visitors:
+    def __init__(self) -> None:
+        self._known: dict[int, Visitor] = {}
+        self._interrupted: list[int] = []
+        """Those of them who wait, in order."""
+        self._patience: list[tuple[float, int]] = []
+        """A heap: the same, and who has left since, by when they were interrupted."""
+        self._fresh: list[int] = []
+        """A heap of those who are new."""
+        self._gone: set[int] = set()
+        """Of that heap: who doesn't wait any more."""
+
+    def __getitem__(self, request: int) -> Visitor:
+        return self._known[request]
+
+    @property
+    def waiting(self) -> int:
+        return len(self._interrupted) + self.fresh
+
+    @property
+    def fresh(self) -> int:
+        return len(self._fresh) - len(self._gone)
+
+    @property
+    def interrupted(self) -> Sequence[int]:
+        return self._interrupted
+
+    @property
+    def everybody(self) -> list[int]:
+        return list(self._known)
+
+    def knows(self, request: int) -> bool:
+        return request in self._known
+
+    def wait(self, request: int, again: bool, tokens: int, now: float) -> None:
+        visitor = self._known.get(request)
+        if visitor is None:
+            visitor = self._known[request] = Visitor(now, tokens)
+        visitor.tokens = tokens
+        if again and not visitor.again:
+            visitor.again, visitor.since = True, now
+        if visitor.again:
+            insort(self._interrupted, request)
+            heappush(self._patience, (visitor.since, request))
+        else:
+            heappush(self._fresh, request)
+
+    def stop_waiting(self, request: int) -> None:
+        at = self._place(request)
+        if at is not None:
+            del self._interrupted[at]
+        elif self._fresh and self._fresh[0] == request:
+            heappop(self._fresh)
+        elif request in self._fresh:
+            self._gone.add(request)
+
+    def leave(self, request: int) -> None:
+        if self._known.pop(request, None) is not None:
+            self.stop_waiting(request)
+
+    def first_fresh(self) -> int | None:
+        while self._fresh:
+            if self._fresh[0] not in self._gone:
+                return self._fresh[0]
+            self._gone.discard(heappop(self._fresh))
+        return None
+
+    def longest_interrupted(self) -> int | None:
+        while self._patience:
+            request = self._patience[0][1]
+            if self._place(request) is not None:
+                return request
+            heappop(self._patience)
+        return None
+
+    def _place(self, request: int) -> int | None:
+        """Among the interrupted."""
+        at = bisect_left(self._interrupted, request)
+        return at if at < len(self._interrupted) and self._interrupted[at] == request else None

@@ -1,0 +1,83 @@
+"""The file of a device's pools, which outlives the server: which memory there is, whose it is, and the newest token of
+each. Pure; who writes it: `pool_file.py`. It is apart from that of the weights, so that an older server, which knows
+nothing of pools, still reads that one.
+"""
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+
+from gms.messages import MOST_RANGES, Generation
+from gms.record import UnreadableRecord
+
+FORMAT = 1
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A range, or the table."""
+
+    size: _Count
+    identity: str
+
+
+class Owner(msgspec.Struct, frozen=True):
+    name: str
+    pid: _Count
+    """In the PID namespace of the server that wrote this; 0: it has none there."""
+    identity: str
+    since: float
+    adopted: bool
+
+
+class Pool(msgspec.Struct, frozen=True):
+    key: str
+    token: _Count
+    generation: Generation = 0
+    """The memory's; 0: there is none."""
+    digest: str = ""
+    parts: Annotated[tuple[Part, ...], msgspec.Meta(max_length=MOST_RANGES + 1)] = ()
+    """The ranges, and the table last."""
+    owner: Owner | None = None
+    doubt: str = ""
+    doubt_kind: str = ""
+
+
+class Record(msgspec.Struct, frozen=True):
+    given: Generation
+    """The newest number that any memory was given."""
+    pools: tuple[Pool, ...] = ()
+    boot_id: str = ""
+    namespace: str = ""
+    """The PID namespace in which the numbers of processes mean something."""
+    format: int = FORMAT
+    check: str = ""
+    """A sum of all the rest, in the file only."""
+
+
+_DECODER = msgspec.json.Decoder(Record)
+
+
+def encode(record: Record) -> bytes:
+    checked = msgspec.structs.replace(record, check=_check(record))
+    return msgspec.json.format(msgspec.json.encode(checked), indent=1) + b"\n"
+
+
+def _check(record: Record) -> str:
+    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(record, check=""))).hexdigest()[:16]
+
+
+def decode(data: bytes) -> Record:
+    """Raises UnreadableRecord."""
+    try:
+        record = _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableRecord(f"it is not a record of pools: {error}") from None
+    if record.format != FORMAT:
+        raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")
+    if record.check != _check(record):
+        raise UnreadableRecord("its checksum is wrong: it isn't what was written")
+    if any(pool.generation and len(pool.parts) < 2 for pool in record.pools):
+        raise UnreadableRecord("there is a pool without a range and a table in it")
+    return msgspec.structs.replace(record, check="")

@@ -1,0 +1,325 @@
+"""What people and cleaners do to a pair that runs: files are removed, ports are taken, two engines are started with
+different arguments. Real processes; after each the pair is as good as before, or says what it isn't any more.
+"""
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine_shim import paths, scratch
+from engine_shim.pair_process import UP_LOCK, up_pid
+from engine_shim.pair_status import redundancy
+from sidecar.durable import AlreadyLocked, DirectoryLock
+from tests.engine.house import House, Program, Shim, until
+from tests.engine.kinds import REFERENCE, TOY, Kind, there
+from tests.engine.test_scenarios import settled
+from tests.engine.test_up import TOY as TOY_PAIR
+from tests.engine.test_up import running, said, status
+
+chaos = pytest.mark.chaos
+KINDS = [pytest.param(kind, id=kind.name) for kind in there()]
+
+
+def found_by_clients(house: House, shim: Shim, kind: Kind) -> None:
+    """The engine never ended, and clients come to it again."""
+    house.until_announced(shim)
+    house.answers_as_ever(kind)
+    assert shim.state()["deaths"] == 0
+
+
+@chaos
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_socket_that_is_removed_under_an_engine_is_bound_again(house: House, kind: Kind) -> None:
+    a, b = house.pair(kind)
+    path = Path(house.endpoint().removeprefix("unix:"))
+    for number in (1, 2, 3):
+        path.unlink()
+        until(path.exists, "it is bound again")
+        until(lambda number=number: a.said().count("was removed: bound again") == number, "it is said")  # type: ignore[misc]
+        found_by_clients(house, a, kind)
+    a.main().kill()
+    settled(house, kind, b, a)
+
+
+@chaos
+def test_until_a_door_is_there_again_the_engine_is_not_ready_and_nobody_is_sent_to_it(house: House) -> None:
+    """Its directory can't be made again: there is a file in its place."""
+    a, _ = house.pair(TOY)
+    engines = house.run_dir / paths.ENGINES
+    engines.rename(house.run_dir / "aside")
+    engines.write_text("in the way")
+    until(lambda: a.get("/ready")[0] == 503, "it isn't ready")
+    assert "nobody can connect" in a.get("/ready")[1] and a.get("/live")[0] == 200
+    until(lambda: house.endpoint() == "", "the endpoint is withdrawn")
+    engines.unlink()
+    found_by_clients(house, a, TOY)
+    until(lambda: a.get("/ready")[0] == 200, "and it is ready again")
+
+
+@chaos
+def test_a_run_directory_whose_files_were_cleaned_away_is_as_before(house: House) -> None:
+    """`find RUN -type f -delete`, as a cleaner of /tmp does it."""
+    up = running(house, *TOY_PAIR)
+    pid = up.pid
+    first = house.holder()
+    for directory, _, names in os.walk(house.run_dir):
+        for name in names:
+            path = Path(directory) / name
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISREG(path.lstat().st_mode):
+                    path.unlink()
+    seen = status(house, "at-once", 0)
+    assert {engine["engine_id"] for engine in seen["engines"]} == {"a", "b"}  # type: ignore[attr-defined]
+    shown = said(house, "kill", "kill", "active")
+    assert f"{first} (process" in shown
+    until(lambda: status(house)["redundant"], "the killed one is back")
+    until(lambda: up_pid(house.run_dir) == pid, "failover up can be found again")
+    assert "was removed by somebody: made again" in up.said()
+    assert said(house, "down", "down") == "" and up.code() == 0
+
+
+@chaos
+def test_engines_whose_whole_directory_is_removed_are_found_again(house: House) -> None:
+    a, b = house.pair(TOY)
+    shutil.rmtree(house.run_dir / paths.ENGINES)
+    until(lambda: a.state()["state"] == "Active" and b.state()["state"] == "Standby", "both shims can be asked again")
+    assert stat.S_IMODE((house.run_dir / paths.ENGINES).stat().st_mode) == 0o700
+    found_by_clients(house, a, TOY)
+    for shim in (a, b):
+        until(lambda shim=shim: " made_again " in shim.said(), "it is said")  # type: ignore[misc]
+    a.main().kill()
+    settled(house, TOY, b, a)
+
+
+@chaos
+def test_the_run_directory_is_for_its_user_alone_whoever_makes_it(house: House) -> None:
+    house.run_dir = house.run_dir / "further" / "down"
+    a = house.shim(TOY, "a")
+    until(lambda: a.state()["processes"] == 1, "it is there, and no lock server is")
+    for directory in (house.run_dir, house.run_dir.parent, house.run_dir / paths.ENGINES):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+
+
+def test_looking_takes_nothing(tmp_path: Path) -> None:
+    """Whoever looks for `failover up` in a loop keeps nobody from starting one."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.is_set():
+            assert up_pid(tmp_path) in (None, os.getpid())
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        for _ in range(300):
+            try:
+                DirectoryLock(tmp_path, UP_LOCK).acquire().close()
+            except AlreadyLocked:
+                pytest.fail("somebody who only looks has the lock")
+    finally:
+        over.set()
+        looking.join()
+    with DirectoryLock(tmp_path, UP_LOCK):
+        assert up_pid(tmp_path) == os.getpid()
+    assert up_pid(tmp_path) is None
+
+
+# -- what another start doesn't mend -----------------------------------------------------------------------------------
+
+
+@chaos
+def test_an_init_that_fails_three_times_in_the_same_words_is_not_tried_again(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "fail_init").touch()
+    a = house.shim(TOY, "a")
+    assert a.code() == 64
+    assert a.said().count(" start ") == 3
+    assert "Init failed 3 times with the same words" in a.said().splitlines()[-1]
+
+
+@chaos
+def test_an_init_that_waits_for_memory_is_tried_again_and_again(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "no_memory").touch()
+    a = house.shim(TOY, "a")
+    until(lambda: a.state()["starts"] >= 4, "it goes on trying")
+    (house.faults("a") / "no_memory").unlink()
+    a.until("Active")
+
+
+@chaos
+def test_an_engine_that_is_killed_in_init_again_and_again_is_started_again(house: House) -> None:
+    house.start_lock()
+    (house.faults("a") / "hang_init").touch()
+    a = house.shim(TOY, "a")
+    for number in (1, 2, 3, 4):
+        a.until("Init", starts=number, processes=1)
+        a.main().kill()
+    (house.faults("a") / "hang_init").unlink()
+    a.until("Active", starts=5)
+
+
+@chaos
+@pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")
+def test_a_kv_cache_that_can_never_fit_is_refused_with_a_sentence(house: House) -> None:
+    house.start_lock(*REFERENCE.lock)
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a", arguments=("--kv-bytes", "1GiB"))
+    assert a.code() == 64
+    assert "Traceback" not in a.said() and "KV cache" in a.said()
+
+
+@chaos
+@pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")
+def test_weights_of_another_model_are_refused_with_the_way_to_get_the_new_one_in(house: House) -> None:
+    up = running(house, "--capacity", "64MiB", "--", "--seed", "1")
+    other = house.shim(REFERENCE, "c", arguments=("--seed", "2"))
+    assert other.code() == 64 and "failover down" in other.said() and "Traceback" not in other.said()
+    assert said(house, "down", "down") == "" and up.code() == 0
+    running(house, "--capacity", "64MiB", "--", "--seed", "2")
+
+
+# -- a standby that could not serve the same ---------------------------------------------------------------------------
+
+
+@chaos
+def test_a_standby_that_takes_other_requests_is_ready_and_no_redundancy(house: House) -> None:
+    house.start_lock()
+    a = house.shim(TOY, "a", arguments=("--model-len", "4096"))
+    house.until_announced(a)
+    b = house.shim(TOY, "b", arguments=("--model-len", "1024"))
+    b.until("Standby", ready=True, redundant=False, differences=["--model-len: 1024 here, 4096 in a"])
+    a.until("Active", ready=True, redundant=False, differences=["--model-len: 4096 here, 1024 in b"])
+    assert " alarm shim takes_other_requests " in b.said()
+    shown = said(house, "shown", "status")
+    assert "redundancy     none: b is ready and takes other requests (--model-len: 1024 here, 4096 in a)" in shown
+    assert "failover_engine_redundant 0.0" in a.get("/metrics")[1]
+    b.signal(15)
+    assert b.code() == 0
+    b = house.shim(TOY, "b", arguments=("--model-len", "4096"))
+    b.until("Standby", ready=True, redundant=True, differences=[])
+    a.until("Active", redundant=True, differences=[], takes_digest=b.state()["takes_digest"])
+
+
+LOCK: dict[str, object] = {
+    "state": "HELD",
+    "holder": {"engine_id": "a", "endpoint": "unix:/x"},
+    "alarms": [],
+    "fencing": None,
+}
+READY = {"engine_id": "b", "state": "Standby", "ready": True, "takes": {"x": "1"}}
+SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1"}}
+
+
+@pytest.mark.parametrize(
+    ("lock", "engines", "expected"),
+    [
+        (LOCK, [SERVING, READY], (True, "yes: b would take over")),
+        (LOCK, [SERVING, {**READY, "ready": False}], (False, "none: nobody is ready to take over")),
+        (
+            None,
+            [SERVING, READY],
+            (False, "none: no lock server answers, and without one nobody takes over; b is ready"),
+        ),
+        (
+            {**LOCK, "state": "FENCING", "holder": None},
+            [READY],
+            (False, "none: nobody serves, the lock is FENCING; b is ready"),
+        ),
+        (
+            {**LOCK, "alarms": ["holder.json can't be written"]},
+            [SERVING, READY],
+            (False, "in doubt: b is ready, and the lock server has an alarm (above)"),
+        ),
+        (
+            LOCK,
+            [SERVING, {**READY, "takes": {"x": "2"}}],
+            (False, "none: b is ready and takes other requests (x: 2 here, 1 in a)"),
+        ),
+        (LOCK, [SERVING, {**READY, "takes": {}}], (True, "yes: b would take over")),
+    ],
+)
+def test_what_is_called_redundancy(lock: object, engines: list[object], expected: tuple[bool, str]) -> None:
+    assert redundancy(lock, engines) == expected  # type: ignore[arg-type]
+
+
+# -- a port that somebody else has -------------------------------------------------------------------------------------
+
+
+@chaos
+def test_a_port_that_a_stranger_has_is_seen_before_the_wake(house: House) -> None:
+    house.start_lock()
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        listen = ("--listen", f"127.0.0.1:{stranger.getsockname()[1]}")
+        a = house.shim(TOY, "a", *listen)
+        assert a.code() == 64
+        assert "Traceback" not in a.said() and "can't listen on 127.0.0.1" in a.said() and "Address already" in a.said()
+        assert "state=Waking" not in a.said()
+    a = house.shim(TOY, "a", *listen)
+    house.until_announced(a)
+    b = house.shim(TOY, "b", *listen)  # the other engine's port is no stranger's
+    b.until("Standby", ready=True)
+    a.main().kill()
+    house.until_announced(b)
+
+
+@chaos
+def test_a_standby_whose_port_somebody_takes_is_not_ready_until_it_is_free(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    a = house.pair(TOY)[0]
+    c = house.shim(TOY, "c", "--listen", f"127.0.0.1:{port}")
+    c.until("Standby", ready=True)
+    with socket.create_server(("127.0.0.1", port)):
+        c.until("Standby", ready=False)
+        assert "Address already in use" in c.get("/ready")[1]
+        until(lambda: not _ready(house, "c"), "the lock server knows")
+    c.until("Standby", ready=True)
+    assert c.state()["deaths"] == a.state()["deaths"] == 0
+
+
+def _ready(house: House, engine_id: str) -> bool:
+    status = house.status()
+    return status is not None and any(w.ready for w in status.waiters if w.engine_id == engine_id)
+
+
+# -- what an engine leaves ---------------------------------------------------------------------------------------------
+
+
+@chaos
+def test_an_engines_scratch_is_outside_the_run_directory_and_goes_with_the_engine(house: House) -> None:
+    kind = replace(TOY, arguments=(*TOY.arguments, "--scratch"))
+    house.start_lock()
+    a = house.shim(kind, "a")
+    a.until("Active")
+    here = scratch.directory(house.run_dir, "a")
+    elsewhere = house.directory / "vllm_dist_1"
+    assert house.run_dir not in here.parents and sorted(os.listdir(here)) == ["elsewhere", "socket"]
+    assert elsewhere.exists() and stat.S_IMODE(here.stat().st_mode) == 0o700
+    a.kill()
+    a.child.wait()
+    assert here.exists()
+    a = house.shim(kind, "a")
+    a.until("Active")
+    a.signal(15)
+    assert a.code() == 0
+    assert not here.exists() and not elsewhere.exists()
+
+
+@chaos
+def test_two_pairs_that_would_share_a_device_are_told_so(house: House) -> None:
+    if REFERENCE not in there():
+        pytest.skip("there is no reference engine")
+    running(house, "--capacity", "128MiB")
+    other = ("engine_shim.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
+    second = Program(house, "second", *other)
+    house.add(second)
+    assert second.code() != 0
+    assert "host:0" in second.said() and "Traceback" not in second.said(), second.said()

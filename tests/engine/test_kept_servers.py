@@ -1,0 +1,94 @@
+"""Lock server and GMS with `--restart in-place`, as a pod has them: PID 1 of their container isn't the process that
+crashes. A crash is followed by a new server, and the pair doesn't notice.
+"""
+
+import os
+import signal
+from dataclasses import replace
+
+import pytest
+
+from lockserver.observer import Observer, ObserverError
+from sidecar import process_tree
+from tests.engine.house import House, Process, Program, until
+from tests.engine.kinds import REFERENCE, there
+from tests.engine.test_scenarios import settled
+
+pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
+IN_PLACE = ("--restart", "in-place")
+KEPT = replace(REFERENCE, gms=(*REFERENCE.gms, *IN_PLACE), lock=(*REFERENCE.lock, *IN_PLACE))
+
+
+def server_below(keeper: Program, module: str) -> Process:
+    def found() -> list[int]:
+        children = process_tree.descendants(keeper.pid)
+        return [pid for pid in children if f"\0{module}\0".encode() in _cmdline(pid)]
+
+    return Process(until(found, f"{module} runs below its keeper")[0])
+
+
+def _cmdline(pid: int) -> bytes:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def incarnation(house: House) -> str:
+    try:
+        with Observer(house.run_dir) as observer:
+            return next(observer.watch()).server_incarnation
+    except ObserverError:
+        return ""
+
+
+def test_a_lock_server_and_a_gms_that_crash_are_there_again_and_the_pair_goes_on(house: House) -> None:
+    a, b = house.pair(KEPT)
+    assert house.lock is not None and house.gms is not None
+    keepers = (house.lock, house.gms)
+    for number in (1, 2):
+        before = incarnation(house)
+        weights = house.weights()
+        assert weights is not None
+        for keeper, module in zip(keepers, ("lockserver", "gms"), strict=True):
+            server_below(keeper, module).kill()
+        until(lambda before=before: incarnation(house) not in ("", before), "another lock server")  # type: ignore[misc]
+        until(
+            lambda old=weights.server_incarnation: (  # type: ignore[misc]
+                (s := house.weights()) is not None and s.server_incarnation != old and s.state == "RO"
+            ),
+            "another GMS, with the weights",
+        )
+        assert not any(keeper.dead for keeper in keepers), number
+    assert a.state()["deaths"] == b.state()["deaths"] == 0
+    a.main().kill()
+    settled(house, KEPT, b, a)
+
+
+def test_a_server_of_gms_that_crashes_alone_is_there_again(house: House) -> None:
+    a, b = house.pair(KEPT)
+    assert house.gms is not None
+    weights = house.weights()
+    assert weights is not None
+    server_below(house.gms, "gms.device_process").kill()
+    until(
+        lambda: (s := house.weights()) is not None and s.server_incarnation != weights.server_incarnation,
+        "another GMS",
+    )
+    settled(house, KEPT, a, b)
+    assert not house.gms.dead
+
+
+def test_told_to_end_keeper_and_server_end(house: House) -> None:
+    lock = house.start_lock(*KEPT.lock)
+    gms = house.start_gms(KEPT)
+    assert gms is not None
+    until(house.weights, "GMS answers")
+    servers = server_below(lock, "lockserver"), server_below(gms, "gms")
+    for keeper in (lock, gms):
+        keeper.signal(signal.SIGTERM)
+    assert (lock.code(), gms.code()) == (0, 0)
+    for server in servers:
+        server.wait()
+    assert not os.path.exists(house.run_dir / "lock.sock")

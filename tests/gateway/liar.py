@@ -1,0 +1,239 @@
+"""An engine that holds the lock and does what no engine should: `python -m tests.gateway.liar RUN_DIR ENGINE_ID`.
+
+A prompt that begins with `fault:NAME ` says what it does with that request; all others it answers as the simulator's
+engine does (`engine.py`), and so does every other of its kind: an answer can go on anywhere. An engine that is called
+`honest` ignores faults. How often each fault was asked for stands in `asked.NAME` beside its socket.
+"""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from lockserver.client import LockClient
+from tests.gateway import engine
+
+Writer = asyncio.StreamWriter
+PIECE_S = 0.01
+HALF = 6
+"""So many events of an answer come before what is wrong with it."""
+
+
+def head(status: int, *lines: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status} X", *lines, "", ""]).encode()
+
+
+EVENTS = head(200, "content-type: text/event-stream", "transfer-encoding: chunked")
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+async def stay(out: Writer) -> None:
+    await out.drain()
+    await asyncio.Event().wait()
+
+
+async def pieces(out: Writer, some: tuple[bytes, ...]) -> None:
+    for piece in some:
+        out.write(chunk(piece))
+        await out.drain()
+        await asyncio.sleep(PIECE_S)
+
+
+async def begin(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    await pieces(out, said.pieces[:HALF])
+
+
+async def honest(out: Writer, said: engine.Said) -> None:
+    if said.headers == engine.EVENTS:
+        out.write(EVENTS)
+        await pieces(out, said.pieces)
+        out.write(chunk(b""))
+    else:
+        out.write(head(said.status, "content-type: application/json", f"content-length: {len(said.body)}") + said.body)
+
+
+async def reset(out: Writer, said: engine.Said) -> None:
+    out.transport.abort()
+
+
+async def silent(out: Writer, said: engine.Said) -> None:
+    await stay(out)
+
+
+async def slow(out: Writer, said: engine.Said) -> None:
+    await asyncio.sleep(1.5)
+    await honest(out, said)
+
+
+async def head_only(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS[:40])
+    await out.drain()
+    out.transport.close()
+
+
+async def cut(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    out.write(chunk(said.pieces[HALF])[:20])
+    await out.drain()
+    out.transport.close()
+
+
+async def stall(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    await stay(out)
+
+
+async def no_json(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    out.write(chunk(b'data: {"choices": [{"ind\n\n'))
+    await stay(out)
+
+
+async def wrong_choice(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    out.write(chunk(b'data: {"id": "x", "choices": [{"index": 7, "text": "no"}]}\n\n'))
+    await stay(out)
+
+
+async def event_error(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    out.write(chunk(b'data: {"error": {"message": "out of memory", "type": "InternalServerError", "code": 500}}\n\n'))
+    out.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+
+async def early_done(out: Writer, said: engine.Said) -> None:
+    await begin(out, said)
+    out.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+
+async def no_done(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    await pieces(out, said.pieces[:-1])
+    out.write(chunk(b""))
+
+
+async def two_dones(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    await pieces(out, (*said.pieces, said.pieces[-1]))
+    out.write(chunk(b""))
+
+
+async def late_words(out: Writer, said: engine.Said) -> None:
+    """Behind the end of the answer, on a connection that might be used again."""
+    await honest(out, said)
+    out.write(head(200, "content-length: 4") + b"evil")
+
+
+async def bad_request(out: Writer, said: engine.Said) -> None:
+    body = b'{"error": {"message": "no", "type": "BadRequestError", "code": 400}}'
+    out.write(head(400, "content-type: application/json", f"content-length: {len(body)}") + body)
+
+
+async def failure(out: Writer, said: engine.Said, status: int = 500) -> None:
+    body = b'{"error": {"message": "oops", "type": "InternalServerError", "code": %d}}' % status
+    out.write(head(status, "content-type: application/json", f"content-length: {len(body)}") + body)
+
+
+async def busy(out: Writer, said: engine.Said) -> None:
+    await failure(out, said, 503)
+
+
+async def long_length(out: Writer, said: engine.Said) -> None:
+    out.write(head(200, "content-type: application/json", f"content-length: {len(said.body) + 9}") + said.body)
+    await out.drain()
+    out.transport.close()
+
+
+async def two_lengths(out: Writer, said: engine.Said) -> None:
+    out.write(head(200, "content-length: 3", "content-length: 4") + b"abcd")
+
+
+async def no_http(out: Writer, said: engine.Said) -> None:
+    out.write(b"\x00\x01 SSH-2.0\r\n\r\n")
+
+
+async def large_chunk(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    await pieces(out, said.pieces[:HALF])
+    out.write(chunk(b": " + b"x" * (10 << 20) + b"\n\n"))
+    await pieces(out, said.pieces[HALF:])
+    out.write(chunk(b""))
+
+
+async def endless(out: Writer, said: engine.Said) -> None:
+    """An event that never ends."""
+    await begin(out, said)
+    out.write(chunk(b"data: "))
+    while True:
+        out.write(chunk(b"x" * (1 << 20)))
+        await out.drain()
+
+
+FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
+    one.__name__: one
+    for one in (
+        *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
+        *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
+    )
+}
+
+
+class Liar:
+    def __init__(self, socket_path: Path, *, lies: bool) -> None:
+        self._path = socket_path
+        self._lies = lies
+
+    async def serve(self) -> None:
+        server = await asyncio.start_unix_server(self._connection, self._path, limit=1 << 24)
+        await server.serve_forever()
+
+    async def _connection(self, reader: asyncio.StreamReader, out: Writer) -> None:
+        try:
+            while request := (await reader.readuntil(b"\r\n\r\n")).decode():
+                length = re.search(r"content-length: (\d+)", request)
+                body = await reader.readexactly(int(length[1])) if length else b""
+                await self._answer(request, body, out)
+                await out.drain()
+        except (OSError, asyncio.IncompleteReadError):
+            out.close()
+
+    async def _answer(self, request: str, body: bytes, out: Writer) -> None:
+        method, target, *_ = request.split()
+        name = re.search(r"x-request-id: (\S+)", request)
+        headers = [(b"x-request-id", name[1].encode())] if name else []
+        said = engine.answer(method, target.encode(), headers, body)
+        prompt = json.loads(body).get("prompt") if body else ""
+        fault = re.match(r"fault:(\w+)", prompt) if isinstance(prompt, str) else None
+        if fault is None or not self._lies:
+            await honest(out, said)
+            return
+        with open(self._path.with_name(f"asked.{fault[1]}"), "a") as asked:
+            asked.write("x")
+        await FAULTS[fault[1]](out, said)
+
+
+def main() -> None:
+    run_dir, engine_id = Path(sys.argv[1]), sys.argv[2]
+    client = LockClient(run_dir, engine_id).start()
+    client.ready(True)
+    grant = client.acquire()
+    path = run_dir / f"{engine_id}.{grant.token}.sock"
+
+    async def serve() -> None:
+        liar = asyncio.create_task(Liar(path, lies=engine_id != "honest").serve())
+        while not path.exists():
+            await asyncio.sleep(0.001)
+        client.serving(f"unix:{path}")
+        await liar
+
+    asyncio.run(serve())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Rules of pools one by one, that chance meets late or never: the server's machine alone, and its parts."""
+
+import os
+from typing import Any
+
+import pytest
+
+from gms import events as e
+from gms import messages as m
+from gms import pool_record, pool_tables
+from gms.machine import Machine
+from gms.memory import DeviceError
+from gms.pool_members import MOST_MEMBERS
+from gms.pools import MAY_FOLLOW, MOST_POOLS, Owner, Phase, Pool, Shape
+from gms.record import UnreadableRecord
+from gms.weights import BrokenRule, Slab
+from sidecar.context import Time
+
+SHAPE = Shape("a", (60, 40), 4096)
+OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False)
+
+
+class Desk:
+    """The machine, with a disk that works and memory that is there."""
+
+    def __init__(self, pools: pool_record.Record | None = None, *owners: e.FoundOwner, **config: Any) -> None:
+        self.machine = Machine(e.Config("host:0", "s1", boot_id="boot", capacity=1000, **config))
+        self.sent: list[tuple[int, m.ServerMessage]] = []
+        self.last = 100
+        self.record = pools
+        self.now = 0.0
+        self.feed(e.Started(None, generation_floor=5, pools=pools, owners=owners))
+
+    def feed(self, event: e.Event) -> list[e.Effect]:
+        events, effects = [event], list[e.Effect]()
+        while events:
+            for effect in self.machine.handle(events.pop(0), Time(self.now, self.now)):
+                effects.append(effect)
+                if isinstance(effect, e.Send):
+                    self.sent.append((effect.conn, effect.message))
+                elif isinstance(effect, e.PersistPools):
+                    self.record = effect.record
+                    events.append(e.PoolsPersisted(effect.seq))
+                elif isinstance(effect, e.AllocatePool):
+                    slabs = tuple(self.slab(f"m{number}") for number in range(len(effect.sizes) + 1))
+                    events.append(e.PoolAllocated(effect.conn, slabs))
+        return effects
+
+    def slab(self, identity: str) -> e.Slab:
+        self.last += 1
+        return e.Slab(self.last, identity)
+
+    def comes(self, conn: int, key: str = "kv", have: int = 0) -> None:
+        hello = m.PoolHello(protocol=3, newest=3, engine_id=f"e{conn}", pid=conn, key=key, have=have)
+        self.feed(e.Received(conn, hello, process=conn, identity=f"pidfs:{conn}", local_pid=conn))
+
+    def says(self, conn: int, message: m.ClientMessage, *identities: str) -> m.ServerMessage:
+        before = len(self.sent)
+        self.feed(e.Received(conn, message, tuple(self.slab(identity) for identity in identities)))
+        return next(said for to, said in self.sent[before:] if to == conn)
+
+    def claims(self, conn: int, token: int = 10, **more: Any) -> m.ServerMessage:
+        shape = {"digest": SHAPE.digest, "sizes": list(SHAPE.sizes), "table_size": SHAPE.table_size}
+        return self.says(conn, m.ClaimPool(**{**shape, "token": token, "proven": True, "timeout_s": 0.0, **more}))
+
+    def back(self, conn: int, generation: int, *identities: str, token: int = 0) -> m.ServerMessage:
+        message = m.PoolBack(
+            generation=generation, digest="a", sizes=list(SHAPE.sizes), table_size=SHAPE.table_size, token=token
+        )
+        return self.says(conn, message, *identities)
+
+
+def owned_by_one() -> tuple[Desk, m.PoolOwned]:
+    desk = Desk()
+    desk.comes(1)
+    owned = desk.claims(1)
+    assert isinstance(owned, m.PoolOwned)
+    return desk, owned
+
+
+# -- after a restart ---------------------------------------------------------------------------------------------------
+
+
+def test_only_the_memory_that_is_in_the_file_can_be_handed_back() -> None:
+    old, owned = owned_by_one()
+    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
+    desk.comes(2, have=owned.generation)
+    answer = desk.back(2, owned.generation, "m0", "m1", "another table")
+    assert isinstance(answer, m.Refused) and answer.reason == "stale"
+    assert not desk.machine.pools.slabs
+    desk.comes(3, have=owned.generation)
+    assert desk.back(3, owned.generation, "m0", "m1", "m2") == m.PoolKept(generation=owned.generation)
+    answer = desk.claims(3, 11)
+    assert isinstance(answer, m.PoolOwned) and answer.adopted
+
+
+def test_a_boot_leaves_nothing_but_the_newest_token() -> None:
+    old, _ = owned_by_one()
+    assert old.record is not None
+    desk = Desk(pool_record.decode(pool_record.encode(_of_another_boot(old.record))))
+    (pool,) = desk.machine.pools.pools
+    assert (pool.phase, pool.token, pool.generation) == (Phase.EMPTY, 10, 0)
+    desk.comes(2)
+    answer = desk.claims(2, 9)
+    assert isinstance(answer, m.Refused) and answer.reason == "older"
+
+
+def _of_another_boot(record: pool_record.Record) -> pool_record.Record:
+    return pool_record.Record(record.given, record.pools, "another boot")
+
+
+def test_an_owner_that_was_thought_dead_owns_it_as_long_as_nobody_else_does() -> None:
+    """Its number may have meant another process: a container that was restarted."""
+    old, owned = owned_by_one()
+    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
+    desk.comes(1, have=owned.generation)
+    assert isinstance(desk.back(1, owned.generation, "m0", "m1", "m2", token=10), m.PoolKept)
+    desk.comes(2)
+    answer = desk.claims(2, 11)
+    assert isinstance(answer, m.Refused) and answer.reason == "owned"
+
+
+def test_two_that_say_they_own_it_are_an_alarm_and_the_second_is_sent_away() -> None:
+    desk, owned = owned_by_one()
+    desk.comes(2, have=owned.generation)
+    answer = desk.back(2, owned.generation, token=10)
+    assert isinstance(answer, m.Refused) and answer.reason == "stale"
+    assert any("two processes" in str(event.detail) for event in desk.machine.context.history)
+
+
+def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
+    old, owned = owned_by_one()
+    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
+    desk.comes(2)
+    desk.feed(e.Received(2, _claim(timeout_s=9.0)))
+    assert not any(isinstance(said, m.PoolOwned) for _, said in desk.sent)
+    desk.now += 2.0
+    desk.feed(e.Tick())
+    (answer,) = (said for _, said in desk.sent if isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
+
+
+def _claim(**more: Any) -> m.ClaimPool:
+    said: dict[str, Any] = {"digest": "a", "sizes": [60, 40], "table_size": 4096, "token": 11, "proven": True}
+    return m.ClaimPool(**{**said, "timeout_s": 0.0, **more})
+
+
+def test_a_file_that_cant_be_read_is_an_alarm() -> None:
+    machine = Machine(e.Config("host:0", "s1"))
+    machine.handle(e.Started(None, pools_unreadable="its checksum is wrong"), Time(0.0, 0.0))
+    assert "its checksum is wrong" in machine.context.alarms["pools_record"]
+
+
+# -- who may not -------------------------------------------------------------------------------------------------------
+
+
+def test_where_pools_are_off_a_claim_is_refused_with_the_reason() -> None:
+    desk = Desk(pools_off="not on this device")
+    desk.comes(1)
+    answer = desk.claims(1)
+    assert isinstance(answer, m.Refused) and (answer.reason, answer.why) == ("off", "not on this device")
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"), [({"sizes": [61]}, "too_large"), ({"sizes": [1000, 20]}, "too_large"), ({}, "")]
+)
+def test_what_can_never_fit_is_refused_at_once(claim: dict[str, Any], reason: str) -> None:
+    desk = Desk(granularity=20)
+    desk.comes(1)
+    answer = desk.claims(1, **claim)
+    assert (answer.reason if isinstance(answer, m.Refused) else "") == reason
+
+
+def test_everything_that_grows_has_a_bound() -> None:
+    desk = Desk()
+    for number in range(MOST_POOLS + 1):
+        desk.comes(number + 1, key=f"kv-{number}")
+        desk.says(number + 1, _claim(sizes=[1]))
+    assert isinstance(desk.sent[-1][1], m.Refused) and "drop-pool" in desk.sent[-1][1].why
+    for number in range(MOST_POOLS + 1, MOST_MEMBERS + 1):
+        desk.comes(number + 1)
+    problem = desk.sent[-1][1]
+    assert isinstance(problem, m.Problem) and problem.about == "place"
+
+
+def test_a_claim_before_the_last_is_answered_is_a_mistake() -> None:
+    desk, _ = owned_by_one()
+    desk.comes(2)
+    desk.feed(e.Received(2, _claim(timeout_s=9.0)))
+    assert isinstance(desk.says(2, _claim()), m.Problem)
+
+
+def test_who_is_late_to_drop_what_was_given_up_is_named() -> None:
+    desk, _ = owned_by_one()
+    desk.comes(2)
+    desk.feed(e.Died(1))
+    desk.feed(e.Received(9, m.Observe(protocol=3)))
+    assert desk.says(9, m.DropPool(key="kv")) == m.PoolCleared(key="kv", bytes=100)
+    desk.now += 6.0
+    desk.feed(e.Tick())
+    assert "e2 (pid 2) still has memory" in desk.machine.context.alarms["pool_drops"]
+    desk.feed(e.Received(2, m.PoolDropped(generation=6)))
+    assert "pool_drops" not in desk.machine.context.alarms
+
+
+def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> None:
+    desk, _ = owned_by_one()
+    (pool,) = desk.machine.pools.pools
+    pool.token = 3
+    effects = desk.feed(e.Died(1))
+    assert not any(isinstance(effect, e.Forget | e.PersistPools) for effect in effects)
+    assert "falls to 3" in desk.machine.context.alarms["rule"]
+    desk.comes(2)
+    answer = desk.claims(2, 11)
+    assert isinstance(answer, m.Refused) and "mistake in its own program" in answer.why
+
+
+# -- the parts ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_step_that_is_not_in_the_table_is_not_taken() -> None:
+    slabs = (Slab(1, "m0", 60), Slab(2, "m1", 40), Slab(3, "t", 4096))
+    pool = Pool("kv")
+    for step in (lambda: pool.adopt(1, OWNER), lambda: pool.free(), lambda: pool.give_up("dropped")):
+        with pytest.raises(BrokenRule):
+            step()
+    pool.make()
+    pool.made(6, SHAPE, slabs, 10, OWNER)
+    assert pool.phase in MAY_FOLLOW[Phase.MAKING]
+    for step in (lambda: pool.adopt(11, OWNER), lambda: pool.give_up("dropped"), lambda: pool.make()):
+        with pytest.raises(BrokenRule):
+            step()
+    with pytest.raises(BrokenRule, match="newest"):
+        pool.own_again(9, OWNER)
+    pool.free("it may be what kills", "second_death")
+    with pytest.raises(BrokenRule, match="what kills"):
+        pool.adopt(11, OWNER)
+    assert pool.give_up("dropped") == slabs
+    assert (pool.phase, pool.token) == (Phase.EMPTY, 10)
+
+
+def test_a_record_is_what_was_written_or_is_unreadable() -> None:
+    desk, _ = owned_by_one()
+    assert desk.record is not None
+    data = pool_record.encode(desk.record)
+    assert pool_record.decode(data) == desk.record
+    for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 2}'):
+        with pytest.raises(UnreadableRecord):
+            pool_record.decode(bad)
+
+
+def test_a_table_counts_its_true_records_and_believes_no_header() -> None:
+    fd = pool_tables.create(8192)
+    try:
+        assert pool_tables.count(fd) is None
+        os.pwrite(fd, pool_tables.header(64, 16, 100, 5), 0)
+        for number in (0, 7, 99):
+            os.pwrite(fd, b"\x80", 64 + 16 * number + 5)
+        assert pool_tables.count(fd) == (3, 100)
+        for bad in ((64, 16, 600, 5), (64, 16, 100, 16), (64, 0, 100, 0), (8, 16, 100, 5), (64, 16, 0, 5)):
+            os.pwrite(fd, pool_tables.header(*bad), 0)
+            assert pool_tables.count(fd) is None, bad
+    finally:
+        os.close(fd)
+
+
+def test_a_table_can_neither_shrink_nor_be_another_thing() -> None:
+    fd, other = pool_tables.create(8192), os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    try:
+        pool_tables.check(fd, 8192)
+        with pytest.raises(OSError, match="not permitted"):
+            os.ftruncate(fd, 4096)
+        os.ftruncate(other, 8192)
+        for descriptor, size in ((fd, 4096), (other, 8192), (0, 8192)):
+            with pytest.raises(DeviceError):
+                pool_tables.check(descriptor, size)
+        assert pool_tables.identity(fd) != pool_tables.identity(other)
+    finally:
+        os.close(fd)
+        os.close(other)

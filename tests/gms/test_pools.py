@@ -1,0 +1,298 @@
+"""Pools, with a real server and real processes: memory and table outlive their owner and the server, and nobody gets
+them whose predecessor may still write.
+"""
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.gms.live import MIB, Failed, House, Program, until
+
+A = ["sha256:a", [4 * MIB, 2 * MIB], 8192]
+B = ["sha256:b", [4 * MIB, 2 * MIB], 8192]
+SIZE = 6 * MIB
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        house = House(Path(directory), capacity=32 * MIB)
+        house.start()
+        yield house
+        house.close()
+
+
+def engine(house: House, name: str = "engine-a") -> Program:
+    return house.program(name, module="tests.gms.pool_program")
+
+
+def pool(house: House) -> Any:
+    (only,) = house.status().pools
+    return only
+
+
+def keeper(house: House, name: str = "engine-b") -> Program:
+    """A standby: it has the descriptors."""
+    standby = engine(house, name)
+    until(lambda: standby.do("sees")[0], f"{name} has the pool")
+    return standby
+
+
+def refused(what: str, program: Program, *claim: Any) -> str:
+    with pytest.raises(Failed) as error:
+        program.do("claim", *claim)
+    assert error.value.error == what, error.value
+    return str(error.value)
+
+
+def test_a_successor_finds_memory_and_table_as_the_dead_owner_left_them(house: House) -> None:
+    a = engine(house)
+    generation, adopted, why = a.do("claim", A, 10)
+    assert (adopted, why) == (False, "new")
+    assert a.do("look") == [[[0], [0]], "\0" * 8]
+    a.do("fill", 7)
+    b = keeper(house)
+    a.kill()
+    assert b.do("claim", A, 11) == [generation, True, ""]
+    assert b.do("look") == [[[7], [7]], "GFTABLE1"]
+    assert house.used() == SIZE
+    seen = pool(house)
+    assert (seen.state, seen.token, seen.generation, seen.bytes) == ("OWNED", 11, generation, SIZE)
+    assert (seen.blocks, seen.blocks_total, seen.adoptions) == (4, 8, 1)
+    assert seen.owner.startswith("engine-b (pid ")
+
+
+def test_who_comes_after_the_owner_is_dead_gets_it_too(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 7)
+    a.kill()
+    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
+    assert engine(house, "engine-b").do("claim", A, 11) == [generation, True, ""]
+
+
+def test_while_the_owner_lives_nobody_else_becomes_it(house: House) -> None:
+    a = engine(house)
+    a.do("claim", A, 10)
+    b = keeper(house)
+    assert "engine-a" in refused("PoolOwned", b, A, 11, True, False, 0.2)
+    assert "engine-a" in refused("PoolOwned", b, B, 11, True, True, 0.2)
+    a.stop()
+    assert "engine-a" in refused("PoolOwned", b, A, 11, True, False, 0.2)
+    a.process.send_signal(signal.SIGCONT)
+    assert a.do("look")[0] == [[0], [0]]
+    assert pool(house).token == 10
+
+
+def test_an_owner_whose_connection_ends_owns_it_as_long_as_it_lives(house: House) -> None:
+    """Its child keeps the mapping's memory, and not the mapping; its process is what counts."""
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 3)
+    b = keeper(house)
+    a.do("fork")
+    os.kill(a.pid, signal.SIGKILL)
+    assert b.do("claim", A, 11) == [generation, True, ""]
+
+
+def test_a_claim_waits_for_the_owners_end_and_then_has_it(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    b = keeper(house)
+    b.tell("claim", A, 11, True, False, 20)
+    until(lambda: any(each.startswith("engine-b") for each in house.status().waiting_for), "it waits")
+    a.kill()
+    assert b.answer() == [generation, True, ""]
+
+
+def test_an_older_token_is_refused_also_by_the_next_server(house: House) -> None:
+    a, b = engine(house), engine(house, "engine-b")
+    a.do("claim", A, 11)
+    a.kill()
+    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
+    assert "11" in refused("PoolStale", b, A, 10)
+    house.kill()
+    house.start()
+    assert "11" in refused("PoolStale", b, A, 10)
+    assert b.do("claim", A, 11)[1] is True
+
+
+def test_a_clean_release_hands_it_on_while_the_old_owner_lives(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 9)
+    b = keeper(house)
+    assert a.do("release") is True
+    assert b.do("claim", A, 11) == [generation, True, ""]
+    assert b.do("look")[0] == [[9], [9]]
+    assert b.do("release") is True
+    assert a.do("claim", A, 12) == [generation, True, ""]
+    assert house.used() == SIZE
+
+
+def test_an_unproven_grant_gets_new_memory_and_never_the_old(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 7)
+    b = keeper(house)
+    a.kill()
+    new, adopted, why = b.do("claim", A, 11, False)
+    assert (adopted, why) == (False, "unproven")
+    assert new > generation
+    assert b.do("look") == [[[0], [0]], "\0" * 8]
+    until(lambda: house.used() == SIZE, "the old memory is free")
+    assert pool(house).drops == {"unproven": 1}
+
+
+def test_another_shape_is_refused_and_replaced_only_when_that_is_said(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 7)
+    b = keeper(house)
+    a.kill()
+    assert "digest" in refused("PoolDiffers", b, B, 11)
+    assert "table" in refused("PoolDiffers", b, [A[0], A[1], 4096], 11)
+    assert "ranges" in refused("PoolDiffers", b, [A[0], [6 * MIB], A[2]], 11)
+    assert pool(house).generation == generation
+    new, adopted, why = b.do("claim", B, 11, True, True)
+    assert (adopted, why) == (False, "replaced")
+    assert b.do("look")[0] == [[0], [0]]
+    assert new > generation
+    until(lambda: house.used() == SIZE, "the old memory is free")
+
+
+def test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets(house: House) -> None:
+    a, b = engine(house), engine(house, "engine-b")
+    a.do("claim", A, 10)
+    a.do("fill", 7)
+    a.kill()
+    assert b.do("claim", A, 11)[1] is True
+    c = keeper(house, "engine-c")
+    b.kill()
+    until(lambda: "may be what kills" in pool(house).doubt, "that it died is seen")
+    house.kill()
+    house.start()
+    assert c.do("claim", A, 12)[1:] == [False, "second_death"]
+    assert c.do("look")[0] == [[0], [0]]
+
+
+def test_a_crash_of_the_server_is_nothing_to_the_owner_and_loses_nothing(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 7)
+    seen = {a.do("incarnation")}
+    for _ in range(3):
+        house.kill()
+        house.start()
+        until(lambda: a.do("incarnation") not in seen, "it is connected anew")
+        seen.add(a.do("incarnation"))
+        until(lambda: pool(house).state == "OWNED", "it owns it again")
+    b = keeper(house)
+    assert "engine-a" in refused("PoolOwned", b, A, 11, True, False, 0.2)
+    assert a.do("disowned") == ""
+    a.kill()
+    assert b.do("claim", A, 11) == [generation, True, ""]
+    assert b.do("look")[0] == [[7], [7]]
+
+
+def test_owner_and_server_die_and_the_standby_brings_it(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 7)
+    b = keeper(house)
+    house.kill()
+    a.kill()
+    house.start()
+    assert b.do("claim", A, 11) == [generation, True, ""]
+    assert b.do("look")[0] == [[7], [7]]
+
+
+def test_a_stopped_owner_is_found_by_a_new_server_though_it_says_nothing(house: House) -> None:
+    a = engine(house)
+    a.do("claim", A, 10)
+    b = keeper(house)
+    a.stop()
+    house.kill()
+    house.start()
+    until(lambda: pool(house).state == "OWNED", "the standby has brought it, and its owner is known")
+    assert "engine-a" in refused("PoolOwned", b, A, 11, True, False, 0.2)
+    a.process.send_signal(signal.SIGCONT)
+    until(lambda: pool(house).keepers == 2, "its owner is back")
+    assert a.do("disowned") == ""
+
+
+def test_who_released_it_while_the_server_was_away_is_no_owner_afterwards(house: House) -> None:
+    a = engine(house)
+    generation = a.do("claim", A, 10)[0]
+    a.do("fill", 5)
+    b = keeper(house)
+    house.kill()
+    assert a.do("release") is False
+    house.start()
+    assert b.do("claim", A, 11) == [generation, True, ""]
+
+
+def test_nothing_is_written_after_the_end_of_a_process_was_seen(house: House) -> None:
+    """What the host's memory promises, and a GPU has still to show (tests/gpu)."""
+    token = 10
+    a = engine(house)
+    a.do("claim", A, token)
+    for name in ("engine-b", "engine-c"):
+        a.do("scribble")
+        b = keeper(house, name)
+        os.kill(a.pid, signal.SIGKILL)
+        token += 1
+        b.do("claim", A, token)
+        seen = b.do("counter")
+        for _ in range(20):
+            assert b.do("counter") == seen
+        assert b.do("release") is True
+        assert b.do("claim", A, token)[1] is True
+        a = b
+
+
+def test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it(house: House) -> None:
+    from gms import messages as m
+    from tests.gms.live import ask
+
+    a = engine(house)
+    a.do("claim", A, 10)
+    keeper(house)
+    said = ask(house.run_dir, "host:0", m.DropPool(key="kv-0"))
+    assert isinstance(said, m.Refused), said
+    assert "engine-a" in said.why
+    a.kill()
+    until(lambda: pool(house).state == "FREE", "its owner's end is seen")
+    said = ask(house.run_dir, "host:0", m.DropPool(key="kv-0"))
+    assert (said.key, said.bytes) == ("kv-0", SIZE)
+    until(lambda: house.used() == 0, "the memory is free")
+    assert (pool(house).state, pool(house).token) == ("EMPTY", 10)
+
+
+def test_ten_turns_leak_nothing(house: House) -> None:
+    house.kill()
+    house.start()
+    server = house.servers["host:0"].pid
+    holder = engine(house, "engine-0")
+    holder.do("claim", A, 100)
+    holder.do("fill", 1)
+
+    def descriptors() -> int:
+        return len(os.listdir(f"/proc/{server}/fd"))
+
+    seen: list[tuple[int, int, int]] = []
+    for turn in range(1, 11):
+        standby = keeper(house, f"engine-{turn}")
+        holder.do("release") if turn % 2 else holder.kill()
+        assert standby.do("claim", A, 100 + turn)[1] is True or turn % 2 == 0
+        standby.do("fill", turn)
+        holder.kill()
+        holder = standby
+        until(lambda: pool(house).keepers == 1, "only the owner is left")
+        seen.append((descriptors(), house.used(), holder.descriptors()))
+    assert len(set(seen)) == 1, seen

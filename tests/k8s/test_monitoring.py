@@ -1,0 +1,140 @@
+"""Alerts, dashboard and what is scraped: each metric that they name is served by one of our programs.
+
+The rules' own tests are promtool's (`alerts.test.yaml`). Debian has it: `apt-get download prometheus`, `dpkg -x`, and
+its path in PROMTOOL; nothing has to be installed.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.k8s.manifests import SHIPPED
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILES = ROOT / "k8s" / "chart" / "files"
+TESTS = Path(__file__).parent / "alerts.test.yaml"
+GROUPS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())
+ALERTS = [rule for group in GROUPS for rule in group["rules"]]
+RUNBOOK = (ROOT / "docs" / "kubernetes.md").read_text()
+METRIC = re.compile(r"\b(?:failover|gateway)_[a-z_]+\b")
+PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
+
+
+def sources() -> str:
+    """All that our programs say about their metrics, with the names that are put together spelt out."""
+    text = ""
+    for file in ("lockserver/metrics.py", "gms/metrics.py", "engine_shim/metrics.py", "gateway/metrics.py",
+                 "gateway/server.py"):  # fmt: skip
+        found = (ROOT / file).read_text()
+        for place, prefix in (
+            ("lockserver", "failover_lock_"),
+            ("gms", "failover_gms_"),
+            ("engine_shim", "failover_engine_"),
+        ):
+            if file.startswith(place):
+                found += " ".join(prefix + name for name in re.findall(r'"([a-z_]+)"', found))
+        text += found
+    return text
+
+
+def test_each_metric_that_is_asked_for_is_served() -> None:
+    served = sources()
+    asked = set(METRIC.findall(" ".join(rule["expr"] for rule in ALERTS) + (FILES / "dashboard.json").read_text()))
+    asked -= {"gateway_failover"}
+    assert len(asked) > 10
+    plain = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked}
+    assert sorted(name for name in plain if not re.search(rf"\b{name}\b", served)) == []
+
+
+@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
+def test_each_alert_says_what_is_so_what_to_do_and_is_in_the_runbook(rule: dict[str, Any]) -> None:
+    assert set(rule["annotations"]) == {"summary", "runbook"}
+    assert rule["labels"]["severity"] in ("info", "warning", "critical")
+    assert f"`{rule['alert']}`" in RUNBOOK
+
+
+def test_the_runbook_has_no_alert_that_there_is_not() -> None:
+    assert set(re.findall(r"`(Failover[A-Za-z]+)`", RUNBOOK)) == {rule["alert"] for rule in ALERTS}
+
+
+def test_every_alert_is_tested() -> None:
+    assert [rule["alert"] for rule in ALERTS if TESTS.read_text().count(rule["alert"]) < 3] == []
+
+
+def test_what_is_scraped_is_every_port_for_metrics() -> None:
+    (monitor,) = (
+        each for each in yaml.safe_load_all((SHIPPED / "monitoring.yaml").read_text()) if each["kind"] == "PodMonitor"
+    )
+    (pod,) = (
+        each for each in yaml.safe_load_all((SHIPPED / "one-gpu.yaml").read_text()) if each["kind"] == "Deployment"
+    )
+    spec = pod["spec"]["template"]["spec"]
+    declared = [port["name"] for each in spec["initContainers"] + spec["containers"] for port in each.get("ports", ())]
+    assert [each["port"] for each in monitor["spec"]["podMetricsEndpoints"]] == [
+        name for name in declared if name != "http"
+    ]
+
+
+def test_the_dashboard_is_whole() -> None:
+    dashboard = json.loads((FILES / "dashboard.json").read_text())
+    panels = dashboard["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["title"] and all(target["expr"] for target in panel["targets"]) for panel in panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken and at["x"] + at["w"] <= 24
+        taken |= cells
+    (config,) = (
+        each for each in yaml.safe_load_all((SHIPPED / "monitoring.yaml").read_text()) if each["kind"] == "ConfigMap"
+    )
+    assert json.loads(config["data"]["gpu-failover.json"]) == dashboard
+
+
+@pytest.mark.skipif(
+    PROMTOOL is None, reason="there is no promtool: apt-get download prometheus, dpkg -x, PROMTOOL=its path"
+)
+def test_the_rules_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    (tmp_path / "alerts.yaml").write_text(yaml.safe_dump({"groups": GROUPS}))
+    shutil.copy(TESTS, tmp_path)
+    done = subprocess.run(
+        [str(PROMTOOL), "test", "rules", TESTS.name],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    expressions = [str(PROMTOOL), "check", "rules", "alerts.yaml"]
+    assert subprocess.run(expressions, cwd=tmp_path, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.skipif(
+    PROMTOOL is None, reason="there is no promtool: apt-get download prometheus, dpkg -x, PROMTOOL=its path"
+)
+def test_promtool_can_read_each_expression_of_the_dashboard(tmp_path: Path) -> None:
+    panels = json.loads((FILES / "dashboard.json").read_text())["panels"]
+    rules = [
+        {"record": f"panel:{panel['id']}:{number}", "expr": target["expr"]}
+        for panel in panels
+        for number, target in enumerate(panel["targets"])
+    ]
+    (tmp_path / "panels.yaml").write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": rules}]}))
+    done = subprocess.run(
+        [str(PROMTOOL), "check", "rules", "panels.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,129 @@
+"""Clients of a pod who check each byte, as long as they are let.
+
+    with asking(here, 2) as clients:
+        ...                            # what is done to the pod
+    assert clients.broken() == []
+
+Each asks for one streamed answer after the other, at the pod's own address. The reference engine's answers are the same
+whoever makes them, so all of them have to be the first one, which was made while nothing happened. What this file may
+not do: hurt the pod, or ask again to hide an error.
+"""
+
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tests.local_pod.ordinary import PATIENCE_S, Place
+from tools.local_pod import places, wire
+
+PORT = 8000
+TOKENS = 60
+PROMPT = "Tell me about the sea."
+
+
+@dataclass
+class Answer:
+    began: float
+    """By the monotonic clock, as all times here."""
+    text: str = ""
+    ended: float = 0.0
+    error: str = ""
+    pieces: list[float] = field(default_factory=list)
+    """When each came."""
+
+    @property
+    def pause_s(self) -> float:
+        """The longest that its client waited between two pieces."""
+        return max((later - earlier for earlier, later in zip(self.pieces, self.pieces[1:], strict=False)), default=0.0)
+
+
+def ask(here: Place, tokens: int = TOKENS) -> Answer:
+    """One answer, streamed; an error is in it."""
+    answer = Answer(time.monotonic())
+    try:
+        _, (descriptor,) = wire.ask(here.pod / places.CONTROL, {"do": "dial", "port": PORT})
+        connection = http.client.HTTPConnection("pod")
+        connection.sock = socket.socket(fileno=descriptor)
+        connection.sock.settimeout(PATIENCE_S)
+        body = {"prompt": PROMPT, "max_tokens": tokens, "min_tokens": tokens, "temperature": 0, "stream": True}
+        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        if reply.status != 200:
+            answer.error = f"{reply.status} {reply.read(500)!r}"
+        else:
+            answer.error = _read(reply, answer)
+        connection.close()
+    except (OSError, http.client.HTTPException, wire.NoPod, wire.Refused, ValueError) as error:
+        answer.error = f"{type(error).__name__}: {error}"
+    answer.ended = time.monotonic()
+    return answer
+
+
+def _read(reply: http.client.HTTPResponse, answer: Answer) -> str:
+    """What is wrong with the stream, or ""."""
+    while line := reply.readline():
+        data = line.removeprefix(b"data: ").strip()
+        if data == b"[DONE]":
+            return ""
+        if line.startswith(b"data: "):
+            piece = json.loads(data)
+            if "choices" not in piece:
+                return f"in the stream: {data[:500]!r}"
+            answer.pieces.append(time.monotonic())
+            answer.text += piece["choices"][0]["text"]
+    return "it ended without [DONE]"
+
+
+@dataclass
+class Clients:
+    expected: str
+    answers: list[Answer] = field(default_factory=list)
+    until: threading.Event = field(default_factory=threading.Event)
+
+    def broken(self, *, but_of: tuple[float, float] = (0.0, 0.0)) -> list[str]:
+        """What went wrong, except for answers that were under way in this span of time."""
+        return [
+            f"{answer.began:.2f} to {answer.ended:.2f}: {answer.error or f'{answer.text!r} for {self.expected!r}'}"
+            for answer in self.answers
+            if (answer.error or answer.text != self.expected)
+            and not (answer.began <= but_of[1] and answer.ended >= but_of[0])
+        ]
+
+    def answered_since(self, count: int) -> None:
+        """Waits until so many more answers are whole: whatever was done is behind them."""
+        wanted = sum(not answer.error for answer in self.answers) + count
+        deadline = time.monotonic() + PATIENCE_S
+        while sum(not answer.error for answer in self.answers) < wanted:
+            assert time.monotonic() < deadline, self.broken()[-3:]
+            time.sleep(0.02)
+
+
+@contextmanager
+def asking(here: Place, count: int = 2, tokens: int = TOKENS) -> Iterator[Clients]:
+    """So many clients at a time, for the length of the block; each ends with its answer's end."""
+    first = ask(here, tokens)
+    assert not first.error, first.error
+    assert first.text
+    clients = Clients(first.text)
+
+    def go_on() -> None:
+        while not clients.until.is_set():
+            answer = ask(here, tokens)
+            clients.answers.append(answer)
+            if answer.error:
+                clients.until.wait(0.05)  # a client that is refused doesn't ask without a pause
+
+    threads = [threading.Thread(target=go_on, daemon=True) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield clients
+    finally:
+        clients.until.set()
+        for thread in threads:
+            thread.join(PATIENCE_S)

@@ -1,0 +1,342 @@
+"""Version 1 of the protocol as it was when nobody spoke another: a copy of `lockserver/messages.py` of 7b3c769, for
+tests of older programs.
+
+Nothing in here is ever changed.
+"""
+
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from sidecar.frames import Message
+
+PROTOCOL = 1
+
+
+class HistoryEvent(msgspec.Struct, frozen=True):
+    at: str
+    event: str
+    detail: dict[str, str | int | float | bool] = {}
+
+
+ACTIVE: Final = "active"
+"""The lock of the one claim: who is awake."""
+INIT: Final = "init"
+"""A permit: who may initialise device memory."""
+
+LockName = Literal["active", "init"]
+EngineId = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")]
+"""It becomes part of a file's name, with a dot behind it."""
+Incarnation = Annotated[str, Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
+TreeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\.[0-9a-f]{8,32}\Z")]
+"""One start of one engine, and its life file: `<engine_id>.<incarnation>`."""
+Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Needs = Annotated[dict[Annotated[str, Meta(max_length=128)], Bytes], Meta(max_length=64)]
+Token = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Secret = Annotated[str, Meta(max_length=64)]
+Number = Annotated[int, Meta(ge=0, le=1_000_000)]
+Sentence = Annotated[str, Meta(max_length=2000)]
+
+
+# -- from a client -------------------------------------------------------------------------------------------------
+
+
+class Register(Message, frozen=True):
+    """The main process of an engine: the one that will hold the lock. Descriptor: its own pidfd."""
+
+    protocol: int
+    engine_id: EngineId
+    incarnation: Incarnation
+    life: tuple[int, int]
+    """(st_dev, st_ino) of the life file on which the sender has its lock."""
+    pid: int
+    claims: dict[LockName, Token] = {}
+    """Locks that it believes it holds, with their tokens: it is back after the server was away."""
+    secret: Secret = ""
+    """From an earlier `Welcome`: proves identity on kernels whose pidfds have no inode of their own."""
+
+
+class Join(Message, frozen=True):
+    """Another process of an engine's tree, before it touches a device. Descriptor: its own pidfd."""
+
+    protocol: int
+    engine_id: EngineId
+    incarnation: Incarnation
+    life: tuple[int, int]
+    pid: int
+    number: Number = 0
+    """Its number from an earlier `Welcome`; 0 the first time."""
+
+
+class Observe(Message, frozen=True):
+    """Somebody who only looks, or asks for a switchover."""
+
+    protocol: int
+
+
+class Adopt(Message, frozen=True):
+    """The main process vouches for a child that can't join by itself. Descriptor: the child's pidfd."""
+
+    child: int
+    pid: int
+
+
+class Acquire(Message, frozen=True):
+    lock: LockName = "active"
+    needs: Needs = {}
+    """Device -> bytes that must be free before the grant."""
+    again: bool = False
+    """Said again after a lost connection, so it tells nothing new about the engine."""
+
+
+class Ready(Message, frozen=True):
+    """A waiter's word about itself: may it be granted (now), and what it needs."""
+
+    ready: bool = True
+    needs: Needs | None = None
+
+
+class Prepared(Message, frozen=True):
+    """The answer to `Prepare`: the waiter has looked at its engine."""
+
+    round: int
+    ok: bool
+    why: Sentence = ""
+
+
+class Serving(Message, frozen=True):
+    """The holder is Active, here."""
+
+    url: Sentence
+
+
+class Release(Message, frozen=True):
+    """Gives a permit back. The lock `active` has no such thing: dying releases it."""
+
+    lock: Literal["init"] = "init"
+
+
+class Drained(Message, frozen=True):
+    round: int
+    ok: bool = True
+    why: Sentence = ""
+
+
+class HandBack(Message, frozen=True):
+    """A waiter returns what the last server gave it to keep. Descriptors: the holder's pidfds, one for each number."""
+
+    token: Token
+    tree: TreeName
+    numbers: list[int]
+
+
+class Watch(Message, frozen=True):
+    """From now on, every change of state."""
+
+
+class AskStatus(Message, frozen=True):
+    pass
+
+
+class AskHistory(Message, frozen=True):
+    pass
+
+
+class Switchover(Message, frozen=True):
+    to: Annotated[str, Meta(max_length=64)] = ""
+    drain_timeout_s: Annotated[float, Meta(ge=0, le=86400)] = 30.0
+
+
+class AbortSwitchover(Message, frozen=True):
+    pass
+
+
+class Ping(Message, frozen=True):
+    pass
+
+
+ClientMessage = (
+    Register
+    | Join
+    | Observe
+    | Adopt
+    | Acquire
+    | Ready
+    | Prepared
+    | Serving
+    | Release
+    | Drained
+    | HandBack
+    | Watch
+    | AskStatus
+    | AskHistory
+    | Switchover
+    | AbortSwitchover
+    | Ping
+)
+
+
+# -- from the server -----------------------------------------------------------------------------------------------
+
+
+class Policy(msgspec.Struct, frozen=True):
+    """What a holder may do while its server is away."""
+
+    presume_dead: bool
+    """True: after the window somebody else is granted, whatever this process is doing. It must have stopped before."""
+    window_s: float
+    settle_s: float
+
+
+class Welcome(Message, frozen=True):
+    """Registered, or joined: from here on the process counts."""
+
+    server_incarnation: str
+    number: int
+    policy: Policy
+    secret: str = ""
+    holds: dict[str, int] = {}
+
+
+class Refused(Message, frozen=True):
+    """This process (or this wish) is not to go on. Final."""
+
+    why: str
+
+
+class Adopted(Message, frozen=True):
+    child: int
+
+
+class Granted(Message, frozen=True):
+    lock: str
+    token: int
+
+
+class Prepare(Message, frozen=True):
+    """Your turn may come: look at your engine, and say whether it could wake."""
+
+    round: int
+
+
+class Keep(Message, frozen=True):
+    """The server's memory across its own crash. Descriptors: the holder's pidfds, one for each number."""
+
+    token: int
+    tree: TreeName
+    numbers: list[int]
+
+
+class Drain(Message, frozen=True):
+    round: int
+    timeout_s: float
+
+
+class Resume(Message, frozen=True):
+    """The switchover is off: serve on."""
+
+    why: str
+
+
+class Exit(Message, frozen=True):
+    """The successor is ready, and you are drained: end."""
+
+    round: int
+
+
+class SwitchoverStep(Message, frozen=True):
+    """To the one who asked: how far it is. `done` says that no more will come."""
+
+    phase: str
+    detail: str
+    done: bool = False
+    ok: bool = False
+
+
+class Pong(Message, frozen=True):
+    server_incarnation: str
+
+
+class Problem(Message, frozen=True):
+    """What the sender did wrong. The connection ends with it."""
+
+    why: str
+
+
+class MemberState(msgspec.Struct, frozen=True):
+    pid: int
+    alive: bool
+
+
+class HolderState(msgspec.Struct, frozen=True):
+    engine_id: str
+    incarnation: str
+    token: int
+    granted_at: str
+    pid: int
+    members: list[MemberState]
+    endpoint: str | None
+
+
+class WaiterState(msgspec.Struct, frozen=True):
+    engine_id: str
+    incarnation: str
+    pid: int
+    ready: bool
+    needs: dict[str, int]
+    since: str
+
+
+class FencingState(msgspec.Struct, frozen=True):
+    since: str
+    waiting_for: list[str]
+
+
+class PermitState(msgspec.Struct, frozen=True):
+    holder: str | None
+    waiters: list[str]
+    waiting_for: list[str]
+
+
+class Status(Message, frozen=True):
+    """The public picture of the lock. Every field is always there, so that scripts can rely on them."""
+
+    state: str
+    holder: HolderState | None
+    waiters: list[WaiterState]
+    fencing: FencingState | None
+    memory: str
+    evidence: str
+    """How a process's end is known: `peer pidfd`, `sent pidfd`, or `end-of-file only`."""
+    permits: dict[str, PermitState]
+    switchover: str | None
+    alarms: list[str]
+    token: int
+    server_incarnation: str
+    server_pid: int
+
+
+class History(Message, frozen=True):
+    events: list[HistoryEvent]
+
+
+ServerMessage = (
+    Welcome
+    | Refused
+    | Adopted
+    | Granted
+    | Prepare
+    | Keep
+    | Drain
+    | Resume
+    | Exit
+    | SwitchoverStep
+    | Pong
+    | Problem
+    | Status
+    | History
+)
+
+from_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
+from_server: msgspec.msgpack.Decoder[ServerMessage] = msgspec.msgpack.Decoder(ServerMessage)

@@ -1,0 +1,313 @@
+"""One incarnation, and all that a server knows, built alone: who belongs to which, and how their ends are watched."""
+
+import pytest
+
+from lockserver import events as e
+from lockserver.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
+from lockserver.incarnation import MAIN, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
+from lockserver.incarnations import MOST_REJECTED, MOST_UNLINKS
+from tests.lockserver.parts import NAME, Known, incarnation, killed, peer
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known()
+
+
+# -- one incarnation ---------------------------------------------------------------------------------------------------
+
+
+def test_it_is_gone_when_every_process_has_ended_and_nobody_holds_the_life_lock() -> None:
+    who = incarnation(members=2)
+    assert who.seen_alive and not who.gone
+    who.members[1].dead = True
+    who.life = Life.FREE
+    assert not who.gone and not who.members_gone
+    who.members[2].dead = True
+    assert who.gone
+    who.life = Life.HELD
+    assert not who.gone
+
+
+def test_a_process_without_pidfd_lives_for_as_long_as_its_connection() -> None:
+    member = incarnation().members[MAIN]
+    member.process = None
+    assert not member.seen_alive
+    member.conns.add(5)
+    assert member.seen_alive
+    member.dead = True
+    assert not member.seen_alive
+
+
+def test_whom_only_the_file_tells_of_is_unaccounted_for() -> None:
+    who = incarnation(members=2)
+    assert not who.unaccounted
+    who.members[2].process = None
+    assert who.unaccounted
+    who.members[2].dead = True
+    assert not who.unaccounted
+
+
+def test_the_life_lock_tells_of_those_who_keep_it_while_they_live() -> None:
+    who = incarnation(members=2)
+    assert who.life_lock_tells
+    who.members[2].kept = False
+    assert not who.life_lock_tells
+    who.members[2].dead = True
+    assert who.life_lock_tells
+
+
+def test_members_are_numbered_upwards_and_no_number_comes_again() -> None:
+    who = Incarnation("a", "0" * 8, Stage.AWAITED)
+    assert who.add("pidfs:5", 5).number == MAIN + 1, "the main process's number is kept for it"
+    assert who.add("pidfs:6", 6, 9).number == 9
+    del who.members[9]
+    assert who.add("pidfs:7", 7).number == 10
+    assert who.main is None and who.pid == 0
+
+
+def test_a_process_is_recognised_by_its_inode_and_not_by_its_pid() -> None:
+    who = incarnation(members=2)
+    assert who.find(e.Peer(9, "pidfs:2", 99), 0) is who.members[2]
+    assert who.find(e.Peer(9, "pidfs:9", 2), 2) is None, "another process has its pid by now"
+
+
+def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> None:
+    who = incarnation(members=2)
+    for member in who.members.values():
+        member.identity = ""
+    assert who.find(peer(2, inode=False), 0) is who.members[2]
+    who.members[2].process = None
+    assert who.find(peer(2, inode=False), 0) is None
+    assert who.find(peer(2, inode=False), 2) is who.members[2], "it also knows its number"
+    assert who.find(e.Peer(None, "", 0), 2) is None
+    who.members[2].dead = True
+    assert who.find(peer(2, inode=False), 2) is None
+
+
+def test_a_life_lock_is_looked_at_less_and_less_often() -> None:
+    who = incarnation()
+    waits = []
+    for _ in range(8):
+        who.probed(True, 10.0)
+        waits.append(who.probe_at - 10.0)
+    assert waits[0] == pytest.approx(PROBE_FIRST_S) and waits == sorted(waits)
+    assert waits[-1] == pytest.approx(PROBE_MOST_S)
+
+
+@pytest.mark.parametrize(("held", "life"), [(True, Life.HELD), (False, Life.FREE), (None, Life.MISSING)])
+def test_what_a_look_at_the_life_lock_tells(held: bool | None, life: Life) -> None:
+    who = incarnation()
+    who.probed(held, 0.0)
+    assert who.life is life
+
+
+# -- who belongs -------------------------------------------------------------------------------------------------------
+
+
+def test_every_members_end_is_watched(known: Known) -> None:
+    who = known.a(members=2)
+    assert known.asked(WatchDeath) == [WatchDeath(1), WatchDeath(2)]
+    assert [member.number for member in who.members.values()] == [1, 2] and who.life is Life.HELD
+    assert known.incarnations.died(2) == (who, False) and known.incarnations.died(1) == (who, True)
+    assert known.incarnations.died(3) is None
+
+
+def test_a_process_that_joins_again_is_the_same_member(known: Known) -> None:
+    who = known.a(members=2)
+    known.incarnations.enter(who, e.Peer(9, "pidfs:2", 2, 2), 2, 2)
+    assert len(who.members) == 2 and who.members[2].process == 9
+    assert known.asked(Forget) == [Forget(2)], "one pidfd of it is enough"
+
+
+def test_no_child_takes_the_main_processs_number(known: Known) -> None:
+    who = known.a()
+    assert known.incarnations.enter(who, peer(5), 5, MAIN).number == 2
+    assert known.incarnations.enter(who, peer(6), 6, 2).number == 3, "nor another child's"
+    assert known.incarnations.enter(who, peer(7), 7, 12).number == 12
+
+
+def test_only_the_same_process_is_the_main_process_again(known: Known) -> None:
+    who = known.a()
+    assert known.incarnations.is_main(who, peer(1), "") and not known.incarnations.is_main(who, peer(2), "")
+    assert known.incarnations.is_main(known.incarnations.awaited("b", "0" * 8), peer(2), "")
+
+
+def test_on_older_kernels_the_secret_tells_who_is_the_main_process(known: Known) -> None:
+    who = known.a()
+    who.members[MAIN].identity, who.secret = "", "s3cret"
+    assert known.incarnations.is_main(who, peer(9, inode=False), "s3cret")
+    assert not known.incarnations.is_main(who, peer(1, inode=False), "")
+
+
+def test_whom_the_file_names_is_awaited_and_looked_up(known: Known) -> None:
+    who = known.from_file()
+    assert who.stage is Stage.AWAITED and who.name in known.incarnations.ending
+    assert known.asked(LookUp) == [LookUp(NAME, ((1, 51, "pidfs:1"), (2, 52, "pidfs:2")))]
+    assert who.members[1].kept and not who.members[2].kept
+    assert known.from_file() is who and len(who.members) == 2
+
+
+def test_in_another_pid_namespace_a_number_means_nothing(known: Known) -> None:
+    known.from_file(look_up=False)
+    assert not known.asked(LookUp)
+
+
+def test_what_became_of_those_who_were_looked_up(known: Known) -> None:
+    who = known.from_file()
+    known.incarnations.looked_up(LookedUp(NAME, gone=(1, 7), alive=((2, peer(2)), (8, peer(8)))))
+    assert who.members[1].dead and who.members[2].process == 2 and not who.members[2].dead
+    assert known.asked(Forget) == [Forget(8)]
+    known.incarnations.looked_up(LookedUp(NAME, gone=(2,), alive=((2, peer(9)),)))
+    assert not who.members[2].dead, "it is seen alive"
+    assert known.asked(Forget) == [Forget(8), Forget(9)]
+    known.incarnations.looked_up(LookedUp("b.00000000", gone=(1,), alive=((1, peer(3)),)))
+    assert known.asked(Forget)[-1] == Forget(3)
+
+
+def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> None:
+    who = known.a()
+    assert known.incarnations.why_condemned(NAME) == "" == known.incarnations.why_closed(NAME)
+    known.incarnations.lose(who, Stage.LOST)
+    assert known.incarnations.why_condemned(NAME) == "", "its main process may come back"
+    assert "is being fenced" in known.incarnations.why_closed(NAME), "but children may not slip in meanwhile"
+    known.incarnations.lose(who, Stage.DOOMED)
+    assert "is being fenced" in known.incarnations.why_condemned(NAME)
+    known.incarnations.remove(killed(who), held_a_lock=True)
+    assert known.incarnations.why_condemned(NAME) == f"{NAME} is gone: its end was proven"
+    known.incarnations.reject("b.1")
+    assert known.incarnations.why_condemned("b.1") == "b.1 claimed a lock that it does not hold"
+
+
+def test_a_holder_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
+    who = known.incarnations.awaited("a", "0" * 8)
+    known.incarnations.enter_main(who, peer(1), 1, None)
+    who.speaks = "it speaks version 9"
+    assert who.stage is Stage.LOST and known.incarnations.why_closed(NAME) == ""
+
+
+def test_only_the_newest_of_those_who_were_rejected_are_remembered(known: Known) -> None:
+    for number in range(MOST_REJECTED + 1):
+        known.incarnations.reject(str(number))
+    assert len(known.incarnations.rejected) == MOST_REJECTED and not known.incarnations.why_condemned("0")
+
+
+def test_a_pidfd_that_is_handed_back_must_be_one_of_those_in_the_file(known: Known) -> None:
+    who = known.from_file()
+    known.incarnations.hand_back(who, 2, peer(2), from_file=True)
+    known.incarnations.hand_back(who, 1, peer(8), from_file=True)
+    assert who.members[2].process == 2 and who.members[1].process is None and known.asked(Forget) == [Forget(8)]
+    known.incarnations.hand_back(who, 2, e.Peer(9, "pidfs:2", 2), from_file=True)
+    assert known.asked(Forget)[-1] == Forget(9), "it has one already"
+    known.incarnations.hand_back(who, 3, peer(3), from_file=False)
+    assert who.members[3].process == 3, "where no file tells, each that is handed back is a member"
+
+
+# -- ends --------------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_a_main_process_is_news_once(known: Known) -> None:
+    who = known.a()
+    assert known.incarnations.lose(who, Stage.LOST) and who.name in known.incarnations.ending
+    assert not known.incarnations.lose(who, Stage.LOST)
+    assert not known.incarnations.lose(who, Stage.DOOMED), "that it is lost is known"
+    assert not known.incarnations.lose(who, Stage.LOST) and who.stage is Stage.DOOMED, "there is no way back from there"
+
+
+def test_whoever_is_back_is_not_awaited_any_more(known: Known) -> None:
+    who = known.a()
+    known.incarnations.lose(who, Stage.LOST)
+    known.incarnations.enter_main(who, peer(1), 1, 200)
+    assert who.stage is Stage.PRESENT and not known.incarnations.ending and who.conn == 200
+
+
+def test_an_end_of_file_proves_nothing_where_there_is_a_pidfd(known: Known) -> None:
+    who = known.a(members=2)
+    assert known.incarnations.closed(who, 101) and who.conn is None and not who.members[1].dead
+    who.members[2].process = None
+    who.members[2].conns = {5, 6}
+    assert not known.incarnations.closed(who, 5) and not who.members[2].dead
+    assert not known.incarnations.closed(who, 6) and who.members[2].dead, "there is nothing else of it"
+
+
+def test_what_outlives_its_main_process_is_killed(known: Known) -> None:
+    who = known.a(members=4)
+    known.incarnations.died(2)
+    known.incarnations.out_of_reach(3)
+    known.incarnations.kill_rest(who)
+    assert known.asked(Kill) == [Kill(1), Kill(4)]
+    known.incarnations.out_of_reach(99)
+
+
+def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:
+    who = known.a(members=2)
+    known.incarnations.lose(who, Stage.LOST)
+    known.incarnations.died(1)
+    known.incarnations.pursue(who)
+    assert not known.asked(ProbeLife)
+    known.incarnations.died(2)
+    known.incarnations.pursue(who)
+    known.incarnations.pursue(who)
+    assert known.asked(ProbeLife) == [ProbeLife(NAME)], "one answer is awaited at a time"
+    known.incarnations.probed(NAME, True)
+    known.incarnations.pursue(who)
+    assert len(known.asked(ProbeLife)) == 1 and known.context.deadline == PROBE_FIRST_S
+    known.at(PROBE_FIRST_S)
+    known.incarnations.pursue(who)
+    known.incarnations.probed(NAME, False)
+    known.incarnations.pursue(who)
+    assert len(known.asked(ProbeLife)) == 1 and who.gone
+
+
+def test_the_life_lock_of_one_that_is_back_is_held(known: Known) -> None:
+    known.a()
+    known.incarnations.probed(NAME, False)
+    known.incarnations.probed("b.1", False)
+    assert known.incarnations.known[NAME].life is Life.HELD
+
+
+def test_a_main_process_that_runs_another_program_now_has_ended_as_the_old_one(known: Known) -> None:
+    who = known.a(members=2)
+    known.incarnations.lose(who, Stage.LOST)
+    known.incarnations.pursue(who)
+    assert not who.members[1].dead
+    again = known.incarnations.known["b.00000000"] = Incarnation("b", "0" * 8, Stage.PRESENT)
+    known.incarnations.enter_main(again, e.Peer(11, "pidfs:1", 1, 1), 1, 300)
+    known.incarnations.pursue(who)
+    assert who.members[1].dead and known.asked(Kill) == [Kill(2)], "what else belongs to it is ended"
+    assert not again.members[1].dead
+
+
+def test_a_dead_member_is_dropped_and_its_pidfd_with_it(known: Known) -> None:
+    who = known.a(members=3)
+    known.incarnations.died(1)
+    known.incarnations.died(2)
+    known.incarnations.drop_dead(NAME)
+    assert list(who.members) == [1, 3] and known.asked(Forget) == [Forget(2)]
+    known.incarnations.drop_dead("b.1")
+
+
+def test_the_life_file_of_a_former_holder_goes_when_its_end_is_on_disk(known: Known) -> None:
+    who = known.a(members=2)
+    known.incarnations.died(1)
+    assert known.incarnations.remove(who, held_a_lock=True) == [101]
+    assert known.asked(Forget) == [Forget(1), Forget(2)] and not known.asked(Unlink)
+    assert not known.incarnations.known and known.incarnations.died(2) is None
+    known.incarnations.written(5)
+    assert not known.asked(Unlink), "no write says so yet"
+    known.incarnations.pending_unlinks[NAME] = 6
+    known.incarnations.written(5)
+    assert not known.asked(Unlink)
+    known.incarnations.written(6)
+    assert known.asked(Unlink) == [Unlink(NAME)] and not known.incarnations.pending_unlinks
+
+
+def test_the_life_file_of_one_that_never_held_goes_at_once(known: Known) -> None:
+    known.incarnations.remove(known.a(), held_a_lock=False)
+    assert known.asked(Unlink) == [Unlink(NAME)]
+
+
+def test_there_is_a_bound_on_life_files_that_wait_for_a_write(known: Known) -> None:
+    known.a()
+    known.incarnations.unlink_later((NAME, *(str(number) for number in range(MOST_UNLINKS + 5))))
+    assert len(known.incarnations.pending_unlinks) == MOST_UNLINKS and NAME not in known.incarnations.pending_unlinks

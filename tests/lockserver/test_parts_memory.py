@@ -1,0 +1,124 @@
+"""How much memory is free, and the names that nobody else may have: each built alone."""
+
+import math
+
+from lockserver.events import MemoryRead, NamesTaken, ReadMemory, TakeNames
+from lockserver.exclusion import RETRY_S, Exclusion
+from lockserver.free_memory import READ_EVERY_S, FreeMemory
+from tests.lockserver.parts import Turns
+
+
+def reading(free: int = 80, in_all: int = 80, problem: str = "") -> MemoryRead:
+    return MemoryRead({} if problem else {"gpu": (free, in_all)}, problem)
+
+
+# -- free memory -------------------------------------------------------------------------------------------------------
+
+
+class Reader(Turns):
+    def __init__(self) -> None:
+        super().__init__(reads_memory=True, reader_s=2.0)
+        self.memory = FreeMemory(self.config, self.context)
+
+
+def test_a_reading_counts_in_its_own_turn_only() -> None:
+    reader = Reader()
+    reader.memory.came(reading(80))
+    assert not reader.memory.fits({"gpu": 1}), "nobody has asked for it"
+    reader.memory.ask()
+    reader.memory.came(reading(80))
+    assert reader.memory.fits({"gpu": 80}) and not reader.memory.fits({"gpu": 81})
+    assert not reader.memory.fits({"gpu": 1, "other": 1})
+    reader.memory.forget()
+    assert not reader.memory.fits({"gpu": 1}) and reader.memory.fits({})
+
+
+def test_it_is_asked_for_once_at_a_time_and_not_too_often() -> None:
+    reader = Reader()
+    reader.memory.ask()
+    reader.memory.ask()
+    reader.memory.came(reading())
+    reader.memory.ask()
+    assert len(reader.asked(ReadMemory)) == 1 and reader.context.deadline == READ_EVERY_S
+    reader.memory.ask(at_once=True)
+    assert len(reader.asked(ReadMemory)) == 2
+
+
+def test_a_reading_that_comes_too_late_is_not_known_and_that_is_said() -> None:
+    reader = Reader()
+    reader.memory.ask()
+    assert reader.context.deadline == 2.0
+    reader.at(2.0)
+    assert reader.memory.late()
+    reader.memory.ask()
+    assert "no answer for 2 s; does the driver hang?" in reader.alarm("reader")
+    reader.memory.came(reading(80))
+    assert not reader.memory.fits({"gpu": 1}) and not reader.alarm("reader") and not reader.memory.late()
+
+
+def test_a_reader_with_a_problem_says_nothing_about_memory() -> None:
+    reader = Reader()
+    reader.memory.ask()
+    reader.memory.came(reading(problem="no driver"))
+    assert reader.alarm("reader") == "memory can't be read: no driver"
+    assert not reader.memory.fits({"gpu": 1}) and reader.memory.never_fits({"gpu": 10**9}) == ""
+
+
+def test_without_a_reading_nothing_is_impossible() -> None:
+    assert Reader().memory.never_fits({"tpu": 1}) == ""
+
+
+# -- exclusion ---------------------------------------------------------------------------------------------------------
+
+
+class Names(Turns):
+    def __init__(self) -> None:
+        super().__init__()
+        self.exclusion = Exclusion(self.context)
+
+    def take(self, *missing: tuple[str, str]) -> None:
+        self.exclusion.taken(NamesTaken(missing))
+
+
+TAKEN = ("the path", "process 5")
+
+
+def test_nobody_is_granted_before_the_names_are_taken() -> None:
+    names = Names()
+    assert not names.exclusion.has(("gpu",)) and names.asked(TakeNames) == [TakeNames(("gpu",))]
+    assert not names.exclusion.has(("gpu",)) and len(names.asked(TakeNames)) == 1, "asked once"
+    names.take()
+    assert names.exclusion.has(("gpu",)) and names.exclusion.has()
+
+
+def test_each_device_has_a_name_of_its_own() -> None:
+    names = Names()
+    names.exclusion.has(("gpu0",))
+    names.take()
+    assert not names.exclusion.has(("gpu1",)) and names.asked(TakeNames)[-1] == TakeNames(("gpu1",))
+    names.take()
+    assert names.exclusion.has(("gpu0", "gpu1"))
+
+
+def test_what_somebody_else_has_is_asked_for_again_and_said() -> None:
+    names = Names()
+    names.exclusion.has()
+    names.take(TAKEN)
+    assert names.alarm("names") == "nobody is granted: process 5 has the path" and names.exclusion.missing == (TAKEN,)
+    assert names.context.deadline == RETRY_S
+    assert not names.exclusion.has() and len(names.asked(TakeNames)) == 1
+    names.at(RETRY_S)
+    assert not names.exclusion.has() and names.asked(TakeNames) == [TakeNames(())]
+    names.take()
+    assert names.exclusion.has() and not names.alarm("names") and not names.exclusion.missing
+
+
+def test_the_first_try_of_a_new_server_is_a_quiet_one() -> None:
+    names = Names()
+    names.exclusion.begin()
+    assert names.asked(TakeNames) == [TakeNames(())]
+    names.take(TAKEN)
+    assert not names.alarm("names") and names.context.deadline == math.inf
+    assert not names.exclusion.has()
+    names.take(TAKEN)
+    assert names.alarm("names")

@@ -1,0 +1,9 @@
+"""Short questions to the lock's public status."""
+
+from lockserver import messages as m
+
+
+def holder_of(status: m.Status) -> m.HolderState:
+    """There has to be one."""
+    assert status.holder is not None, f"nobody holds the lock: {status}"
+    return status.holder

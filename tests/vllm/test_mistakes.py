@@ -1,0 +1,109 @@
+"""What a person says wrongly to a vLLM engine ends with 64 and a sentence, and isn't tried for ever. Real vLLM."""
+
+import json
+import signal
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.house import House, Shim, until
+from tests.vllm.pair import kind
+
+pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("mistakes")]
+
+
+def engine(house: House, model: Path, *more: str, shim: tuple[str, ...] = (), engine_id: str = "a") -> Shim:
+    chosen = kind(model, 1)
+    if house.lock is None:
+        house.start_lock()
+        house.start_gms(chosen)
+    return house.shim(replace(chosen, arguments=(*chosen.arguments, *more)), engine_id, *shim)
+
+
+def changed(model: Path, directory: Path, **fields: Any) -> Path:
+    """The same model with another configuration."""
+    directory.mkdir()
+    for path in model.iterdir():
+        (directory / path.name).write_bytes(path.read_bytes())
+    config = json.loads((model / "config.json").read_text()) | fields
+    (directory / "config.json").write_text(json.dumps(config))
+    return directory
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--model", "/no/such/model"), "vLLM refuses this configuration: "),
+        (("--quantization", "fp8"), "vLLM refuses this configuration: torch.float32 is not supported"),
+        (("--kv-cache-memory-bytes", "1G"), "can never fit beside them"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_mistake_ends_it_at_once_with_vllms_own_sentence(
+    house: House, model: Path, more: tuple[str, ...], expected: str
+) -> None:
+    a = engine(house, model, *more)
+    assert a.code() == 64
+    assert expected in a.said().splitlines()[-1], a.said()[-3000:]
+    assert a.said().count(" start ") == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"architectures": ["NobodysForCausalLM"], "model_type": "llama"}, "NobodysForCausalLM"),
+        (
+            {
+                "architectures": ["MixtralForCausalLM"],
+                "model_type": "mixtral",
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+            },
+            "this model is a mixture of experts",
+        ),
+    ],
+    ids=["architecture", "experts"],
+)
+def test_a_model_that_cant_be_one_of_a_pair_is_refused(
+    house: House, model: Path, tmp_path: Path, fields: dict[str, Any], expected: str
+) -> None:
+    a = engine(house, changed(model, tmp_path / "model", **fields))
+    assert a.code() == 64
+    assert expected in a.said().splitlines()[-1], a.said()[-3000:]
+
+
+def test_a_cache_too_small_for_one_request_is_not_tried_for_ever(house: House, model: Path) -> None:
+    """vLLM finds it in EngineCore, and says in the main process only that something failed."""
+    a = engine(house, model, "--kv-cache-memory-bytes", "4096")
+    assert a.code() == 64
+    last = a.said().splitlines()[-1]
+    assert "KV cache" in last and a.said().count(" start ") <= 3, a.said()[-3000:]
+
+
+def test_a_port_that_is_taken_during_the_wake_is_a_sentence_and_a_socket_that_is_removed_is_bound_again(
+    house: House, model: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    a = engine(house, model)
+    house.until_announced(a)
+    path = Path(house.endpoint().removeprefix("unix:"))
+    path.unlink()
+    until(path.exists, "it is bound again")
+    house.until_announced(a)
+    assert '"tiny"' in house.ask("/v1/models") and a.state()["deaths"] == 0
+    takes = a.state()["takes"]
+    assert (takes["--max-model-len"], takes["--served-model-name"]) == ("512", "tiny")
+    other = ("--max-model-len", "256", "--served-model-name", "small")
+    b = engine(house, model, *other, shim=("--listen", f"127.0.0.1:{port}"), engine_id="b")
+    found = b.until("Standby", ready=True, redundant=False)["differences"]
+    assert {line.partition(":")[0] for line in found} == {"--max-model-len", "--served-model-name"}
+    b.main().signal(signal.SIGSTOP)
+    a.main().kill()
+    with socket.create_server(("127.0.0.1", port)):
+        b.main().signal(signal.SIGCONT)
+        until(lambda: "failed in waking: CannotServe" in b.said(), "it says so")
+    assert "Traceback" not in b.said()
