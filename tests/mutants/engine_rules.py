@@ -306,8 +306,8 @@ ENGINE = (
         (
             (
                 "reference_engine/rank.py",
-                "            pages, self.needs = device_pages, device_pages.size\n",
-                "            pages, self.needs = OwnPages(size), device_pages.size\n",
+                "            pages = self._device_pages = DevicePages(memory, size)\n",
+                "            pages, self._device_pages = OwnPages(size), DevicePages(memory, size)\n",
             ),
         ),
         tests=("tests/reference_engine/test_device.py::test_two_awake_engines_do_not_fit",),
@@ -318,8 +318,8 @@ ENGINE = (
         (
             (
                 "reference_engine/store.py",
-                "self._client.write_or_read(timeout_s) if writes else self._client.read(timeout_s)",
-                "self._client.write_or_read(timeout_s)",
+                "self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)",
+                "self.client.write_or_read(timeout_s)",
             ),
         ),
         tests=("tests/reference_engine/test_device.py::test_a_shadow_waits_for_a_writer_and_never_writes",),
