@@ -5,9 +5,9 @@
     python -m tests.mutants --only pidfds,gms-*   some
     python -m tests.mutants --list
 
-For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation. For all other
-rules it runs the named tests on a changed copy of the source, and they must fail; and once on an unchanged one, where
-they must pass: a test that fails anyway has noticed nothing.
+For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is
+none, and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once on
+an unchanged one, where they must pass: a test that fails anyway has noticed nothing.
 
 All of it happens in a copy that is made at the beginning, so that the source may be edited meanwhile.
 """
@@ -135,12 +135,12 @@ def _pytest(where: Path, *words: str, deadline_s: float = 60) -> subprocess.Comp
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
 
 
-def _test(mutant: Mutant, root: Path) -> tuple[str, str]:
+def _test(mutant: Mutant, tests: tuple[str, ...], root: Path) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
         copied(root, Path(scratch))
         for path, source in mutated(mutant, root).items():
             (Path(scratch) / path).write_text(source)
-        ended = _pytest(Path(scratch), "-x", *mutant.tests, deadline_s=DEADLINE_S)
+        ended = _pytest(Path(scratch), "-x", *tests, deadline_s=DEADLINE_S)
     return _read(mutant, ended.returncode, ended.stdout + ended.stderr)
 
 
@@ -153,7 +153,11 @@ def _read(mutant: Mutant, code: int, said: str) -> tuple[str, str]:
 
 
 def _row(mutant: Mutant, first: int, root: Path) -> tuple[Mutant, str, str]:
-    found, what = _test(mutant, root) if mutant.tests else _simulate(mutant, first, root)
+    if mutant.tests:
+        return mutant, *_test(mutant, mutant.tests, root)
+    found, what = _simulate(mutant, first, root)
+    if not found and mutant.or_tests:
+        found, what = _test(mutant, mutant.or_tests, root)
     return mutant, found, what
 
 
@@ -201,7 +205,7 @@ def _batch(mutants: list[Mutant], root: Path) -> list[tuple[Mutant, str, str]]:
 
 def _control(chosen: list[Mutant], root: Path) -> str:
     """The tests of all of them, with every rule in place. What went wrong, or nothing."""
-    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests + mutant.or_tests))
     files = {test for test in tests if "::" not in test}
     tests = [test for test in tests if test in files or test.partition("::")[0] not in files]
     ended = _pytest(root, *tests) if tests else None
