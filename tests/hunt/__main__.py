@@ -10,6 +10,7 @@ Prints its seed first. A find fails it, with what is needed to repeat it.
 import argparse
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -85,11 +86,14 @@ def main() -> int:
     options = parser.parse_args()
     seed = random.SystemRandom().randrange(1 << 32) if options.seed is None else options.seed
     chosen = [options.only] if options.only else list(PARTS)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing of it stays behind
     print(f"hunt: SEED={seed}", flush=True)
     for name in chosen:
         began = time.monotonic()
         try:
             told = PARTS[name](seed, options.seconds / len(chosen))
+        except KeyboardInterrupt:
+            return 130
         except processes.Found as found:
             print(f"FOUND by {name}: {found}\n  the whole hunt again: make hunt S={options.seconds:g} SEED={seed}")
             return 1

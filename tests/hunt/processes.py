@@ -22,6 +22,7 @@ ENGINES = "abc"
 SETTLE_S = 10.0
 """A holder ends when no server has it back in a new directory within this: servers start late on a busy machine."""
 PATIENCE_S = 240.0
+MOST_PAUSE_S = 8.0
 _SERVER = ("--memory", "none", "--settle-s", f"{SETTLE_S:g}", "--window-s", "20")
 
 
@@ -48,6 +49,8 @@ class Hunt:
         self._read = 0
         self._token = 0
         self._holder = 0
+        self._grants_before = 0
+        self._next_fault_at = 0.0
         (base / "one").mkdir()
         self.link.symlink_to("one")
 
@@ -138,8 +141,17 @@ class Hunt:
             self.keep_going()
             time.sleep(self.rng.random() * 0.4)
             self.look()
-            self._fault_or_not()
+            if self._is_time_for_a_fault():
+                self._fault_or_not()
         self._the_next_one_is_granted()
+
+    def _is_time_for_a_fault(self) -> bool:
+        """When something has come of the last one; or after a while, so that faults meet each other, too."""
+        if self.grants == self._grants_before and time.monotonic() < self._next_fault_at:
+            return False
+        self._grants_before = self.grants
+        self._next_fault_at = time.monotonic() + (self.rng.random() ** 2 * MOST_PAUSE_S if self.grants else PATIENCE_S)
+        return self.grants > 0
 
     def _fault_or_not(self) -> None:
         try:
