@@ -309,7 +309,7 @@ def _server(patient: Patient) -> Iterator[Finding]:
     yield _ok("server", f"process {status.server_pid}; the lock is {status.state}")
     if status.evidence == "end-of-file only":
         found = "ends are seen by end of file alone: a process may be gone and its memory not"
-        yield _fail("evidence", found, "see pidfds above, and the server's --pidfds")
+        yield _fail("evidence", found, "see pidfds above")
     else:
         yield _ok("evidence", f"ends are seen by {status.evidence}")
     if status.holder is not None and status.memory != "verified":

@@ -15,7 +15,7 @@ of them moves along the table or raises. What makes a transition due is `machine
                 │ │ └──take back───┘               │  └──come back───┘ │
                 │ └───────────────────prove gone───│───────────────────┘
                 └──settle── IN_DOUBT ──come back / claim──► HELD
-                               └──lose──► FENCING
+                               └──lose──► FENCING      (IN_DOUBT again: somebody tells of another holder)
 
 A permit (`permit.py`) has the same states; and its holder may give it back (HELD -> FREE).
 """

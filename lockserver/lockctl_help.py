@@ -23,8 +23,12 @@ examples:
 exit codes of all commands (each has more: COMMAND --help):
   2    no server, or it doesn't answer
   64   wrong usage
+  74   what it prints can't be written
+  75   the server has no room now: ask again later
+  76   the server speaks other versions of the protocol
   77   the server refuses this user
   130  interrupted
+  141  nobody reads what it prints
 """
 
 STATUS = """\
@@ -113,14 +117,14 @@ SIGTERM once the successor is ready, and SIGKILL after --grace-s; there is nothi
 SIGTERM, SIGUSR1 and SIGUSR2 are passed on to it. It writes no core dump. In its environment: FAILOVER_TOKEN, the
 fencing token of this grant; FAILOVER_RUN_DIR and FAILOVER_TREE, with which its processes may join.
 
-The lock is released when lockctl, the command, and every process that has inherited the command's descriptor of the
-life file are gone.
+Between lockctl and the command stands a guard, which adopts whatever the command starts and leaves behind: workers,
+daemons, grandchildren. When the command or lockctl has ended it kills them all. The lock is released when lockctl, the
+command and the guard are gone, and nobody has the life file's descriptor any more.
 
-The limit: a process that the command starts is neither killed nor waited for if it outlives the command and has closed
-its inherited descriptors (daemons do; so does every child of Python's subprocess). Let such processes join by
-themselves (lockserver.client.join), or end them yourself. One that has kept the descriptors isn't killed either, but
-the lock waits for it, and `lockctl doctor` names it. A command that is set-uid or has file capabilities isn't killed
-with lockctl: the kernel forbids that; the lock waits for it too.
+The limit: what the kernel lets nobody kill. A command that is set-uid or has file capabilities, a process of another
+user, one that is stuck in the kernel: the lock waits for these, and `lockctl doctor` names them. Only kill -9 of the
+guard (ps shows lockctl-guard) together with lockctl leaves processes behind; those that have kept the life file's
+descriptor are waited for.
 
 exit codes: the command's own (128+n when signal n ended it), or
   64   wrong usage

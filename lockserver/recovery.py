@@ -22,6 +22,13 @@ RETURN_S = 0.25
 """A holder whose server went away knocks every 0.1 s (`client_machine.py`): by then a live one is back."""
 
 
+def back_by(found: Found, settle_s: float) -> float:
+    """So long after its start this server has heard of every live holder. One that serves in another directory, because
+    the path led there before, looks at the path four times in the settling time at least: it has half of it.
+    """
+    return max(RETURN_S, settle_s / 2) if found is Found.NOTHING else RETURN_S
+
+
 class Recovery:
     def __init__(self, config: Config, context: Context, incarnations: Incarnations) -> None:
         self.config = config

@@ -89,6 +89,8 @@ def _waiters(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     ]
     widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
     rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    if status.waiters_total > len(rows):
+        rows.append(f"and {status.waiters_total - len(rows)} more")
     return [_row("" if place else "waits", row) for place, row in enumerate(rows)]
 
 

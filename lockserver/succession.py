@@ -17,7 +17,7 @@ from lockserver.messages import ACTIVE, Refused
 from lockserver.permit import Permit
 from lockserver.proof import Policy, holder_gone, nobody_holds
 from lockserver.queue import Queue, Waiter
-from lockserver.recovery import RETURN_S, Recovery
+from lockserver.recovery import Recovery, back_by
 from lockserver.switchover import Switchover
 from sidecar.context import rfc3339
 
@@ -163,7 +163,8 @@ class Succession:
         return verdict.proven
 
     def _nobody_holds(self, doubt: Doubt) -> bool:
-        back_by_now = self.context.reached(doubt.since + RETURN_S)  # then whoever has the names doesn't come
+        wait_s = back_by(doubt.found, self.config.settle_s)
+        back_by_now = self.context.reached(doubt.since + wait_s)  # then whoever has the names doesn't come
         memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
         known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
         verdict = nobody_holds(doubt.found, known, self.policy)

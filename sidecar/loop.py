@@ -2,7 +2,7 @@
 
 Everything that it calls must return soon: while one descriptor is seen to, all others wait.
 
-What this file may not do: know what a descriptor is for. Connections: `callers.py`, processes: `processes.py`, what
+What this file may not do: know what a descriptor is for. Connections: `connections.py`, processes: `processes.py`, what
 turns round and round: `shell.py`.
 """
 

@@ -2,11 +2,11 @@
 
 An event goes into the machine, its effects are carried out in order, and what they bring back (an answer, a reading, a
 write) goes in before anything else is looked at. With nothing to wait for the loop sleeps in the kernel until somebody
-comes. What is for people (the log, the picture for those who watch) waits until nothing is urgent.
+comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
 
-A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `callers` before
-the first event. What this file may not do: know what is served. The parts: `loop.py`, `callers.py`, `processes.py`,
-`rendezvous.py`.
+A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
+before the first event. What this file may not do: know what is served. The parts: `loop.py`, `connections.py`, `processes.py`,
+`sockets.py`.
 """
 
 import time
@@ -91,11 +91,11 @@ class Shell:
 
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
-        machine, callers, loop = self.machine, self.connections, self.loop
+        machine, connections, loop = self.machine, self.connections, self.loop
         poll, handlers = loop.poll, loop.handlers
         put_off = 0
         while not loop.stopping:
-            patience = callers.deadline
+            patience = connections.deadline
             deadline = min(machine.deadline, patience)
             chores = self._publish or bool(self._notes)
             if chores:
@@ -112,7 +112,7 @@ class Shell:
             if now >= machine.deadline:
                 self.feed(Tick())
             if now >= patience:
-                callers.due(now)
+                connections.due(now)
             put_off = put_off + 1 if chores and ready else 0
             if chores and (not ready or put_off >= CHORES_PUT_OFF):
                 if self._publish:

@@ -1,7 +1,7 @@
 """What the house's commands for people have in common: the standard output, and exit codes that mean the same.
 
 A reader that has left (`| head`), a full disk, a terminal with colours or without: each is one rule, here. What this
-file may not do: know what is said. Tones, times and sizes: `words.py`. Settings: `settings.py`.
+file may not do: know what is said. Tones, times and sizes: `formatting.py`. Settings: `settings.py`.
 """
 
 import argparse

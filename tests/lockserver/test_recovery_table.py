@@ -595,7 +595,7 @@ def test_without_a_file_nobody_is_granted_before_the_settling_time(kernel: Kerne
 def test_without_a_file_free_memory_shortens_the_settling_to_the_time_in_which_a_live_holder_is_back() -> None:
     harness = Harness(memory={"gpu": (80, 80)}).start()
     a = harness.waiter("a", gpu=70)
-    harness.advance(RETURN_S - 0.01)
+    harness.advance(SETTLE_S / 2 - 0.01)
     assert not a.holds
     harness.advance(0.05)
     assert a.holds
