@@ -11,7 +11,8 @@ python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
 typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
-	tests/bench tests/chaos tests/lockctl tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim tests/hunt tests/mutants \
+	tests/bench tests/chaos tests/lockctl tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
+	tests/hunt tests/mutants
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
 	tests/tools tests/test_imports.py demo bench)
 
@@ -50,8 +51,8 @@ sim: $(venv) ## SEEDS=20000 schedules in the simulator
 hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
 
-mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found
-	@$(python) -m tests.mutants
+mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth: a tenth, chosen by the commit
+	@$(python) -m tests.mutants $(if $(WHICH),--$(WHICH))
 
 lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .

@@ -52,6 +52,7 @@ class Hunt:
         self._grants_before = 0
         self._next_fault_at = 0.0
         (base / "one").mkdir()
+        self.witness.mkdir()
         self.link.symlink_to("one")
 
     # -- what must hold --------------------------------------------------------------------------------------------
