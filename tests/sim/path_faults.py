@@ -24,6 +24,7 @@ class PathFaults:
         self.rng = world.rng
         self.kernel = world.kernel
         self._moved = 0
+        self._switched_away = False
 
     def any(self) -> None:
         if self.kernel.files.disk_errno:
@@ -99,12 +100,14 @@ class PathFaults:
     def _switched(self) -> None:
         self.world.life_lost = True
         self.kernel.make_directories(ELSEWHERE)
+        self._switched_away = True
         self._link_to(ELSEWHERE)
         if self.rng.random() < 0.5:
             self._later(lambda: self._link_to(ABOVE))
 
     def _link_to(self, target: str) -> None:
         """As `ln -sfn` does it."""
+        self.world.went_back |= target == ABOVE and self._switched_away
         self._moved += 1
         early = f"{LINK}.{self._moved}"
         self.kernel.files.symlink(target, early)
@@ -130,15 +133,16 @@ class PathFaults:
             if self.rng.random() < 0.5:
                 self._later(lambda view=view: self._unmount(view))  # type: ignore[misc]
 
-    @staticmethod
-    def _unmount(view: FileSystem) -> None:
+    def _unmount(self, view: FileSystem) -> None:
         view.unmount(RUN)
+        self.world.went_back = True
 
     # -- the end of all faults -------------------------------------------------------------------------------------
 
     def end(self) -> None:
         """There is a way to a directory again, for everybody the same."""
         files, server = self.kernel.files, self.world.server
+        self.world.went_back |= bool(files.mounts)
         files.mounts.clear()
         files.disk.layout += 1
         self.kernel.make_directories(ABOVE)

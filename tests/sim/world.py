@@ -109,6 +109,8 @@ class World:
         self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.restored = self.clock_went_back = (
             False
         )
+        self.went_back = False
+        """The path leads to a directory again in which an older file is."""
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
@@ -199,11 +201,14 @@ class World:
             if other is tree or not other.granted or (other.impostor and self.spoiled):
                 continue  # (who is who was in the file)
             other.over = True
-            if self.presume_dead:
-                if other.main.alive and not other.was_stopped and other.holds and not other.let_go:
+            if self.presume_dead:  # (which doesn't wait for the names of a path that led elsewhere, either)
+                excused = other.was_stopped or other.let_go or self.directory_lost
+                if other.main.alive and other.holds and not excused:
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
             for process in other.processes:
+                if self.went_back and process is not other.main:
+                    continue  # a known gap: an older file is there again, and only waiters know of a newer holder
                 if process in self.silent or (
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):
@@ -233,7 +238,7 @@ class World:
                     self.silent.add(process)
 
     def touching(self, tree: Tree, process: Process) -> None:
-        if tree.over and not self.presume_dead and process not in self.silent:
+        if tree.over and not (self.presume_dead or self.went_back) and process not in self.silent:
             self.fail(f"{process} of {tree.name} takes device memory after another was granted")
 
     def lost(self, tree: Tree, why: str) -> None:
