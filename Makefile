@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-system bench bench-vllm sim mutants lint clean
+.PHONY: help demo test test-vllm test-system bench bench-vllm sim hunt mutants lint clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.made
@@ -12,10 +12,12 @@ pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
 typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
 	tests/bench tests/chaos tests/lockctl tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
+	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
 	tests/tools tests/test_imports.py demo bench)
 
 SEEDS ?= 20000
+S ?= 120
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,8 +48,11 @@ bench: $(venv) ## the benchmarks
 sim: $(venv) ## SEEDS=20000 schedules in the simulator
 	@$(python) -m tests.sim --seeds $(SEEDS)
 
-mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found
-	@$(python) -m tests.mutants
+hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SEED=... repeats one
+	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
+
+mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth: a tenth, chosen by the commit
+	@$(python) -m tests.mutants $(if $(WHICH),--$(WHICH))
 
 lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .

@@ -5,8 +5,8 @@ write) goes in before anything else is looked at. With nothing to wait for the l
 comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
 
 A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
-before the first event. What this file may not do: know what is served. The parts: `loop.py`, `connections.py`, `processes.py`,
-`sockets.py`.
+before the first event. What this file may not do: know what is served. The parts: `loop.py`, `connections.py`,
+`processes.py`, `sockets.py`.
 """
 
 import time

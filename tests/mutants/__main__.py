@@ -1,12 +1,13 @@
 """`make mutants`: takes each rule out and sees whether somebody notices. Prints a table; exits 1 if a mutant lives.
 
     python -m tests.mutants                       all of them
+    python -m tests.mutants --tenth               a tenth of them, chosen by the commit (what CI runs)
     python -m tests.mutants --only pidfds,gms-*   some
     python -m tests.mutants --list
 
-For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation. For all other
-rules it runs the named tests on a changed copy of the source, and they must fail; and once on an unchanged one, where
-they must pass: a test that fails anyway has noticed nothing.
+For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is
+none, and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once on
+an unchanged one, where they must pass: a test that fails anyway has noticed nothing.
 
 All of it happens in a copy that is made at the beginning, so that the source may be edited meanwhile.
 """
@@ -39,6 +40,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "tests")
 DEADLINE_S = 10.0
 """How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
+TENTHS = 10
 BATCH = 25
 """Mutants that one process tries, one after the other."""
 
@@ -134,12 +136,12 @@ def _pytest(where: Path, *words: str, deadline_s: float = 60) -> subprocess.Comp
     return subprocess.run(command, cwd=where, env=environment, capture_output=True, text=True, check=False)
 
 
-def _test(mutant: Mutant, root: Path) -> tuple[str, str]:
+def _test(mutant: Mutant, tests: tuple[str, ...], root: Path) -> tuple[str, str]:
     with tempfile.TemporaryDirectory(prefix="mutant-") as scratch:
         copied(root, Path(scratch))
         for path, source in mutated(mutant, root).items():
             (Path(scratch) / path).write_text(source)
-        ended = _pytest(Path(scratch), "-x", *mutant.tests, deadline_s=DEADLINE_S)
+        ended = _pytest(Path(scratch), "-x", *tests, deadline_s=DEADLINE_S)
     return _read(mutant, ended.returncode, ended.stdout + ended.stderr)
 
 
@@ -152,7 +154,11 @@ def _read(mutant: Mutant, code: int, said: str) -> tuple[str, str]:
 
 
 def _row(mutant: Mutant, first: int, root: Path) -> tuple[Mutant, str, str]:
-    found, what = _test(mutant, root) if mutant.tests else _simulate(mutant, first, root)
+    if mutant.tests:
+        return mutant, *_test(mutant, mutant.tests, root)
+    found, what = _simulate(mutant, first, root)
+    if not found and mutant.or_tests:
+        found, what = _test(mutant, mutant.or_tests, root)
     return mutant, found, what
 
 
@@ -164,7 +170,7 @@ def _in_process(names: list[str]) -> int:
     import lockserver.client
     import lockserver.observer  # noqa: F401
 
-    everyone = _everyone()
+    known = everyone()
     rows: dict[str, tuple[int, str]] = {}
     for name in names:
         with tempfile.TemporaryFile("w+") as said:
@@ -172,12 +178,12 @@ def _in_process(names: list[str]) -> int:
             if child == 0:
                 os.dup2(said.fileno(), 1)
                 os.dup2(said.fileno(), 2)
-                finder = _Finder(mutated(everyone[name]))
+                finder = _Finder(mutated(known[name]))
                 if loaded := finder.loaded():
                     raise SystemExit(f"mutant {name}: {loaded} are loaded already")
                 sys.meta_path.insert(0, finder)
                 code = pytest.main(
-                    ["-x", "-q", "--tb=line", "-p", "pytest_timeout", "--timeout=60", *everyone[name].tests]
+                    ["-x", "-q", "--tb=line", "-p", "pytest_timeout", "--timeout=60", *known[name].tests]
                 )
                 sys.stdout.flush()
                 os._exit(code)
@@ -200,7 +206,7 @@ def _batch(mutants: list[Mutant], root: Path) -> list[tuple[Mutant, str, str]]:
 
 def _control(chosen: list[Mutant], root: Path) -> str:
     """The tests of all of them, with every rule in place. What went wrong, or nothing."""
-    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests))
+    tests = list(dict.fromkeys(test for mutant in chosen for test in mutant.tests + mutant.or_tests))
     files = {test for test in tests if "::" not in test}
     tests = [test for test in tests if test in files or test.partition("::")[0] not in files]
     ended = _pytest(root, *tests) if tests else None
@@ -219,7 +225,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
     return found
 
 
-def _everyone() -> dict[str, Mutant]:
+def everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
     for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE, *KV):
         if mutant.name in found:
@@ -228,29 +234,49 @@ def _everyone() -> dict[str, Mutant]:
     return found
 
 
+def by_the_commit() -> int:
+    """Which tenth this commit's is; the first where there is no git."""
+    command = ["git", "-C", str(ROOT), "rev-parse", "HEAD"]
+    try:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return 0
+    return int(ended.stdout.strip() or "0", 16) % TENTHS if ended.returncode == 0 else 0
+
+
+def tenth(mutants: list[Mutant], number: int) -> list[Mutant]:
+    """Every tenth one, so that each part has some of each kind."""
+    return mutants[number::TENTHS]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", metavar="NAME,...")
+    parser.add_argument("--tenth", action="store_true", help="a tenth of them, chosen by the commit")
     parser.add_argument("--list", action="store_true", help="only name them")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--in-process", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    everyone = _everyone()
+    known = everyone()
     if options.in_process:
         return _in_process(options.in_process.split(","))
     if options.hunt:
-        return _hunt(everyone[options.hunt], options.first)
+        return _hunt(known[options.hunt], options.first)
     named = [word for word in options.only.split(",") if word]
-    unknown = [word for word in named if not fnmatch.filter(everyone, word)]
+    unknown = [word for word in named if not fnmatch.filter(known, word)]
     if unknown:
         parser.error(f"no such mutant: {', '.join(unknown)}; --list names them")
     chosen = [
-        mutant for name, mutant in everyone.items() if not named or any(fnmatch.fnmatch(name, word) for word in named)
+        mutant for name, mutant in known.items() if not named or any(fnmatch.fnmatch(name, word) for word in named)
     ]
+    if options.tenth:
+        number = by_the_commit()
+        chosen = tenth(chosen, number)
+        print(f"part {number + 1} of {TENTHS}: {len(chosen)} mutants")
     if options.list:
         print("\n".join(f"{mutant.name:26} {mutant.without}" for mutant in chosen))
         return 0

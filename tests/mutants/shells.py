@@ -3,7 +3,7 @@
 from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
-RENDEZVOUS = "sidecar/sockets.py"
+SOCKETS = "sidecar/sockets.py"
 
 SHELLS = (
     Mutant(
@@ -29,7 +29,7 @@ SHELLS = (
         "pidfds are armed when a process joins, not at the grant",
         (
             (
-                "lockserver/forest.py",
+                "lockserver/incarnations.py",
                 "            self.context.out.append(WatchDeath(peer.process))\n",
                 "            pass\n",
             ),
@@ -41,11 +41,14 @@ SHELLS = (
         "the socket has its name only once it listens",
         (
             (
-                RENDEZVOUS,
-                "            listener.bind(address)\n",
-                "            listener.bind(address)\n        os.rename(early, self.path)\n        __import__('time').sleep(0.2)\n        early = self.path\n",
+                SOCKETS,
+                "                listener.bind(address)\n",
+                "                listener.bind(address)\n"
+                "            os.rename(early, self.path)\n"
+                "            __import__('time').sleep(0.2)\n"
+                "            early = self.path\n",
             ),
-            (RENDEZVOUS, "        os.rename(early, self.path)\n        self._inode", "        self._inode"),
+            (SOCKETS, "            os.rename(early, self.path)\n        except", "        except"),
         ),
         tests=(RULES,),
     ),
@@ -58,7 +61,7 @@ SHELLS = (
     Mutant(
         "rename",
         "the holder file is replaced, never written over",
-        (("sidecar/durable.py", 'self._temporary = name + ".tmp"', "self._temporary = name"),),
+        (("sidecar/durable.py", 'self._spare = f"{name}.spare"', "self._spare = name"),),
         tests=(RULES,),
     ),
     Mutant(
@@ -72,11 +75,5 @@ SHELLS = (
         "a late event of a closed connection is nobody's death",
         (("sidecar/processes.py", "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
         tests=(RULES,),
-    ),
-    Mutant(
-        "kill-the-rest",
-        "what outlives its main process is killed",
-        (("lockserver/machine.py", "            self.forest.kill_rest(tree)\n", "            pass\n"),),
-        tests=("tests/lockserver/test_rules.py",),
     ),
 )

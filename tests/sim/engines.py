@@ -177,7 +177,7 @@ class Slot:
         tree.processes.append(child)
         tree.forks.append(child)
         tree.children.append(child)
-        if self.world.directory_lost:
+        if self.world.life_lost:
             self.world.silent.add(child)  # it may have only the lock on the old file
         rng = self.world.rng
         if rng.random() < 0.5:

@@ -10,15 +10,12 @@ from typing import TYPE_CHECKING
 from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver.client_machine import Me
-from tests.sim.actors import HOLDER, LIFE, RUN, SOCKET, SimClient
+from tests.sim.actors import HOLDER, RUN, SOCKET, SimClient
 from tests.sim.engines import DEVICE, Slot, Tree
 from tests.sim.kernel import Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World
-
-ABOVE, ELSEWHERE, LINK = "/srv/one", "/srv/two", "/srv/link"
-NAME = RUN.rpartition("/")[2]
 
 
 class Faults:
@@ -35,8 +32,7 @@ class Faults:
             if roll < 0:
                 fault(self)
                 break
-        if self.world.directory_lost or self.world.file_lost:
-            self.lose_sight()
+        self.world.lose_sight()
 
     # -- processes -------------------------------------------------------------------------------------------------
 
@@ -243,50 +239,8 @@ class Faults:
 
     # -- the path --------------------------------------------------------------------------------------------------
 
-    def _replace_directory(self) -> None:
-        if self.kernel.files.disk_errno:
-            return
-        self.world.note_fault("the run directory is replaced")
-        self._path_is_lost()
-        try:
-            self.kernel.replace_directory(RUN)
-            self.kernel.make_directories(LIFE)
-        except OSError:
-            return
-        self.tell_of_the_path()
-
-    def _path_is_lost(self) -> None:
-        first, self.world.directory_lost = not self.world.directory_lost, True
-        self.lose_sight()
-        for slot in self.world.slots:
-            if first and slot.client is not None:
-                slot.client.look_now_and_then()
-
-    def tell_of_the_path(self) -> None:
-        """The kernel tells the server, and most of the time those who hold."""
-        server, rng = self.world.server, self.rng
-        if server is not None and server.process.alive:
-            server.process.after(rng.random() * 0.01, server.path_changed)
-        for slot in self.world.slots:
-            client = slot.client
-            if client is not None and client.process.alive and rng.random() < 0.7:
-                client.process.after(rng.random() * 0.01, client.path_changed)
-
-    def lose_sight(self) -> None:
-        """What isn't covered without a memory reader, as the docs say.
-
-        Where the holder file was deleted: a former holder's process that is dying. Where the directory was: also one
-        that is stopped, that never joined, or that has no room on the disk for its new life file; unless it has the
-        names in the network namespace that came with the grant.
-        """
-        world = self.world
-        named = {slot.client.process for slot in world.slots if slot.client is not None and slot.client.names}
-        for tree in world.trees.values():
-            for process in tree.processes:
-                stuck = process.stopped or process in tree.forks or bool(self.kernel.files.disk_errno)
-                lost = world.directory_lost and stuck and process not in named
-                if not process.gone and (not process.alive or lost):
-                    world.silent.add(process)
+    def _path(self) -> None:
+        self.world.paths.any()
 
     # -- the end of all faults -------------------------------------------------------------------------------------
 
@@ -295,6 +249,7 @@ class Faults:
         self._foreign_gone()
         self._reader_ok()
         self.world.reader_hangs_until = 0.0
+        self.world.paths.end()
 
 
 _FAULTS = (
@@ -303,7 +258,7 @@ _FAULTS = (
     (0.19, Faults._kill_the_server),
     (0.10, Faults._stop_anybody),
     (0.05, Faults._disk),
-    (0.04, Faults._replace_directory),
+    (0.04, Faults._path),
     (0.03, Faults._clock),
     (0.05, Faults._foreign_memory),
     (0.03, Faults._reader),

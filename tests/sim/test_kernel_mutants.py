@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.sim import cases_files, cases_processes, cases_sockets
+from tests.sim import cases_files, cases_paths, cases_processes, cases_sockets
 from tests.sim.cases_races import RACES
 from tests.sim.files import File, Inode, Kind, Lock, OpenFile
 from tests.sim.filesystem import FileSystem
@@ -20,7 +20,7 @@ from tests.sim.openfiles import AddressSpace, Connection, Mapping, Pidfd
 from tests.sim.process import Process
 from tests.sim.sim_world import SimWorld, UnwokenError
 
-SCRIPTS = cases_processes.SCRIPTS + cases_sockets.SCRIPTS + cases_files.SCRIPTS
+SCRIPTS = cases_processes.SCRIPTS + cases_sockets.SCRIPTS + cases_files.SCRIPTS + cases_paths.SCRIPTS
 Mutation = Callable[[pytest.MonkeyPatch], None]
 MUTANTS: dict[str, Mutation] = {}
 SEEDS = 5
@@ -350,6 +350,108 @@ def _lost_wakeups(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = itertools.count()
     original = Kernel.wake
     monkeypatch.setattr(Kernel, "wake", lambda self, watch: original(self, watch) if next(seen) % 3 else None)
+
+
+@mutant("a path leads for ever where it led once")
+def _remembered_paths(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = FileSystem.directory_of
+
+    def directory_of(self: FileSystem, path: str, at: Inode | None = None) -> tuple[Inode, str]:
+        self._found_in = self.disk.layout
+        return original(self, path, at)
+
+    monkeypatch.setattr(FileSystem, "directory_of", directory_of)
+
+
+@mutant("a directory that is held open is looked up by its path")
+def _held_by_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    paths: dict[Inode, str] = {}
+    original = FileSystem.open_directory
+
+    def open_directory(self: FileSystem, path: str) -> File:
+        file = original(self, path)
+        paths[file.inode] = path
+        return file
+
+    def at(self: Process, fd: int | None) -> Inode | None:
+        return None if fd is None else self.files.find(paths[self._regular(fd).inode])
+
+    monkeypatch.setattr(FileSystem, "open_directory", open_directory)
+    monkeypatch.setattr(Process, "_directory", at)
+
+
+@mutant("a circle of symlinks is no such file")
+def _no_circle(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = FileSystem._walk
+
+    def walk(self: FileSystem, *arguments: Any, **how: Any) -> Inode:
+        try:
+            return original(self, *arguments, **how)
+        except OSError as error:
+            raise OSError(errno.ENOENT if error.errno == errno.ELOOP else error.errno, "") from None
+
+    monkeypatch.setattr(FileSystem, "_walk", walk)
+
+
+@mutant("a closed directory can be entered")
+def _open_doors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "close_directory", lambda self, path, closed: None)
+
+
+@mutant("what is mounted hides nothing")
+def _no_mounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "mount", lambda self, path: None)
+
+
+@mutant("a directory that was removed takes files")
+def _removed_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    after(monkeypatch, FileSystem, "_empty", lambda self, inode: setattr(inode, "removed", False))
+
+
+@mutant("an abstract name is free when its maker is gone")
+def _name_of_maker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forget(kernel: Kernel, dead: Process) -> None:
+        for name, listener in list(kernel.names.items()):
+            if listener.maker is dead:
+                del kernel.names[name]
+                listener.forget = lambda: None
+
+    after(monkeypatch, Kernel, "_gone", forget)
+
+
+@mutant("an abstract name can be taken twice")
+def _name_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Process.listen_abstract
+
+    def listen(self: Process, name: str) -> int:
+        self.kernel.names.pop(name, None)
+        return original(self, name)
+
+    monkeypatch.setattr(Process, "listen_abstract", listen)
+
+
+@mutant("another program keeps what was mapped")
+def _maps_survive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(AddressSpace, "leave", lambda self: None)
+
+
+@mutant("another program keeps every descriptor")
+def _descriptors_survive(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Process.execute
+    monkeypatch.setattr(Process, "execute", lambda self, inherit=(): original(self, list(self.descriptors)))
+
+
+@mutant("another program is another process")
+def _another_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def execute(self: Process, *_: object) -> None:
+        self.pidfs_inode += 1000
+
+    after(monkeypatch, Process, "execute", execute)
+
+
+@mutant("two names are changed one after the other")
+def _exchange_by_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileSystem, "exchange", lambda self, one, other: self.rename(one, other))
 
 
 def test_the_kernel_without_mutation_passes() -> None:

@@ -33,8 +33,9 @@ from lockserver import record
 from lockserver.lock import Phase
 from tests.sim.actors import HOLDER, LIFE, SimClient, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
-from tests.sim.faults import ABOVE, LINK, Faults
+from tests.sim.faults import Faults
 from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.path_faults import ABOVE, LINK, PathFaults
 
 FAULTS_END_S = 4.0
 WINDOW_S = 1.0
@@ -105,15 +106,20 @@ class World:
         self.fenced_at = self.drained_at = -1.0
         self.gap = False
         """Between a holder's death and its successor's Active."""
-        self.directory_lost = self.file_lost = self.spoiled = self.restored = self.clock_went_back = False
+        self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.restored = self.clock_went_back = (
+            False
+        )
+        self.went_back = False
+        """The path leads to a directory again in which an older file is."""
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
-        """Whom a server in a new directory can't know of, without a memory reader: see `Faults.lose_sight`."""
+        """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
         self.one_stays_stopped = False
         """To a server that never heard of anybody, it may be the holder."""
         self.over = False
         self.faults: Counter[str] = Counter()
         self._faults = Faults(self)
+        self.paths = PathFaults(self)
 
     # -- what the server is told -----------------------------------------------------------------------------------
 
@@ -185,7 +191,7 @@ class World:
             tree.holds = True  # it was stopped, and finds the grant of a server that is gone
             return True
         self._nobody_else(tree)
-        if token <= self.last_token and not (self.clock_went_back and (self.spoiled or self.directory_lost)):
+        if token <= self.last_token and not (self.clock_went_back and (self.spoiled or self.life_lost)):
             self.fail(f"{tree.name} got token {token} after token {self.last_token}")
         self.last_token, tree.granted, tree.holds = token, token, True
         return True
@@ -195,13 +201,16 @@ class World:
             if other is tree or not other.granted or (other.impostor and self.spoiled):
                 continue  # (who is who was in the file)
             other.over = True
-            if self.presume_dead:
-                if other.main.alive and not other.was_stopped and other.holds and not other.let_go:
+            if self.presume_dead:  # (which doesn't wait for the names of a path that led elsewhere, either)
+                excused = other.was_stopped or other.let_go or self.directory_lost
+                if other.main.alive and other.holds and not excused:
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
             for process in other.processes:
+                if self.went_back and process is not other.main:
+                    continue  # a known gap: an older file is there again, and only waiters know of a newer holder
                 if process in self.silent or (
-                    self.directory_lost and tree.needs and self.reads_memory and process is not other.main
+                    self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):
                     continue  # in a new directory, free memory is proof enough: the main process would hold more
                 dying_will_do = self.grant_unproven or self.evidence == "none" or self.reads_memory
@@ -211,8 +220,25 @@ class World:
                         f"{'lives' if process.alive else 'is dying'}"
                     )
 
+    def lose_sight(self) -> None:
+        """What isn't covered without a memory reader, as the docs say.
+
+        Where the holder file was lost: a former holder's process that is dying. Where the life files were: also one
+        that is stopped, that never joined, or that has no room on the disk for its new life file; unless it has the
+        names in the network namespace that came with the grant.
+        """
+        if not (self.life_lost or self.file_lost):
+            return
+        named = {slot.client.process for slot in self.slots if slot.client is not None and slot.client.names}
+        for tree in self.trees.values():
+            for process in tree.processes:
+                stuck = process.stopped or process in tree.forks or bool(self.kernel.files.disk_errno)
+                unseen = self.life_lost and stuck and process not in named
+                if not process.gone and (not process.alive or unseen):
+                    self.silent.add(process)
+
     def touching(self, tree: Tree, process: Process) -> None:
-        if tree.over and not self.presume_dead and process not in self.silent:
+        if tree.over and not (self.presume_dead or self.went_back) and process not in self.silent:
             self.fail(f"{process} of {tree.name} takes device memory after another was granted")
 
     def lost(self, tree: Tree, why: str) -> None:
@@ -220,7 +246,7 @@ class World:
         if tree.holds and not self.presume_dead and not excused:
             self.fail(f"{tree.name} lost the lock though nothing was wrong with it: {why}")
         tree.holds = False
-        if self.directory_lost:
+        if self.life_lost:
             self.silent.update(tree.processes)  # they begin to die
 
     def exiting(self, server: SimServer) -> None:
@@ -245,7 +271,7 @@ class World:
         if self.presume_dead:
             return
         for other in self.trees.values():
-            unknown = self.directory_lost or ((self.file_lost or self.spoiled) and other.main.stopped)
+            unknown = self.life_lost or ((self.file_lost or self.spoiled) and other.main.stopped)
             if other is not tree and other.initialises and other.main.alive and not (unknown or other.let_go):
                 self.fail(f"{tree.name} got the permit while {other.name} has it")
 
@@ -408,7 +434,7 @@ class World:
             self.fail("no server runs at the end")
             return
         machine = server.machine
-        can_prove = self.sees_all and not (self.spoiled or self.directory_lost or self.one_stays_stopped)
+        can_prove = self.sees_all and not (self.spoiled or self.life_lost or self.one_stays_stopped)
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {CALM_S} s after the faults: {machine.status}")
