@@ -33,6 +33,7 @@ HELD = m.Status(
     token=7,
     server_incarnation="aa",
     server_pid=99,
+    waiters_total=1,
 )
 FENCING = msgspec.structs.replace(
     HELD,

@@ -208,7 +208,9 @@ def test_a_pidfd_that_is_handed_back_must_be_one_of_those_in_the_file(known: Kno
 
 def test_the_loss_of_a_main_process_is_news_once(known: Known) -> None:
     who = known.a()
+    who.probed(True, 50.0)
     assert known.incarnations.lose(who, Stage.LOST) and who.name in known.incarnations.ending
+    assert who.probe_at < 0 and who.probe_wait_s == PROBE_FIRST_S, "its life lock is looked at at once"
     assert not known.incarnations.lose(who, Stage.LOST)
     assert not known.incarnations.lose(who, Stage.DOOMED), "that it is lost is known"
     assert not known.incarnations.lose(who, Stage.LOST) and who.stage is Stage.DOOMED, "there is no way back from there"

@@ -157,6 +157,31 @@ def test_the_first_waiter_is_granted_with_a_token_that_grows() -> None:
     assert line.succession.must_write and line.succession.newest == 1001 and not line.succession.queue.waiters
 
 
+def test_the_next_grant_has_a_newer_token_than_anybody_has_told_of() -> None:
+    line = Line()
+    line.succession.knows_of(9)
+    line.succession.knows_of(8)
+    line.waiter("a", 1)
+    assert line.step().active.token == 10
+
+
+def test_the_names_of_the_devices_that_it_needs_are_taken_before_a_grant() -> None:
+    line = Line(reads_memory=True)
+    line.has_names = False
+    a = line.waiter("a", 1)
+    line.succession.queue.update(a, ready=True, looked=True, needs={"gpu": 7})
+    line.succession.memory_read(e.MemoryRead({"gpu": (80, 80)}))
+    line.step()
+    assert line.asked(e.TakeNames) == [e.TakeNames(("gpu",))]
+
+
+def test_whoever_has_either_lock_holds() -> None:
+    line = Line()
+    a, b, c = line.holder(), line.waiter("b", 2), line.waiter("c", 3)
+    line.permit.grant(b, 0, "then", None, verified=False)
+    assert [line.succession.holds(who) for who in (a, b, c)] == [True, True, False]
+
+
 def test_nobody_is_granted_while_the_disk_fails_or_somebody_else_has_the_names() -> None:
     line = Line()
     line.waiter("a", 1)
