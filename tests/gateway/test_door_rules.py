@@ -227,6 +227,26 @@ def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
     assert answered(client) and b"evil" not in client.body
 
 
+def test_that_nobody_holds_takes_nobody_away_until_a_newer_token_is_given() -> None:
+    """A server that lost its file may say it of a holder that lives, and that comes back with its token."""
+    it = world()
+    old, broken = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, BODY)
+    step(it, old, 2)
+    had = len(old.body)
+    it.lock("FREE")
+    new = it.arrive(COMPLETION, BODY)
+    step(it, old)
+    assert len(old.body) > had and not any(ask.request == new.number for ask in it.asked)
+    (exchange,) = (exchange for exchange in it.exchanges if exchange.ask.request == broken.number)
+    del it.engines[1].exchanges[exchange.ask.request, exchange.ask.leg]
+    it.feed(e.Broke(exchange.ask.request, exchange.ask.leg, "its connection ended"))
+    assert leases(it) == 1 and it.machine.door.interrupted == 1, "its engine doesn't hold: it waits for another"
+    it.lock("HELD")
+    assert leases(it) == 3
+    it.run()
+    assert answered(old, broken, new) and old.how == "passed"
+
+
 def test_without_a_lock_server_whoever_served_serves_on() -> None:
     it = world()
     it.feed(e.LockAway())
