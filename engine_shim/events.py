@@ -138,6 +138,10 @@ class LockSeen(msgspec.Struct, frozen=True):
     """The engines with which this one is a pair: for a waiter the holder, for the holder who is ready to take over."""
 
 
+class LockAway(msgspec.Struct, frozen=True):
+    """The lock can't be seen: there is no server, or it refuses. Whoever held it serves on; nobody can take over."""
+
+
 Event = (
     Started
     | Registered
@@ -154,6 +158,7 @@ Event = (
     | Looked
     | Terminate
     | LockSeen
+    | LockAway
     | Tick
 )
 

@@ -134,6 +134,7 @@ class Lifecycle:
         """Somebody else held the lock while this engine waited."""
         self._fencing_at: float | None = None
         self._lock: e.LockSeen | None = None
+        self._lock_away = False
         """As last seen. What is seen while this engine initialises counts once it waits."""
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0
@@ -415,15 +416,19 @@ class Lifecycle:
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         if self.tree is TreePhase.NONE and event.serves and event.holder != self.incarnation and not self.back_off_s:
             self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
-        self._lock = event
+        self._lock, self._lock_away = event, False
         self._compare()
         if self.state is State.STANDBY:
             self._mind_lock(event)
 
+    def _on_lock_away(self, event: e.LockAway) -> None:
+        self._lock_away = True
+
     @property
     def redundant(self) -> bool:
         """Somebody serves, and somebody else could take over every request."""
-        return self._lock is not None and self._lock.redundant and not self.differences
+        seen = self._lock is not None and not self._lock_away and self._lock.redundant
+        return seen and not self.differences
 
     def _on_takes(self, event: e.Takes) -> None:
         self.takes = event.takes
@@ -474,5 +479,6 @@ _HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
     e.Looked: Lifecycle._on_looked,
     e.Terminate: Lifecycle._on_terminate,
     e.LockSeen: Lifecycle._on_lock_seen,
+    e.LockAway: Lifecycle._on_lock_away,
     e.Tick: Lifecycle._on_tick,
 }

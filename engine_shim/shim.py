@@ -29,7 +29,7 @@ from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
 from engine_shim.own_files import OwnFiles
 from engine_shim.shm_cleanup import ShmCleanup
-from lockserver.observer import ObserverError, watch_forever
+from lockserver.observer import Status, watch_for_good
 from sidecar import peers, process_setup, process_tree, signals
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import AlreadyLocked
@@ -102,7 +102,7 @@ class Shim(Shell):
         self._cannot_make = ""
         self._counterparts: tuple[str, ...] = ()
         """As last seen at the lock; another thread asks their shims."""
-        self._seen: deque[e.LockSeen | e.OthersTake | None] = deque()
+        self._seen: deque[e.LockSeen | e.LockAway | e.OthersTake | None] = deque()
         """None: it is time to look at our own files."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
@@ -286,24 +286,25 @@ class Shim(Shell):
     # -- the lock's public state -----------------------------------------------------------------------------------
 
     def _watch_lock(self) -> None:
-        try:
-            for status in watch_forever(self.options.run_dir):
-                if status is None:
-                    continue
-                holder = status.holder
-                ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
-                self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
-                self._ring(
-                    e.LockSeen(
-                        f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
-                        status.state == "FENCING",
-                        holder is not None and bool(holder.endpoint),
-                        status.state == "HELD" and bool(ready),
-                        self._counterparts,
-                    )
-                )
-        except ObserverError as error:
-            self.log.warning("lock_unseen", why=error)
+        watch_for_good(self.options.run_dir, self._on_lock, lambda why: self.log.alarm("lock_unseen", why=why))
+
+    def _on_lock(self, status: Status | None) -> None:
+        """In the thread that watches the lock."""
+        if status is None:
+            self._ring(e.LockAway())
+            return
+        holder = status.holder
+        ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
+        self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
+        self._ring(
+            e.LockSeen(
+                f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
+                status.state == "FENCING",
+                holder is not None and bool(holder.endpoint),
+                status.state == "HELD" and bool(ready),
+                self._counterparts,
+            )
+        )
 
     def _counterparts_of(self, holder: str, ready: list[str]) -> tuple[str, ...]:
         ours = self.options.config.engine_id
@@ -327,7 +328,7 @@ class Shim(Shell):
             time.sleep(LOOK_S)
             looks += 1
 
-    def _ring(self, seen: e.LockSeen | e.OthersTake | None) -> None:
+    def _ring(self, seen: e.LockSeen | e.LockAway | e.OthersTake | None) -> None:
         self._seen.append(seen)
         os.eventfd_write(self._bell, 1)
 

@@ -15,7 +15,6 @@ What this file may not do: know anything about the lock, GMS or an engine that i
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -26,7 +25,7 @@ from urllib.parse import urlsplit
 
 from engine_shim import known_engines
 from engine_shim.pair_process import UP_LOCK
-from lockserver.observer import ObserverError, watch_forever
+from lockserver.observer import Status, watch_for_good
 from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from sidecar.path_watch import make_private_directory
@@ -129,6 +128,8 @@ class Up:
         self._told: list[signal.Signals] = []
         self._code = 0
         self._news: deque[str] = deque()
+        self._last_said = ""
+        """Who serves, as it was said last."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def say(self, name: str, line: str) -> None:
@@ -218,23 +219,26 @@ class Up:
     # -- who serves ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Runs in a thread of its own and says who serves whenever that changes; the first time, where clients come."""
-        last = ""
-        try:
-            for status in watch_forever(self.options.run_dir):
-                holder = status.holder if status is not None else None
-                if holder is None or not holder.endpoint:
-                    continue
-                line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
-                if line != last:
-                    self._news.append(line)
-                    if not last and self.options.listen is not None:
-                        self._wait_for_door()
-                        self._news += welcome(self.options.address)
-                    last = line
-                    os.eventfd_write(self._bell, 1)
-        except ObserverError as error:
-            print(f"failover: {error}", file=sys.stderr, flush=True)
+        """Runs in a thread of its own."""
+        watch_for_good(self.options.run_dir, self._on_lock, lambda why: self._tell(f"the lock can't be seen: {why}"))
+
+    def _on_lock(self, status: Status | None) -> None:
+        """Says who serves whenever that changes; the first time, where clients come."""
+        holder = status.holder if status is not None else None
+        if holder is None or not holder.endpoint:
+            return
+        line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
+        if line == self._last_said:
+            return
+        self._tell(line)
+        if not self._last_said and self.options.listen is not None:
+            self._wait_for_door()
+            self._tell(*welcome(self.options.address))
+        self._last_said = line
+
+    def _tell(self, *lines: str) -> None:
+        self._news += lines
+        os.eventfd_write(self._bell, 1)
 
     def _wait_for_door(self) -> None:
         """Until it can be reached."""

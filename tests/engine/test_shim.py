@@ -2,12 +2,16 @@
 
 import importlib.util
 import os
+import select
 import signal
 import socket
+import threading
 
 import pytest
 
 from engine_shim import paths
+from lockserver import messages as lock_messages
+from sidecar.frames import Channel
 from sidecar.sockets import connect
 from tests.engine.house import House, Program, until
 from tests.engine.kinds import TOY, Kind
@@ -262,3 +266,38 @@ def test_an_engine_can_listen_on_a_port(house: House) -> None:
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert sock.recv(4096).endswith(b"a")
+
+
+def refuse(listener: socket.socket) -> None:
+    """Whoever wants to look is refused, and whoever has come as an engine finds nobody."""
+    while True:
+        try:
+            channel = Channel(listener.accept()[0], lock_messages.from_client)
+        except OSError:
+            return
+        select.select([channel.fileno()], [], [])
+        if any(isinstance(message, lock_messages.Observe) for message, _ in channel.receive()):
+            channel.send(lock_messages.Refused(why="not now"))
+        channel.close()
+
+
+def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house: House) -> None:
+    a, _ = house.pair(TOY)
+    a.until("Active", redundant=True)
+    assert house.lock is not None
+    house.lock.kill()
+    house.lock.child.wait()
+    path = house.run_dir / "lock.sock"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        until(lambda: " alarm shim lock_unseen " in a.said() and "refuses: not now" in a.said(), "it says so")
+        a.until("Active", redundant=False)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    path.unlink(missing_ok=True)
+    house.start_lock()
+    a.until("Active", redundant=True)
