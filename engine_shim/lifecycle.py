@@ -427,8 +427,9 @@ class Lifecycle:
     @property
     def redundant(self) -> bool:
         """Somebody serves, and somebody else could take over every request."""
-        seen = self._lock is not None and not self._lock_away and self._lock.redundant
-        return seen and not self.differences
+        if self._lock is None or self._lock_away:
+            return False
+        return self._lock.redundant and not self.differences
 
     def _on_takes(self, event: e.Takes) -> None:
         self.takes = event.takes

@@ -42,6 +42,7 @@ SHELLS = {
         "door",
         "engine",
         "failover",
+        "given_up",
         "kept_cache",
         "known_engines",
         "kv_room",
