@@ -116,6 +116,9 @@ class Looked(msgspec.Struct, frozen=True):
 
     left: int
     held: bool
+    """Also when that can't be known."""
+    why: str = ""
+    """Why it counts as held."""
 
 
 class Terminate(msgspec.Struct, frozen=True):

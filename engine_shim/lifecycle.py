@@ -16,7 +16,7 @@ The rules:
 
  1. There is one process tree at a time. The next is started only when nothing is left of the last: none of its
     processes, and nobody who holds a life lock of this engine. So a tree that an earlier shim of the same name has
-    left doesn't count as gone too early either.
+    left doesn't count as gone too early either. Where that can't be known, it waits, and says why.
  2. A tree lives and dies as a whole: when any registered process ends, the rest is killed at once.
  3. A process that registers late, for a start that is over, is turned away and ends.
  4. Steps come from the main process, in the order of the table. Any other step means a broken engine, and its end.
@@ -296,7 +296,7 @@ class Lifecycle:
         if self._now < self._ending_since + STUCK_S or self._said_stuck:
             return
         self._said_stuck = True
-        left = f"{event.left} of its processes can't be killed" if event.left else "somebody holds its life lock"
+        left = f"{event.left} of its processes can't be killed" if event.left else event.why
         hint = "" if event.left else f"; is another engine-shim called {self.config.engine_id}, or an old one's engine?"
         self._note("not_gone", alarm=True, why=f"the last tree isn't gone: {left}{hint}")
 

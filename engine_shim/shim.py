@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from engine_shim import events as e
-from engine_shim import membership, paths, probe_pages, probes, scratch, shim_status
+from engine_shim import life_locks, membership, paths, probe_pages, probes, scratch, shim_status
 from engine_shim import messages as m
 from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
@@ -195,7 +195,11 @@ class Shim(Shell):
         known = self.processes.pidfds(list(self.machine.processes))
         left = max(left, sum(not peers.is_dead(fd) for fd in known))
         options = self.options
-        self.answer(e.Looked(left, not left and paths.life_held(options.run_dir, options.config.engine_id)))
+        found = life_locks.look(options.run_dir, options.config.engine_id) if not left else life_locks.Found(False)
+        if found.why and not found.held:
+            detail = {"engine": options.config.engine_id, "why": found.why}
+            self.note(e.Note("nobody_left", detail, alarm=self.machine.number > 0))
+        self.answer(e.Looked(left, found.held, found.why))
 
     def _clean_up(self, effect: e.CleanUp) -> None:
         self._group = 0

@@ -46,6 +46,7 @@ SHELLS = {
         "kept_cache",
         "known_engines",
         "kv_room",
+        "life_locks",
         "main_process",
         "membership",
         "metrics",

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import select
+import shutil
 import signal
 import socket
 import threading
@@ -301,3 +302,35 @@ def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house
     path.unlink(missing_ok=True)
     house.start_lock()
     a.until("Active", redundant=True)
+
+
+def test_life_locks_that_cant_be_looked_at_count_as_held_and_that_is_said(house: House) -> None:
+    house.start_lock()
+    assert house.lock is not None
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    life = house.run_dir / "life"
+    house.lock.signal(signal.SIGSTOP)
+    life.rename(house.run_dir / "life.away")
+    life.symlink_to(life)
+    a.main().kill()
+    until(lambda: "the last tree isn't gone: its life locks can't be looked at" in a.said(), "it waits, and says why")
+    assert a.state()["starts"] == 1
+    life.unlink()
+    (house.run_dir / "life.away").rename(life)
+    a.until("Init", starts=2)
+    house.lock.signal(signal.SIGCONT)
+    a.until("Active", starts=2)
+
+
+def test_where_the_life_files_are_removed_it_goes_by_its_own_processes_and_says_so(house: House) -> None:
+    house.start_lock()
+    assert house.lock is not None
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    house.lock.signal(signal.SIGSTOP)
+    shutil.rmtree(house.run_dir / "life")
+    a.main().kill()
+    until(lambda: " alarm shim nobody_left " in a.said(), "it says what it goes by")
+    until(lambda: a.state()["starts"] >= 2, "and starts again")
+    house.lock.signal(signal.SIGCONT)
