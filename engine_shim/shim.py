@@ -197,8 +197,8 @@ class Shim(Shell):
         options = self.options
         found = life_locks.look(options.run_dir, options.config.engine_id) if not left else life_locks.Found(False)
         if found.why and not found.held:
-            detail = {"engine": options.config.engine_id, "why": found.why}
-            self.note(e.Note("nobody_left", detail, alarm=self.machine.number > 0))
+            alarm = self.machine.number > 0
+            self.note(e.Note("nobody_left", {"engine": options.config.engine_id, "why": found.why}, alarm))
         self.answer(e.Looked(left, found.held, found.why))
 
     def _clean_up(self, effect: e.CleanUp) -> None:

@@ -51,6 +51,10 @@ LOOK_S = 1.0
 ASK_S = 1.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 5.0, 60.0
 """The pauses before GMS or the door is tried again, when another start seems not to mend it."""
+UNPROVEN = (
+    "--devices none: no memory is read that could prove a holder's end, so the lock server has --grant-unproven: after "
+    "everything was killed at once, a holder whose life lock is free is taken for gone"
+)
 WITHOUT = {GMS: "no engine can start or wake until then", DOOR: "clients reach no engine through it until then"}
 
 
@@ -85,7 +89,7 @@ def children(options: Options) -> list[Child]:
     place = ("--run-dir", str(options.run_dir))
     on_host = any(device.startswith("host:") for device in options.devices)
     memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
-    if not options.devices:  # after everything was killed at once, no memory can prove a holder's end
+    if not options.devices:  # an engine that needs memory would wait for ever after everything was killed at once
         memory = ("--memory", "none", "--grant-unproven")
     found = [Child(LOCK, ("lockserver", *place, *memory))]
     if options.devices:
@@ -177,6 +181,8 @@ class Up:
         loop.add(self._bell, self._on_news)
         threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
+        if not self.options.devices:
+            self.say("up", UNPROVEN)
         self._until(self._base_ready, poll_s=POLL_S)
         for child in self._shims:
             child.start_at = 0.0

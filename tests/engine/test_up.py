@@ -120,6 +120,7 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
         process.wait()
     up.child.wait()
     assert status(house, code=3)["up"] is None
+    assert "the lock server has --grant-unproven" in up.said()
     running(house, *TOY)
 
 
