@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from engine_shim import shim_status, takes
+from engine_shim import given_up, shim_status, takes
 from engine_shim.pair_process import up_pid
 from lockserver.observer import Observer, ObserverError
 from sidecar import table
@@ -26,13 +26,15 @@ def show(run_dir: Path, as_json: bool) -> int:
             lock = msgspec.to_builtins(next(observer.watch()))
     except ObserverError as error:
         why = str(error)
+    pid = up_pid(run_dir)
+    given = given_up.read(run_dir) if pid is not None else {}
     engines: list[dict[str, Any]] = []
-    for engine_id in shim_status.engines(run_dir):
+    for engine_id in sorted({*shim_status.engines(run_dir), *given}):
         try:
             engines.append(shim_status.ask(run_dir, engine_id))
         except shim_status.NoAnswer as error:
-            engines.append({"engine_id": engine_id, "state": None, "ready": False, "why": str(error)})
-    pid = up_pid(run_dir)
+            absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
+            engines.append({**absent, "why": given.get(engine_id, str(error))})
     running = lock is not None or any(engine["state"] for engine in engines)
     serving = next((engine for engine in engines if engine["state"] == "Active"), None)
     redundant, said = redundancy(lock, engines)
@@ -56,7 +58,8 @@ def redundancy(lock: dict[str, Any] | None, engines: list[dict[str, Any]]) -> tu
     if lock["state"] != "HELD" or lock["holder"] is None or not lock["holder"]["endpoint"]:
         return False, f"none: nobody serves, the lock is {lock['state']}{but}"
     if not ready:
-        return False, "none: nobody is ready to take over"
+        lost = [f"{engine['engine_id']} is {engine['why']}" for engine in engines if engine.get("given_up")]
+        return False, "; ".join(["none: nobody is ready to take over", *lost])
     holder = lock["holder"]["engine_id"]
     serving = next((engine for engine in engines if engine["engine_id"] == holder), {})
     others = {
