@@ -302,7 +302,7 @@ def _locks(path: Path) -> Finding:
 def _server(patient: Patient) -> Iterator[Finding]:
     status, error = patient.status, patient.error
     if status is None:
-        start, look = f"lockserver --run-dir {patient.run_dir}", "look at that process: kill -CONT, or kill -9, its state"
+        start, look = f"lockserver --run-dir {patient.run_dir}", "look at that process: is it stopped (kill -CONT)?"
         do = start if isinstance(error, NoServer) else look if isinstance(error, ServerSilent) else "be its user"
         yield _fail("server", str(error), do)
         return
