@@ -435,11 +435,16 @@ def test_a_second_ctrl_c_waits_for_nobody(here: Place) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_one_pod_in_a_directory(here: Place) -> None:
+def test_one_pod_in_a_directory_and_a_second_takes_nothing_from_it(here: Place) -> None:
     path = pod(here, shell("a", FOREVER))
     already = pytest.raises(Refused, match=r"a pod runs in .* already: local-pod down, or another --dir")
-    with running(here, path, *QUICK), already:
-        here.say("run", path, *QUICK)
+    with running(here, path, *QUICK) as process:
+        with already:
+            here.say("run", path, *QUICK)
+        assert here.status()["ready"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        assert here.events("deleting")  # it was asked, and not just killed
 
 
 @pytest.mark.parametrize(
