@@ -116,14 +116,17 @@ class Server(Shell):
                 memory_why=options.memory_why,
             )
         )
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Looks at what the server before has left, and listens; from now on it may decide. Raises CannotStart."""
         try:
             self.feed(self._first_event())
             self._open()
         except OSError as error:
-            raise CannotStart(_why_not(options.run_dir, error)) from None
+            raise CannotStart(_why_not(self.options.run_dir, error)) from None
         self.loop.stop_on_signals()
-
-    # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
         floor = int(time.time() * 1000)
