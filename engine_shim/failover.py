@@ -39,12 +39,13 @@ that limit.
 STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
-  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), engines
+  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
+                                      gmsctl status --json), engines, door, serving, redundant
 """
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
-  failover kill active --anyway       does so though nobody is ready to take over
+  failover kill active --anyway       does so though nobody is ready to take over, or GMS doesn't answer
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
 """
@@ -147,7 +148,7 @@ def parser() -> Parser:
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
-    kill.add_argument("--anyway", action="store_true", help="though nobody is ready to take over")
+    kill.add_argument("--anyway", action="store_true", help="though nobody can take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
 
