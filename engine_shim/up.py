@@ -25,6 +25,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine_shim import known_engines
+from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import ObserverError, watch_forever
 from sidecar import signals
@@ -106,11 +107,13 @@ class Up:
         """Raises CannotStart."""
         self.options = options
         run_dir = options.run_dir
+        self._facts = UpFacts(options.address if options.listen is not None else "", options.devices)
         try:
             make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
+            self._facts.write(run_dir)
         except AlreadyLocked as error:
             raise CannotStart(
                 f"failover up runs already in {run_dir} (process {error.pid}); failover status shows it, "
@@ -169,6 +172,7 @@ class Up:
             return  # it is tried again
         self._lock.close()
         self._lock = new
+        self._facts.write(self.options.run_dir)
         self.say("up", f"{new.path} was removed by somebody: made again")
 
     def _base_ready(self) -> bool:
@@ -206,6 +210,7 @@ class Up:
         while supervisor.living:
             supervisor.turn(NEVER)
         self.say("up", "everything has ended")
+        UpFacts.remove(self.options.run_dir)
         self._lock.close()
         return self._code
 
