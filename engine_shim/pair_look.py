@@ -113,10 +113,12 @@ def silent(run_dir: Path, named: Iterable[str]) -> list[str]:
 def gms_of(run_dir: Path, device: str) -> dict[str, Any]:
     try:
         with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
-            said = msgspec.to_builtins(observer.status())
+            status = observer.status()
     except (gms.ObserverError, OSError) as error:
         return {"device": device, "answers": False, "why": str(error), "state": None}
-    return {**said, "device": device, "answers": True, "why": ""}
+    names = [name for name in status.__struct_fields__ if name != "fds"]  # every field, as gmsctl status --json has it
+    said = {name: msgspec.to_builtins(getattr(status, name)) for name in names}
+    return {**said, "answers": True, "why": ""}
 
 
 def _lock(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
