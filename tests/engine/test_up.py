@@ -16,6 +16,7 @@ from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
 from tests.engine.house import DEADLINE_S, House, Process, Program, until
+from tests.engine.kinds import REFERENCE as KIND
 from tests.engine.kinds import there
 
 chaos = pytest.mark.chaos
@@ -176,6 +177,61 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
+
+
+@chaos
+@REFERENCE
+def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_then(house: House) -> None:
+    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    found = status(house, "well", code=0)
+    gms, door = found["gms"], found["door"]
+    assert isinstance(gms, list) and [(one["device"], one["answers"]) for one in gms] == [("host:0", True)]
+    assert isinstance(door, dict) and door["answers"]
+    assert re.search(rf"^door +{re.escape(door['url'])}/v1  \(answers\)$", _shown(house), re.MULTILINE)
+    assert f"OpenAI-compatible: {door['url']}/v1" in up.said()
+    server = [
+        one for one in children_of(up) if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.device" in cmdline(one)
+    ]
+    for process in server:
+        process.signal(signal.SIGSTOP)
+    found = status(house, "stopped", code=0)
+    assert found["redundant"] is False and found["serving"] == house.holder()
+    assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
+    assert re.search(r"^gms host:0 +no answer: ", _shown(house), re.MULTILINE)
+    assert "GMS of host:0 doesn't answer" in said(house, "kill", "kill", "active", code=1)
+    assert house.holder() == found["serving"]
+    for process in server:
+        process.signal(signal.SIGCONT)
+    until(lambda: "redundancy     yes" in _shown(house), "it is back")
+
+
+@chaos
+def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
+    up = running(house, *TOY)
+    holder = house.holder()
+    other = {"a": "b", "b": "a"}[holder]
+    shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
+    for shim in shims:
+        shim.signal(signal.SIGSTOP)
+    found = status(house, "stopped", code=0)
+    assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
+    for shim in shims:
+        shim.signal(signal.SIGCONT)
+
+
+@chaos
+@REFERENCE
+def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House) -> None:
+    house.start_lock(*KIND.lock)
+    b = house.shim(KIND, "b")
+    waits = "waits for the weights: GMS has to run, and a primary to write them"
+    house.start_gms(KIND)
+    until(lambda: f"{waits} (host:0 is EMPTY)" in _shown(house), "it says so")
+    b.main().kill()
+    until(lambda: "its last end: its main process ended by signal 9" in _shown(house), "and how it ended")
+    assert house.gms is not None
+    house.gms.kill()
+    until(lambda: f"{waits} (GMS of host:0 doesn't answer)" in _shown(house), "and that GMS is away")
 
 
 @chaos
