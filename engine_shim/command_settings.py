@@ -59,6 +59,7 @@ def parsed(parser: Parser, argv: Sequence[str] | None) -> Any:
     words = sys.argv[1:] if argv is None else argv
     options, unknown = parser.parse_known_args(words)
     takes_arguments = hasattr(options, "arguments")
+    parser = getattr(options, "parser", parser)  # a sub-command's own
     if unknown:
         hint = "" if "--" in unknown or not takes_arguments else "; the engine's own go behind --"
         parser.error(f"unknown here: {' '.join(unknown)}{hint}")

@@ -39,18 +39,19 @@ that limit.
 STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
-  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), engines
+  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
+                                      gmsctl status --json), engines, door, serving, redundant
 """
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
-  failover kill active --anyway       does so though nobody is ready to take over
+  failover kill active --anyway       does so though nobody is ready to take over, or GMS doesn't answer
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
 """
 DOWN_EXAMPLES = """\
 examples:
-  failover down                       the engine that serves drains first; exit code 0 when everything has ended
+  failover down                       the engine that serves drains first
 """
 INTERRUPTED = 130
 CHOOSE = "choose"
@@ -106,6 +107,7 @@ def parser() -> Parser:
             metavar="DIR",
             help="where everything of this pair is",
         )
+        it.set_defaults(parser=it)
         return it
 
     up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES)
@@ -142,10 +144,11 @@ def parser() -> Parser:
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody "
                      "serves; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
-    down = command("down", "End the pair that failover up runs, and wait for it.", epilog=DOWN_EXAMPLES)
+    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
+                   "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
-    kill.add_argument("--anyway", action="store_true", help="though nobody is ready to take over")
+    kill.add_argument("--anyway", action="store_true", help="though nobody can take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
 
@@ -183,14 +186,13 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    it = parser()
-    options = command_settings.parsed(it, argv)
+    options = command_settings.parsed(parser(), argv)
     run_dir = options.run_dir.absolute()
     if options.command == "up":
         if options.devices is None:
             options.devices = default_devices(options.engine)
         if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
-            it.error(wrong)
+            options.parser.error(wrong)
     try:
         if options.command == "up":
             return _up(options, run_dir)

@@ -34,12 +34,15 @@ from engine_shim.engine import (
     WorkerFailed,
 )
 from engine_shim.passing import passes
+from gms.client import DeviceError, GmsError
 from lockserver import client
 from lockserver.client import LockClient
 from sidecar.path_watch import make_private_directory
 from sidecar.settings import EX_USAGE, Parser, name, seconds
 
 HINT_AFTER_S = 3.0
+SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)
+"""Failures whose sentence says what a person needs; where in the code they came up adds nothing."""
 
 
 @dataclass
@@ -325,7 +328,7 @@ def run(argv: list[str] | None = None) -> NoReturn:
         why = f"failed in {state}: {_said(error)}"
         if shim is not None:
             shim.failing(why, passing=passes(error))
-        if not isinstance(error, client.LockError | CannotServe | WorkerFailed | KeyboardInterrupt):
+        if not isinstance(error, SAY_ENOUGH):
             traceback.print_exc()
         _tell(why)
         os._exit(1)

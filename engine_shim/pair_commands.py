@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_shim import paths
+from engine_shim import pair_look, paths
 from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
+from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
 
@@ -55,6 +56,8 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
     if not any(waiter.ready for waiter in seen.waiters) and not anyway:
         raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
+    if not anyway and (silent := pair_look.silent(run_dir, pair_look.devices(run_dir))):
+        raise PairError(f"{gms_does_not_answer(silent)}; --anyway kills {holder.engine_id} all the same")
     pidfd = reach(holder.pid, run_dir / paths.LIFE / f"{holder.engine_id}.{holder.incarnation}")
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")

@@ -1,71 +1,76 @@
-"""`failover status`: who serves, who is ready, and where, from the lock server and the shims of a run directory.
+"""`failover status`: who serves, who is ready, and where, from what `pair_look.py` has seen.
 
-Looking takes nothing: no lock, and nobody waits for whoever looks.
+Who serves is the lock's to say, because clients go by it; the shims are asked only where the lock doesn't know. What
+doesn't answer is called unknown and never taken for redundancy.
 """
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from engine_shim import given_up, shim_status, takes
-from engine_shim.pair_process import up_pid
-from lockserver.observer import Observer, ObserverError
+from engine_shim import takes
+from engine_shim.pair_look import Seen, look
 from sidecar import table
 
 SERVES, NOBODY_SERVES, NOTHING_RUNS = 0, 1, 3
+WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
 
 def show(run_dir: Path, as_json: bool) -> int:
     """Prints the status. Returns the exit code."""
-    lock: dict[str, Any] | None = None
-    why = ""
-    try:
-        with Observer(run_dir) as observer:
-            lock = msgspec.to_builtins(next(observer.watch()))
-    except ObserverError as error:
-        why = str(error)
-    pid = up_pid(run_dir)
-    given = given_up.read(run_dir) if pid is not None else {}
-    engines: list[dict[str, Any]] = []
-    for engine_id in sorted({*shim_status.engines(run_dir), *given}):
-        try:
-            engines.append(shim_status.ask(run_dir, engine_id))
-        except shim_status.NoAnswer as error:
-            absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
-            engines.append({**absent, "why": given.get(engine_id, str(error))})
-    running = lock is not None or any(engine["state"] for engine in engines)
-    serving = next((engine for engine in engines if engine["state"] == "Active"), None)
-    redundant, said = redundancy(lock, engines)
+    seen = look(run_dir)
+    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
+    running = seen.up is not None or any(answers)
+    serves = serving(seen.lock, seen.engines)
+    redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
     if as_json:
-        found = {"run_dir": str(run_dir), "up": pid, "lock": lock, "engines": engines}
-        print(json.dumps({**found, "redundant": redundant, "redundancy": said}))
-    elif not running and pid is None:
-        print(f"nothing runs in {run_dir}; failover up starts a pair")
+        more = {"serving": serves, "redundant": redundant, "redundancy": said}
+        print(json.dumps({**dataclasses.asdict(seen), **more}))
+    elif running:
+        print("\n".join(_lines(seen, said)))
     else:
-        print("\n".join(_lines(run_dir, pid, lock, why, engines, said)))
-    return SERVES if serving else NOBODY_SERVES if running or pid else NOTHING_RUNS
+        print(f"nothing runs in {run_dir}; failover up starts a pair")
+    return SERVES if serves else NOBODY_SERVES if running else NOTHING_RUNS
 
 
-def redundancy(lock: dict[str, Any] | None, engines: list[dict[str, Any]]) -> tuple[bool, str]:
+def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> str | None:
+    """Who serves. A lock server that is new, or doesn't answer, doesn't know yet; an engine serves on without it."""
+    if lock is not None and lock["state"] != "RECOVERING":
+        holder = lock["holder"]
+        return holder["engine_id"] if lock["state"] == "HELD" and holder and holder["endpoint"] else None
+    return next((engine["engine_id"] for engine in engines if engine["state"] == "Active" and engine["ready"]), None)
+
+
+def redundancy(
+    lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]], gms: Sequence[dict[str, Any]] = ()
+) -> tuple[bool, str]:
     """Whether somebody serves and somebody else could take over every request; and that in words."""
     ready = [engine for engine in engines if engine["ready"] and engine["state"] == "Standby"]
     names = ", ".join(engine["engine_id"] for engine in ready)
     but = f"; {names} is ready" if ready else ""
+    holder = serving(lock, engines)
     if lock is None:
         return False, f"none: no lock server answers, and without one nobody takes over{but}"
-    if lock["state"] != "HELD" or lock["holder"] is None or not lock["holder"]["endpoint"]:
+    if holder is None:
         return False, f"none: nobody serves, the lock is {lock['state']}{but}"
+    if lock["state"] != "HELD":
+        return False, f"none: nobody takes over while the lock is {lock['state']}; {holder} serves on{but}"
+    if silent := [one["device"] for one in gms if not one["answers"]]:
+        return False, f"none: {gms_does_not_answer(silent)}{but}"
+    shims = {engine["engine_id"]: engine for engine in engines}
     if not ready:
+        waiting = [waiter["engine_id"] for waiter in lock.get("waiters", ())]
+        unknown = [name for name in waiting if name in shims and shims[name]["state"] is None]
+        if unknown:
+            return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
         lost = [f"{engine['engine_id']} is {engine['why']}" for engine in engines if engine.get("given_up")]
         return False, "; ".join(["none: nobody is ready to take over", *lost])
-    holder = lock["holder"]["engine_id"]
-    serving = next((engine for engine in engines if engine["engine_id"] == holder), {})
-    others = {
-        engine["engine_id"]: takes.differences(engine.get("takes") or {}, serving.get("takes") or {}, holder)
-        for engine in ready
-    }
+    if holder in shims and shims[holder]["state"] is None:
+        return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
+    theirs = shims.get(holder, {}).get("takes") or {}
+    others = {engine["engine_id"]: takes.differences(engine.get("takes") or {}, theirs, holder) for engine in ready}
     same = [name for name, found in others.items() if not found]
     if not same:
         name, found = next(iter(others.items()))
@@ -75,18 +80,31 @@ def redundancy(lock: dict[str, Any] | None, engines: list[dict[str, Any]]) -> tu
     return True, f"yes: {', '.join(same)} would take over"
 
 
-def _lines(
-    run_dir: Path, pid: int | None, lock: dict[str, Any] | None, why: str, engines: list[dict[str, Any]], said: str
-) -> list[str]:
-    rows = [("run directory", f"{run_dir}" + (f"  (failover up: process {pid})" if pid else ""))]
+def gms_does_not_answer(devices: Sequence[str]) -> str:
+    return f"GMS of {', '.join(devices)} doesn't answer, and nobody wakes without it"
+
+
+def _lines(seen: Seen, said: str) -> list[str]:
+    up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
+    rows = [("run directory", f"{seen.run_dir}{up}")]
+    if seen.door is not None:
+        answers = "answers" if seen.door["answers"] else "doesn't answer"
+        rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
+    lock = seen.lock
     if lock is None:
-        rows.append(("lock", why))
+        rows.append(("lock", seen.lock_why))
     else:
         holder = lock["holder"]
         rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))
         rows += [("waits for", reason) for reason in (lock["fencing"] or {"waiting_for": []})["waiting_for"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
-    rows += [(f"engine {engine['engine_id']}", _engine(engine)) for engine in engines]
+    for one in seen.gms:
+        rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
+        rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
+        rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
+    for engine in seen.engines:
+        rows.append((f"engine {engine['engine_id']}", _engine(engine)))
+        rows += [("", reason) for reason in _why_not_ready(engine, seen)]
     rows.append(("redundancy", said))
     return table.lines(rows)
 
@@ -98,6 +116,38 @@ def _engine(engine: dict[str, Any]) -> str:
     words.append(f"for {engine['for_s']:.0f} s")
     if engine["url"]:
         words.append(engine["url"])
-    if not engine["ready"] and engine["why"] != engine["state"]:
-        words.append(engine["why"])
     return "  ".join(words)
+
+
+def _why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:
+    """What a person with a pager wants to know of an engine that isn't ready."""
+    if engine["state"] is None or engine["ready"]:
+        return []
+    said = [engine["why"]] if engine["why"] != engine["state"] else []
+    said += [reason for reason in (waits_for(engine, seen),) if reason]
+    if engine.get("last_end") and engine["last_end"] not in said:
+        said.append(f"its last end: {engine['last_end']}")
+    if engine.get("next_start_in_s"):
+        said.append(f"starts again in {engine['next_start_in_s']:.0f} s")
+    return said
+
+
+def waits_for(engine: dict[str, Any], seen: Seen) -> str:
+    """What keeps an engine that starts or wakes, as far as the servers say it; empty where they don't."""
+    name, state, lock = engine["engine_id"], engine["state"], seen.lock
+    if state not in ("Init", "Waking"):
+        return ""
+    if lock is None:
+        return "waits for a lock server"
+    if silent := [one["device"] for one in seen.gms if not one["answers"]]:
+        return f"{WAITS_FOR_WEIGHTS} (GMS of {', '.join(silent)} doesn't answer)"
+    permit = lock["permits"].get("init")
+    if state == "Init" and permit is not None and name in permit["waiters"]:
+        why = "; ".join(permit["waiting_for"]) or f"{permit['holder']} has it"
+        return f"waits for the permit to start: {why}"
+    if state == "Init" and permit is not None and permit["holder"] == name:
+        return ""
+    for one in seen.gms:
+        if not one["generation"] and any(client["engine_id"] == name for client in one["clients"]):
+            return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+    return ""

@@ -33,6 +33,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from engine_shim import given_up, known_engines
+from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import Observer, ObserverError, Status, watch_for_good
 from sidecar import signals
@@ -122,11 +123,13 @@ class Up:
         """Raises CannotStart."""
         self.options = options
         run_dir = options.run_dir
+        self._facts = UpFacts(options.address if options.listen is not None else "", options.devices)
         try:
             make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
+            self._facts.write(run_dir)
         except AlreadyLocked as error:
             raise CannotStart(
                 f"failover up runs already in {run_dir} (process {error.pid}); failover status shows it, "
@@ -206,6 +209,7 @@ class Up:
             return  # it is tried again
         self._lock.close()
         self._lock = new
+        self._facts.write(self.options.run_dir)
         self.say("up", f"{new.path} was removed by somebody: made again")
 
     def _base_ready(self) -> bool:
@@ -301,6 +305,7 @@ class Up:
             supervisor.turn(NEVER)
         given_up.forget(self.options.run_dir)
         self.say("up", "everything has ended")
+        UpFacts.remove(self.options.run_dir)
         self._lock.close()
         return self._code
 

@@ -12,8 +12,13 @@ from pathlib import Path
 
 from gms import messages as m
 from gms import rundir
+from gms.rundir import devices
 from sidecar import observer as looking
 from sidecar.observer import TIMEOUT_S, Busy, Incompatible, ObserverError, Refused, Whom
+
+__all__ = ["TIMEOUT_S", "Observer", "ObserverError", "Status", "devices", "watch_forever"]
+
+Status = m.Status
 
 
 class Observer(looking.Observer):
@@ -34,6 +39,9 @@ class Observer(looking.Observer):
             max_frame_bytes=m.MAX_FRAME_BYTES,
         )
         super().__init__(whom, timeout_s)
+
+    def status(self) -> m.Status:
+        return self.ask(m.AskStatus(), m.Status)
 
 
 def _kind(problem: m.Problem) -> type[ObserverError]:

@@ -11,6 +11,7 @@ from engine_shim.engine import Listen
 from reference_engine.kv import block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import BadShape, Shape
+from reference_engine.places import BLOCK
 from sidecar.settings import BadValue, Parser, host_port, seconds, size_bytes
 
 PRESETS = {
@@ -20,6 +21,7 @@ PRESETS = {
     "large": {"layers": 16, "width": 1280, "heads": 20, "hidden": 3840},
 }
 """4 MiB, 110 MiB, 370 MiB and 1.3 GiB of weights."""
+KV_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         help="where weights and KV cache are; with several, processes take turns. None (''): its own memory",
     )  # fmt: skip
     it.setting(
-        "--kv-bytes", default="16MiB", parse=size_bytes, env="REFERENCE_KV_BYTES", metavar="SIZE",
+        "--kv-bytes", parse=size_bytes, env="REFERENCE_KV_BYTES", metavar="SIZE",
+        shown_default="16MiB, or what one request of --max-model-len needs, if that is more",
         help="the KV cache of all processes together",
     )  # fmt: skip
     it.setting(
@@ -119,10 +122,14 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         shape = Shape(**numbers, max_len=given.max_model_len, seed=given.seed)
     except BadShape as error:
         it.error(str(error))
-    least = blocks_for(shape.max_len) * block_bytes(shape, shape.heads)
-    if given.kv_bytes < least:
+    block = block_bytes(shape, shape.heads)
+    least = blocks_for(shape.max_len) * block
+    kv_bytes = max(KV_BYTES, least) if given.kv_bytes is None else given.kv_bytes
+    if kv_bytes < least:
+        fits = kv_bytes // block * BLOCK
         it.error(
-            f"--kv-bytes: one request of {shape.max_len} positions needs {least} bytes; there are {given.kv_bytes}"
+            f"--kv-bytes: one request of {shape.max_len} positions needs {least} bytes, and there are {kv_bytes}: "
+            f"give --kv-bytes {-(-least // (1 << 20))}MiB" + (f", or --max-model-len {fits}" if fits else "")
         )
     if given.workers >= shape.heads:
         it.error(f"--workers: {given.workers + 1} processes can't share {shape.heads} heads")
@@ -131,7 +138,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         model=given.model,
         adapters=given.adapters,
         devices=given.devices,
-        kv_bytes=given.kv_bytes,
+        kv_bytes=kv_bytes,
         max_batch=given.max_batch,
         tokens_per_s=given.tokens_per_s,
         workers=given.workers,

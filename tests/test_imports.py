@@ -18,6 +18,7 @@ PUBLIC_CLIENTS = {
     "lockserver.client",
     "lockserver.observer",
     "gms.client",
+    "gms.observer",
     "gms.layout",  # what a writer of weights commits,
     "gms.pack",  # and where it puts them
     "gms.memory",  # an engine's KV cache is memory of its own
@@ -52,6 +53,7 @@ SHELLS = {
         "metrics",
         "own_files",
         "pair_commands",
+        "pair_look",
         "pair_process",
         "pair_status",
         "passing",

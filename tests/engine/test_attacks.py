@@ -15,7 +15,7 @@ import pytest
 
 from engine_shim import paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
-from engine_shim.pair_status import redundancy
+from engine_shim.pair_status import redundancy, serving
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from tests.engine.house import House, Program, Shim, until
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
@@ -244,10 +244,53 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
             (False, "none: b is ready and takes other requests (x: 2 here, 1 in a)"),
         ),
         (LOCK, [SERVING, {**READY, "takes": {}}], (True, "yes: b would take over")),
+        (
+            {**LOCK, "waiters": [{"engine_id": "b"}]},
+            [{**SERVING, "state": None, "ready": False}, {**READY, "state": None, "ready": False}],
+            (False, "unknown: b's shim doesn't answer"),
+        ),
+        (
+            LOCK,
+            [{**SERVING, "state": None, "ready": False}, READY],
+            (False, "in doubt: b is ready, and a's shim, which knows what requests it takes, is silent"),
+        ),
+        (
+            {**LOCK, "state": "RECOVERING", "holder": None},
+            [SERVING, READY],
+            (False, "none: nobody takes over while the lock is RECOVERING; a serves on; b is ready"),
+        ),
     ],
 )
 def test_what_is_called_redundancy(lock: object, engines: list[object], expected: tuple[bool, str]) -> None:
     assert redundancy(lock, engines) == expected  # type: ignore[arg-type]
+
+
+def test_without_gms_there_is_no_redundancy() -> None:
+    gms = [{"device": "host:0", "answers": False}, {"device": "host:1", "answers": True}]
+    assert redundancy(LOCK, [SERVING, READY], gms) == (
+        False,
+        "none: GMS of host:0 doesn't answer, and nobody wakes without it; b is ready",
+    )
+    assert redundancy(LOCK, [SERVING, READY], gms[1:]) == (True, "yes: b would take over")
+
+
+@pytest.mark.parametrize(
+    ("lock", "shims", "expected"),
+    [
+        (LOCK, [SERVING, READY], "a"),
+        (LOCK, [{**SERVING, "state": None, "ready": False}], "a"),
+        ({**LOCK, "holder": {"engine_id": "a", "endpoint": None}}, [SERVING], None),
+        ({**LOCK, "state": "FENCING"}, [SERVING], None),
+        ({**LOCK, "state": "RECOVERING", "holder": None}, [SERVING, READY], "a"),
+        ({**LOCK, "state": "RECOVERING", "holder": None}, [READY], None),
+        (None, [SERVING, READY], "a"),
+        (None, [READY], None),
+    ],
+)
+def test_who_serves_is_the_locks_to_say_and_the_shims_where_it_does_not_know(
+    lock: object, shims: list[object], expected: str | None
+) -> None:
+    assert serving(lock, shims) == expected  # type: ignore[arg-type]
 
 
 # -- a port that somebody else has -------------------------------------------------------------------------------------

@@ -101,6 +101,31 @@ def test_a_mistake_in_failovers_settings_is_answered_with_a_line(
     assert expected in mistake(capsys, failover, *words)
 
 
+@pytest.mark.parametrize(
+    "words", [("up", "--bogus"), ("up", "extra"), ("up", "--devices", "none"), ("down", "--bogus")]
+)
+def test_a_mistake_of_a_sub_command_points_to_its_own_help(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(SystemExit):
+        failover.main(list(words))
+    assert capsys.readouterr().err.splitlines()[-1] == f"see: failover {words[0]} --help"
+
+
+def test_the_help_of_down_says_which_exit_code_it_has_where_nothing_runs(tmp_path: Path) -> None:
+    code, said = answer("engine_shim.failover", "down", "--run-dir", str(tmp_path / "run"))
+    assert code == 1 and "no failover up runs in" in said
+    code, said = answer("engine_shim.failover", "down", "--help")
+    assert "1: it hasn't in time, or no failover up runs here" in " ".join(said.split())
+
+
+def test_every_preset_is_one_that_failover_up_takes(tmp_path: Path) -> None:
+    place = ("--engine", "reference", "--engine-id", "a", "--run-dir", str(tmp_path))
+    for preset in ("tiny", "small", "medium", "large"):
+        code, said = answer("engine_shim.main_process", "--check", *place, "--", "--preset", preset)
+        assert (code, said) == (0, "")
+
+
 def test_a_mistake_in_the_environment_is_named_with_its_variable() -> None:
     code, said = answer("engine_shim", *SHIM, FAILOVER_STALL_S="abc")
     assert code == 64 and "from the environment (FAILOVER_STALL_S): 'abc' is no time" in said
@@ -213,7 +238,8 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
     a, _ = house.pair(TOY)
     code, said = answer("engine_shim.failover", "status", "--json", "--run-dir", str(house.run_dir))
     found = json.loads(said)
-    assert code == 0 and set(found) == {"run_dir", "up", "lock", "engines", "redundant", "redundancy"}
+    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "serving", "redundant", "redundancy"}
+    assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"
     assert [(engine["engine_id"], engine["state"]) for engine in found["engines"]] == [
         ("a", "Active"),

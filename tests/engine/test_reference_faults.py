@@ -91,6 +91,7 @@ def test_without_gms_a_wake_ends_within_its_time_out_and_with_gms_back_the_pair_
     a.main().kill()
     until(lambda: b.state()["deaths"] >= 1, "the wake is given up")
     assert "failed in waking: NotInTime" in b.said() and not house.endpoint()
+    assert "Traceback" not in b.said()
     house.start_gms(REFERENCE)
     until(lambda: {a.state()["state"], b.state()["state"]} == {"Active", "Standby"}, "the pair is whole again")
     active, standby = (a, b) if house.holder() == "a" else (b, a)

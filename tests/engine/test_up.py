@@ -16,8 +16,8 @@ from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
 from tests.engine.house import DEADLINE_S, ROOT, House, Process, Program, until
-from tests.engine.kinds import TOY as KIND
-from tests.engine.kinds import there
+from tests.engine.kinds import REFERENCE as REFERENCE_KIND
+from tests.engine.kinds import TOY, there
 
 chaos = pytest.mark.chaos
 REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
@@ -178,7 +178,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     (house.faults("a") / "fail_init").touch()
     main_of(up, standby).kill()
     until(lambda: f"ALARM: {standby} is given up by failover up (exit code 64: Init failed" in up.said(), "it is said")
-    assert not up.dead and not serving.dead and house.served(KIND)
+    assert not up.dead and not serving.dead and house.served(TOY)
     shown = _shown(house)
     assert f"redundancy     none: nobody is ready to take over; {standby} is given up by failover up" in shown, shown
     assert "a fault in init" in shown and f"kill -USR1 {up.pid}" in shown
@@ -218,7 +218,7 @@ def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(ho
     )
     assert "it is tried again in 0.2 s" in up.said()
     until(lambda: "redundancy     yes" in _shown(house), "the pair is whole")
-    assert house.served(KIND) and not up.dead
+    assert house.served(TOY) and not up.dead
 
 
 @chaos
@@ -232,11 +232,66 @@ def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
 @chaos
 def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
-    a = house.shim(KIND, "a")
+    a = house.shim(TOY, "a")
     a.until("Active", ready=True)
     assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
+
+
+@chaos
+@REFERENCE
+def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_then(house: House) -> None:
+    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    found = status(house, "well", code=0)
+    gms, door = found["gms"], found["door"]
+    assert isinstance(gms, list) and [(one["device"], one["answers"]) for one in gms] == [("host:0", True)]
+    assert isinstance(door, dict) and door["answers"]
+    assert re.search(rf"^door +{re.escape(door['url'])}/v1  \(answers\)$", _shown(house), re.MULTILINE)
+    assert f"OpenAI-compatible: {door['url']}/v1" in up.said()
+    server = [
+        one for one in children_of(up) if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.device" in cmdline(one)
+    ]
+    for process in server:
+        process.signal(signal.SIGSTOP)
+    found = status(house, "stopped", code=0)
+    assert found["redundant"] is False and found["serving"] == house.holder()
+    assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
+    assert re.search(r"^gms host:0 +no answer: ", _shown(house), re.MULTILINE)
+    assert "GMS of host:0 doesn't answer" in said(house, "kill", "kill", "active", code=1)
+    assert house.holder() == found["serving"]
+    for process in server:
+        process.signal(signal.SIGCONT)
+    until(lambda: "redundancy     yes" in _shown(house), "it is back")
+
+
+@chaos
+def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
+    up = running(house, *TOY)
+    holder = house.holder()
+    other = {"a": "b", "b": "a"}[holder]
+    shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
+    for shim in shims:
+        shim.signal(signal.SIGSTOP)
+    found = status(house, "stopped", code=0)
+    assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
+    for shim in shims:
+        shim.signal(signal.SIGCONT)
+
+
+@chaos
+@REFERENCE
+def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House) -> None:
+    house.start_lock(*REFERENCE_KIND.lock)
+    b = house.shim(REFERENCE_KIND, "b")
+    waits = "waits for the weights: GMS has to run, and a primary to write them"
+    house.start_gms(REFERENCE_KIND)
+    until(lambda: f"{waits} (host:0 is EMPTY)" in _shown(house), "it says so")
+    b.main().kill()
+    until(lambda: "its last end: its main process ended by signal 9" in _shown(house), "and how it ended")
+    assert house.gms is not None
+    house.gms.kill()
+    until(lambda: f"{waits} (GMS of host:0 doesn't answer)" in _shown(house), "and that GMS is away")
 
 
 @chaos

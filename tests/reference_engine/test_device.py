@@ -20,6 +20,9 @@ from gms.client import NotInTime
 from gms.memory import OutOfMemory
 from gms.memory.host import HostMemory
 from reference_engine.engine import ReferenceEngine
+from reference_engine.kv import block_bytes
+from reference_engine.kv_prefix import blocks_for
+from reference_engine.options import KV_BYTES, PRESETS, parse
 from reference_engine.store import OtherWeights
 from sidecar.settings import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
@@ -319,6 +322,22 @@ def test_without_a_device_it_has_its_own_memory_and_needs_nobodys(tmp_path: Path
 
 
 # -- the program ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_without_kv_bytes_a_request_of_any_preset_fits(preset: str) -> None:
+    options = parse(("--preset", preset), {})
+    assert options.kv_bytes >= blocks_for(options.shape.max_len) * block_bytes(options.shape, options.shape.heads)
+    assert options.kv_bytes == KV_BYTES or preset != "tiny"
+
+
+def test_a_kv_cache_that_is_too_small_is_refused_with_what_would_do(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(("--preset", "medium", "--kv-bytes", "16MiB"), {})
+    said = capsys.readouterr().err
+    assert "give --kv-bytes 144MiB, or --max-model-len 224\n" in said
+    for way in (("--kv-bytes", "144MiB"), ("--kv-bytes", "16MiB", "--max-model-len", "224")):
+        parse(("--preset", "medium", *way), {})
 
 
 @pytest.mark.parametrize(

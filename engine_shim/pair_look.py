@@ -1,0 +1,153 @@
+"""What can be seen of a pair in its run directory: its lock server, GMS of each device, the shims, and the door.
+
+All are asked at once, and each has a bound: a server that is stopped costs whoever looks no more than that. What this
+file may not do: judge what it sees (`pair_status.py`).
+"""
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from engine_shim import given_up, shim_status
+from engine_shim.pair_process import up_pid
+from gms import observer as gms
+from lockserver import observer as lockserver
+
+TIMEOUT_S = 2.0
+UP_FACTS = "up.json"
+"""What `failover up` says of its pair while it runs."""
+
+
+@dataclass(frozen=True)
+class UpFacts:
+    door: str = ""
+    """Where clients come; empty where there is no door."""
+    devices: tuple[str, ...] | None = None
+    """As it was told; empty where there is no GMS, None where nobody says it."""
+
+    def write(self, run_dir: Path) -> None:
+        """It isn't worth ending a pair: without it `failover status` has no row for the door."""
+        new = run_dir / f"{UP_FACTS}.new"
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps({"door": self.door, "devices": self.devices}))
+            new.replace(run_dir / UP_FACTS)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "UpFacts":
+        try:
+            return msgspec.json.decode((run_dir / UP_FACTS).read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError, UnicodeError):
+            return cls()
+
+    @staticmethod
+    def remove(run_dir: Path) -> None:
+        with contextlib.suppress(OSError):
+            (run_dir / UP_FACTS).unlink()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """As `failover status --json` prints it."""
+
+    run_dir: str
+    up: int | None
+    """The process of `failover up`, where there is one and it can be seen from here."""
+    lock: dict[str, Any] | None
+    lock_why: str
+    """Why there is none."""
+    gms: list[dict[str, Any]]
+    """Each with its `device`, whether it `answers`, `why` if it doesn't, and what it says of itself."""
+    engines: list[dict[str, Any]]
+    """What each shim says of itself; where it doesn't answer, `state` is None and `why` says why."""
+    door: dict[str, Any] | None
+    """`url`, and whether it `answers`."""
+
+
+def look(run_dir: Path) -> Seen:
+    """Everything. Raises PairError where the directory can't be looked at."""
+    facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
+    given = given_up.read(run_dir) if pid is not None else {}
+    ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
+    with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
+        lock = pool.submit(_lock, run_dir)
+        weights = [pool.submit(gms_of, run_dir, device) for device in named]
+        engines = [pool.submit(_engine, run_dir, engine_id, given.get(engine_id)) for engine_id in ids]
+        door = pool.submit(_answers, facts.door)
+    status, why = lock.result()
+    stale = pid is None and not door.result()  # of a failover up that was killed, or in another network namespace
+    return Seen(
+        str(run_dir),
+        pid,
+        status,
+        why,
+        [one.result() for one in weights],
+        [one.result() for one in engines],
+        {"url": facts.door, "answers": door.result()} if facts.door and not stale else None,
+    )
+
+
+def devices(run_dir: Path) -> list[str]:
+    """Those whose GMS the pair needs: what the `failover up` that runs was told, else what GMS itself was told. (A
+    directory may have had another pair before.)
+    """
+    told = UpFacts.read(run_dir).devices
+    if told is None or up_pid(run_dir) is None:
+        return gms.devices(run_dir)
+    return gms.devices(run_dir) or ["cuda"] if "cuda" in told else list(told)
+
+
+def silent(run_dir: Path, named: Iterable[str]) -> list[str]:
+    """The devices whose GMS doesn't answer."""
+    names = list(named)
+    with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
+        return [one["device"] for one in pool.map(lambda device: gms_of(run_dir, device), names) if not one["answers"]]
+
+
+def gms_of(run_dir: Path, device: str) -> dict[str, Any]:
+    try:
+        with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
+            status = observer.status()
+    except (gms.ObserverError, OSError) as error:
+        return {"device": device, "answers": False, "why": str(error), "state": None}
+    names = [name for name in status.__struct_fields__ if name != "fds"]  # every field, as gmsctl status --json has it
+    said = {name: msgspec.to_builtins(getattr(status, name)) for name in names}
+    return {**said, "answers": True, "why": ""}
+
+
+def _lock(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
+    try:
+        with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
+            return msgspec.to_builtins(next(observer.watch())), ""
+    except (lockserver.ObserverError, OSError) as error:
+        return None, str(error)
+
+
+def _engine(run_dir: Path, engine_id: str, given_up: str | None) -> dict[str, Any]:
+    """`given_up`: why `failover up` doesn't start it any more."""
+    try:
+        return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
+    except (shim_status.NoAnswer, OSError) as error:
+        absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": given_up is not None}
+        return {**absent, "why": given_up or str(error)}
+
+
+def _answers(url: str) -> bool:
+    """Whether the door's `/live` says 200."""
+    if not url:
+        return False
+    try:
+        at = urlsplit(url)
+        with socket.create_connection((at.hostname or "", at.port or 0), TIMEOUT_S) as sock:
+            sock.settimeout(TIMEOUT_S)
+            sock.sendall(f"GET /live HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
+            return sock.recv(64).split(b" ")[1:2] == [b"200"]
+    except (OSError, ValueError):
+        return False
