@@ -48,18 +48,24 @@ class Size(NamedTuple):
     """A model, and a device that has room for its weights and one KV cache, but not for two."""
 
     capacity_mib: int
-    engine: tuple[str, ...]
+    cache_mib: int
+    model: tuple[str, ...]
+
+    @property
+    def engine(self) -> tuple[str, ...]:
+        return (*self.model, "--kv-bytes", f"{self.cache_mib}MiB")
 
 
 _SHAPE = ("--layers", "4", "--width", "256", "--hidden", "768", "--max-model-len", "512")
-LARGE = Size(64, (*_SHAPE, "--kv-bytes", "32MiB"))
-SMALL = Size(32, ("--preset", "tiny", "--kv-bytes", "16MiB"))
+LARGE = Size(64, 32, _SHAPE)
+SMALL = Size(32, 16, ("--preset", "tiny"))
 LARGE_NEEDS = 512 * MIB
 
 
 class Pair:
     def __init__(self) -> None:
         size = LARGE if room() >= LARGE_NEEDS else SMALL
+        self.cache = size.cache_mib * MIB
         self.directory = Path(tempfile.mkdtemp(prefix="gpu-failover-demo-", dir=SHARED_MEMORY))
         self.run_dir = self.directory / "run"
         devices = self.directory / "devices"

@@ -12,7 +12,7 @@ from typing import Any
 
 from demo.crowd import CONTINUED, Answer, Crowd, longest
 from demo.machine import NotSo, check
-from demo.pair import DEVICE, ENGINES, Pair
+from demo.pair import ENGINES, Pair
 from demo.words import compare, quiet, row, say, title
 from gms import messages as gm
 from lockserver import messages as lm
@@ -98,10 +98,10 @@ def a_pair_comes_up(pair: Pair, measured: Measured) -> Whole:
     say()
     weights = whole.weights
     check(commits(weights) == 1, f"GMS counts {commits(weights)} commits of weights, and one was due")
-    needs = whole.ready.needs[DEVICE]
-    check(needs > weights.free, f"the device has {weights.free} bytes free, which is room for two awake engines")
+    check(pair.cache > weights.free, f"the device has {weights.free} bytes free, which is room for two awake engines")
     free = f"{size(weights.free)} of {size(weights.capacity)} are free"
-    say(f"The device: {free}, and a wake needs {size(needs)}: there is no room for two.")
+    say(f"The device: {free}, and a KV cache of its own takes {size(pair.cache)}: there is no room for two.")
+    say("The one that takes over goes on with the other one's cache.")
     say(f"Clients know one address, the door's: http://{pair.host}:{pair.port}/v1")
     return whole
 

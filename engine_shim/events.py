@@ -116,6 +116,9 @@ class Looked(msgspec.Struct, frozen=True):
 
     left: int
     held: bool
+    """Also when that can't be known."""
+    why: str = ""
+    """Why it counts as held."""
 
 
 class Terminate(msgspec.Struct, frozen=True):
@@ -138,6 +141,10 @@ class LockSeen(msgspec.Struct, frozen=True):
     """The engines with which this one is a pair: for a waiter the holder, for the holder who is ready to take over."""
 
 
+class LockAway(msgspec.Struct, frozen=True):
+    """The lock can't be seen: there is no server, or it refuses. Whoever held it serves on; nobody can take over."""
+
+
 Event = (
     Started
     | Registered
@@ -154,6 +161,7 @@ Event = (
     | Looked
     | Terminate
     | LockSeen
+    | LockAway
     | Tick
 )
 

@@ -16,7 +16,7 @@ The rules:
 
  1. There is one process tree at a time. The next is started only when nothing is left of the last: none of its
     processes, and nobody who holds a life lock of this engine. So a tree that an earlier shim of the same name has
-    left doesn't count as gone too early either.
+    left doesn't count as gone too early either. Where that can't be known, it waits, and says why.
  2. A tree lives and dies as a whole: when any registered process ends, the rest is killed at once.
  3. A process that registers late, for a start that is over, is turned away and ends.
  4. Steps come from the main process, in the order of the table. Any other step means a broken engine, and its end.
@@ -134,6 +134,7 @@ class Lifecycle:
         """Somebody else held the lock while this engine waited."""
         self._fencing_at: float | None = None
         self._lock: e.LockSeen | None = None
+        self._lock_away = False
         """As last seen. What is seen while this engine initialises counts once it waits."""
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0
@@ -295,7 +296,7 @@ class Lifecycle:
         if self._now < self._ending_since + STUCK_S or self._said_stuck:
             return
         self._said_stuck = True
-        left = f"{event.left} of its processes can't be killed" if event.left else "somebody holds its life lock"
+        left = f"{event.left} of its processes can't be killed" if event.left else event.why
         hint = "" if event.left else f"; is another engine-shim called {self.config.engine_id}, or an old one's engine?"
         self._note("not_gone", alarm=True, why=f"the last tree isn't gone: {left}{hint}")
 
@@ -415,15 +416,20 @@ class Lifecycle:
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         if self.tree is TreePhase.NONE and event.serves and event.holder != self.incarnation and not self.back_off_s:
             self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
-        self._lock = event
+        self._lock, self._lock_away = event, False
         self._compare()
         if self.state is State.STANDBY:
             self._mind_lock(event)
 
+    def _on_lock_away(self, event: e.LockAway) -> None:
+        self._lock_away = True
+
     @property
     def redundant(self) -> bool:
         """Somebody serves, and somebody else could take over every request."""
-        return self._lock is not None and self._lock.redundant and not self.differences
+        if self._lock is None or self._lock_away:
+            return False
+        return self._lock.redundant and not self.differences
 
     def _on_takes(self, event: e.Takes) -> None:
         self.takes = event.takes
@@ -474,5 +480,6 @@ _HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
     e.Looked: Lifecycle._on_looked,
     e.Terminate: Lifecycle._on_terminate,
     e.LockSeen: Lifecycle._on_lock_seen,
+    e.LockAway: Lifecycle._on_lock_away,
     e.Tick: Lifecycle._on_tick,
 }

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from engine_shim import shim_status
+from engine_shim import given_up, shim_status
 from engine_shim.pair_process import up_pid
 from gms import observer as gms
 from lockserver import observer as lockserver
@@ -74,11 +74,12 @@ class Seen:
 def look(run_dir: Path) -> Seen:
     """Everything. Raises PairError where the directory can't be looked at."""
     facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
-    ids, named = shim_status.engines(run_dir), devices(run_dir)
+    given = given_up.read(run_dir) if pid is not None else {}
+    ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir)
         weights = [pool.submit(gms_of, run_dir, device) for device in named]
-        engines = [pool.submit(_engine, run_dir, engine_id) for engine_id in ids]
+        engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
         door = pool.submit(_answers, facts.door)
     status, why = lock.result()
     stale = pid is None and not door.result()  # of a failover up that was killed, or in another network namespace
@@ -129,11 +130,12 @@ def _lock(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
 
 
-def _engine(run_dir: Path, engine_id: str) -> dict[str, Any]:
+def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
     try:
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
     except (shim_status.NoAnswer, OSError) as error:
-        return {"engine_id": engine_id, "state": None, "ready": False, "why": str(error)}
+        absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
+        return {**absent, "why": given.get(engine_id, str(error))}
 
 
 def _answers(url: str) -> bool:

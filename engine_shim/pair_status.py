@@ -65,7 +65,8 @@ def redundancy(
         unknown = [name for name in waiting if name in shims and shims[name]["state"] is None]
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
-        return False, "none: nobody is ready to take over"
+        lost = [f"{engine['engine_id']} is {engine['why']}" for engine in engines if engine.get("given_up")]
+        return False, "; ".join(["none: nobody is ready to take over", *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
     theirs = shims.get(holder, {}).get("takes") or {}

@@ -6,17 +6,13 @@ DIR/engine/<engine_id>.lock             held by the shim, so that each engine ha
 DIR/engine/<engine_id>.shm_files        files of /dev/shm that the engine's processes have open (`shm_cleanup.py`)
 DIR/engine/<engine_id>.<token>.sock     where the engine serves, unless `--listen` names another place
 
-What an engine's processes need for themselves is elsewhere (`scratch.py`).
-
-What this file may not do: take a life lock. It only asks whether somebody holds one.
+What an engine's processes need for themselves is elsewhere (`scratch.py`). Who holds a life lock: `life_locks.py`.
 """
 
 import contextlib
 import os
 import re
 from pathlib import Path
-
-from sidecar.lifelock import LifeProbe, LocksUnsupported
 
 LIFE = "life"
 ENGINES = "engine"
@@ -44,26 +40,6 @@ def is_endpoint_of(engine_id: str, name: str) -> bool:
 
 def is_life_of(engine_id: str, name: str) -> bool:
     return re.fullmatch(re.escape(engine_id) + r"\.[0-9a-f]{16}", name, re.ASCII) is not None
-
-
-def life_held(run_dir: Path, engine_id: str) -> bool:
-    """Whether somebody holds a life lock of this engine, from whichever start of it."""
-    directory = run_dir / LIFE
-    try:
-        names = [name for name in os.listdir(directory) if is_life_of(engine_id, name)]
-    except OSError:
-        return False
-    for name in names:
-        probe = LifeProbe.open(directory, name)
-        if probe is None:
-            continue
-        with probe:
-            try:
-                if probe.locked():
-                    return True
-            except LocksUnsupported:
-                return False  # the lock server reports it, and has another way
-    return False
 
 
 def remove_endpoints(run_dir: Path, engine_id: str) -> None:

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from engine_shim import events as e
-from engine_shim import membership, paths, probe_pages, probes, scratch, shim_status
+from engine_shim import life_locks, membership, paths, probe_pages, probes, scratch, shim_status
 from engine_shim import messages as m
 from engine_shim.lifecycle import Lifecycle
 from engine_shim.metrics import prepare as prepare_metrics
 from engine_shim.own_files import OwnFiles
 from engine_shim.shm_cleanup import ShmCleanup
-from lockserver.observer import ObserverError, watch_forever
+from lockserver.observer import Status, watch_for_good
 from sidecar import peers, process_setup, process_tree, signals
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import AlreadyLocked
@@ -102,7 +102,7 @@ class Shim(Shell):
         self._cannot_make = ""
         self._counterparts: tuple[str, ...] = ()
         """As last seen at the lock; another thread asks their shims."""
-        self._seen: deque[e.LockSeen | e.OthersTake | None] = deque()
+        self._seen: deque[e.LockSeen | e.LockAway | e.OthersTake | None] = deque()
         """None: it is time to look at our own files."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.loop.add(self._bell, self._on_bell)
@@ -195,7 +195,11 @@ class Shim(Shell):
         known = self.processes.pidfds(list(self.machine.processes))
         left = max(left, sum(not peers.is_dead(fd) for fd in known))
         options = self.options
-        self.answer(e.Looked(left, not left and paths.life_held(options.run_dir, options.config.engine_id)))
+        found = life_locks.look(options.run_dir, options.config.engine_id) if not left else life_locks.Found(False)
+        if found.why and not found.held:
+            alarm = self.machine.number > 0
+            self.note(e.Note("nobody_left", {"engine": options.config.engine_id, "why": found.why}, alarm))
+        self.answer(e.Looked(left, found.held, found.why))
 
     def _clean_up(self, effect: e.CleanUp) -> None:
         self._group = 0
@@ -286,24 +290,25 @@ class Shim(Shell):
     # -- the lock's public state -----------------------------------------------------------------------------------
 
     def _watch_lock(self) -> None:
-        try:
-            for status in watch_forever(self.options.run_dir):
-                if status is None:
-                    continue
-                holder = status.holder
-                ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
-                self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
-                self._ring(
-                    e.LockSeen(
-                        f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
-                        status.state == "FENCING",
-                        holder is not None and bool(holder.endpoint),
-                        status.state == "HELD" and bool(ready),
-                        self._counterparts,
-                    )
-                )
-        except ObserverError as error:
-            self.log.warning("lock_unseen", why=error)
+        watch_for_good(self.options.run_dir, self._on_lock, lambda why: self.log.alarm("lock_unseen", why=why))
+
+    def _on_lock(self, status: Status | None) -> None:
+        """In the thread that watches the lock."""
+        if status is None:
+            self._ring(e.LockAway())
+            return
+        holder = status.holder
+        ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
+        self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
+        self._ring(
+            e.LockSeen(
+                f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
+                status.state == "FENCING",
+                holder is not None and bool(holder.endpoint),
+                status.state == "HELD" and bool(ready),
+                self._counterparts,
+            )
+        )
 
     def _counterparts_of(self, holder: str, ready: list[str]) -> tuple[str, ...]:
         ours = self.options.config.engine_id
@@ -327,7 +332,7 @@ class Shim(Shell):
             time.sleep(LOOK_S)
             looks += 1
 
-    def _ring(self, seen: e.LockSeen | e.OthersTake | None) -> None:
+    def _ring(self, seen: e.LockSeen | e.LockAway | e.OthersTake | None) -> None:
         self._seen.append(seen)
         os.eventfd_write(self._bell, 1)
 

@@ -9,13 +9,21 @@ The engines and the door are started when the other two are ready. When this pro
 (the engine that serves drains), then the rest; told again, everything ends at once. The children die with this process
 however it ends: it is one failure domain, and where that isn't good enough there is the pod.
 
+A program that another start won't mend (`sidecar/restarts.py`) never takes an engine that serves with it:
+
+    before anybody has served       everything ends with its exit code: a person has made a mistake, and is there
+    an engine                       is given up, with an alarm; SIGUSR1 has it started again
+    the last engine                 everything ends
+    lock                            everything ends
+    gms, door                       tried again, after longer and longer pauses, with an alarm
+
 What this file may not do: know anything about the lock, GMS or an engine that isn't in their command lines.
 """
 
+import contextlib
 import os
 import signal
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -24,14 +32,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import known_engines
+from engine_shim import given_up, known_engines
 from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
-from lockserver.observer import ObserverError, watch_forever
+from lockserver.observer import Observer, ObserverError, Status, watch_for_good
 from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from sidecar.path_watch import make_private_directory
-from sidecar.supervisor import NEVER, Child, Supervisor
+from sidecar.restarts import STEADY_S
+from sidecar.supervisor import NEVER, Child, Supervisor, how_it_ended
 
 LOCK, GMS, DOOR = "lock", "gms", "door"
 DOOR_MODULE = "gateway"
@@ -40,7 +49,14 @@ REST_END_S = 5.0
 POLL_S = 0.02
 LOOK_S = 1.0
 """How often it looks whether its own lock file is still there."""
-EX_USAGE = 64
+ASK_S = 1.0
+AGAIN_FIRST_S, AGAIN_MOST_S = 5.0, 60.0
+"""The pauses before GMS or the door is tried again, when another start seems not to mend it."""
+UNPROVEN = (
+    "--devices none: no memory is read that could prove a holder's end, so the lock server has --grant-unproven: after "
+    "everything was killed at once, a holder whose life lock is free is taken for gone"
+)
+WITHOUT = {GMS: "no engine can start or wake until then", DOOR: "clients reach no engine through it until then"}
 
 
 class CannotStart(Exception):
@@ -74,7 +90,7 @@ def children(options: Options) -> list[Child]:
     place = ("--run-dir", str(options.run_dir))
     on_host = any(device.startswith("host:") for device in options.devices)
     memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
-    if not options.devices:  # after everything was killed at once, no memory can prove a holder's end
+    if not options.devices:  # an engine that needs memory would wait for ever after everything was killed at once
         memory = ("--memory", "none", "--grant-unproven")
     found = [Child(LOCK, ("lockserver", *place, *memory))]
     if options.devices:
@@ -124,14 +140,26 @@ class Up:
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
-        self._supervisor = Supervisor(named, ended=self._on_ended, relay=self.say)
+        self._supervisor = Supervisor(named, ended=self._on_ended, relay=self._relay)
         self._base = [child for child in named if child.name in (LOCK, GMS)]
         self._shims = [child for child in named if child.name not in (LOCK, GMS)]
         for child in self._shims:
             child.start_at = NEVER
         self._told: list[signal.Signals] = []
         self._code = 0
+        self._because: Child | None = None
+        """Everything ends because of this one."""
+        self._given_up: set[str] = set()
+        """Engines."""
+        self._tries: dict[str, int] = {}
+        """Of GMS and the door, since they were seen to be hopeless."""
+        self._last_words: dict[str, str] = {}
+        self._served = False
+        """Somebody has, since this process began."""
+        given_up.forget(run_dir)
         self._news: deque[str] = deque()
+        self._last_said = ""
+        """Who serves, as it was said last."""
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def say(self, name: str, line: str) -> None:
@@ -140,16 +168,24 @@ class Up:
         except (OSError, ValueError):
             return  # nobody reads it any more; the engines serve on
 
+    def _relay(self, name: str, line: str) -> None:
+        self._last_words[name] = line
+        self.say(name, line)
+
     def _on_ended(self, child: Child, how: str, pause_s: float) -> None:
         when = f" in {pause_s:g} s" if pause_s else ""
         self.say("up", f"{child.name} ended ({how}); it is started again{when}")
 
     def run(self) -> int:
         loop = self._supervisor.loop
-        signals.deliver(loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD), self._on_signal)
+        signals.deliver(
+            loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal
+        )
         loop.add(self._bell, self._on_news)
         threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
+        if not self.options.devices:
+            self.say("up", UNPROVEN)
         self._until(self._base_ready, poll_s=POLL_S)
         for child in self._shims:
             child.start_at = 0.0
@@ -157,8 +193,9 @@ class Up:
         return self._end()
 
     def _until(self, done: Callable[[], bool], poll_s: float = LOOK_S) -> None:
-        while not self._told and self._supervisor.hopeless is None and not done():
+        while not self._told and self._because is None and not done():
             self._supervisor.turn(time.monotonic() + poll_s)
+            self._mind_the_hopeless()
             self._keep_lock()
 
     def _keep_lock(self) -> None:
@@ -186,14 +223,71 @@ class Up:
             return any(gms.glob("*.sock"))
         return all((gms / f"{device}.sock").exists() for device in named)
 
+    # -- what another start won't mend -----------------------------------------------------------------------------
+
+    def _mind_the_hopeless(self) -> None:
+        for child in self._supervisor.children:
+            if not child.hopeless or child.name in self._given_up:
+                continue
+            if child.name == LOCK or not self._has_served():
+                self._because = child
+                return
+            if child.name in WITHOUT:
+                self._try_later(child)
+            else:
+                self._give_up(child)
+
+    def _give_up(self, child: Child) -> None:
+        self._given_up.add(child.name)
+        left = [engine_id for engine_id in self.options.engine_ids if engine_id not in self._given_up]
+        if not left:
+            self._because = child
+            return
+        way_out = f"once that is put right, kill -USR1 {os.getpid()} has it started again, and nothing else ends"
+        why = f"given up by failover up ({self._why(child)}); {way_out}"
+        given_up.note(self.options.run_dir, child.name, why)
+        self.say("up", f"ALARM: {child.name} is {why}. Until then {', '.join(left)} is alone: nobody can take over")
+
+    def _try_later(self, child: Child) -> None:
+        steady = time.monotonic() - child.restarts.started_at >= STEADY_S
+        tries = 0 if steady else self._tries.get(child.name, 0)
+        self._tries[child.name] = tries + 1
+        pause_s = min(AGAIN_FIRST_S * 2**tries, AGAIN_MOST_S)
+        self._supervisor.again(child, pause_s)
+        again = f"it is tried again in {pause_s:g} s, and {WITHOUT[child.name]}"
+        self.say("up", f"ALARM: {child.name} can't be started ({self._why(child)}); {again}")
+
+    def _try_again(self) -> None:
+        """A person says that what was wrong is put right."""
+        given_up.forget(self.options.run_dir)
+        for child in self._supervisor.children:
+            if child.name in self._given_up:
+                self.say("up", f"SIGUSR1: {child.name} is started again")
+                self._supervisor.again(child, 0.0)
+        self._given_up.clear()
+
+    def _why(self, child: Child) -> str:
+        """How it ended, and its last words."""
+        line = self._last_words.get(child.name, "")
+        said = line.partition(" why=")[2].strip("\"'") or line
+        return how_it_ended(child.code or 0) + (f": {said}" if said else "")
+
+    def _has_served(self) -> bool:
+        """The thread that watches may not have come to it yet."""
+        if not self._served:
+            with contextlib.suppress(ObserverError), Observer(self.options.run_dir, ASK_S) as observer:
+                self._served = _somebody_serves(next(observer.watch()))
+        return self._served
+
     # -- the end ---------------------------------------------------------------------------------------------------
 
     def _end(self) -> int:
         supervisor = self._supervisor
         supervisor.stop_restarting()
-        if supervisor.hopeless is not None:
-            child = supervisor.hopeless
-            self.say("up", f"{child.name} can't be started: see what it says above")
+        if self._because is not None:
+            child = self._because
+            none_left = "no engine is left: " if child.name in self._given_up else ""
+            self.say("up", f"{none_left}{child.name} can't be started: see what it says above")
             self._code = child.code or 1
         else:
             self.say("up", f"{self._told[0].name}: the engine that serves drains; told again, everything ends at once")
@@ -209,6 +303,7 @@ class Up:
         supervisor.tell(supervisor.living, signal.SIGKILL)
         while supervisor.living:
             supervisor.turn(NEVER)
+        given_up.forget(self.options.run_dir)
         self.say("up", "everything has ended")
         UpFacts.remove(self.options.run_dir)
         self._lock.close()
@@ -217,29 +312,35 @@ class Up:
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:
             self._supervisor.collect()
+        elif number == signal.SIGUSR1:
+            self._try_again()
         else:
             self._told.append(number)
 
     # -- who serves ------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Runs in a thread of its own and says who serves whenever that changes; the first time, where clients come."""
-        last = ""
-        try:
-            for status in watch_forever(self.options.run_dir):
-                holder = status.holder if status is not None else None
-                if holder is None or not holder.endpoint:
-                    continue
-                line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
-                if line != last:
-                    self._news.append(line)
-                    if not last and self.options.listen is not None:
-                        self._wait_for_door()
-                        self._news += welcome(self.options.address)
-                    last = line
-                    os.eventfd_write(self._bell, 1)
-        except ObserverError as error:
-            print(f"failover: {error}", file=sys.stderr, flush=True)
+        """Runs in a thread of its own."""
+        watch_for_good(self.options.run_dir, self._on_lock, lambda why: self._tell(f"the lock can't be seen: {why}"))
+
+    def _on_lock(self, status: Status | None) -> None:
+        """Says who serves whenever that changes; the first time, where clients come."""
+        holder = status.holder if status is not None else None
+        if status is None or holder is None or not holder.endpoint:
+            return
+        self._served = self._served or _somebody_serves(status)
+        line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
+        if line == self._last_said:
+            return
+        self._tell(line)
+        if not self._last_said and self.options.listen is not None:
+            self._wait_for_door()
+            self._tell(*welcome(self.options.address))
+        self._last_said = line
+
+    def _tell(self, *lines: str) -> None:
+        self._news += lines
+        os.eventfd_write(self._bell, 1)
 
     def _wait_for_door(self) -> None:
         """Until it can be reached."""
@@ -255,6 +356,11 @@ class Up:
         os.eventfd_read(self._bell)
         while self._news:
             self.say("up", self._news.popleft())
+
+
+def _somebody_serves(status: Status) -> bool:
+    """Now, and not as a record of a holder whose end isn't proven yet says it."""
+    return status.state == "HELD" and status.holder is not None and bool(status.holder.endpoint)
 
 
 def _is_file(path: Path) -> bool:

@@ -16,9 +16,9 @@ from typing import NoReturn
 
 from gateway.events import Bounds
 from gateway.keys import BadKeys, Keys
-from sidecar import keeper, process_setup
+from sidecar import keeper, port_owner, process_setup, tcp
 from sidecar.logs import FORMATS, Log
-from sidecar.settings import Parser, count, host_port, seconds, seconds_or_zero, size_bytes
+from sidecar.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
 
 EXAMPLES = """\
 examples:
@@ -40,7 +40,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     it.add_argument(
         "--run-dir",
         action="append",
-        type=Path,
+        type=valued(directory),
         metavar="DIR",
         help="the run directory of a pair's lock; may be repeated [FAILOVER_RUN_DIR, several with : between them]",
     )
@@ -99,9 +99,14 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     it = parser()
     options = it.parse_args(argv)
-    run_dirs = options.run_dir or [Path(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
+    named = [directory(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
+    run_dirs: list[Path] = options.run_dir or named
     if not run_dirs:
         it.error("--run-dir is needed: the run directory of a pair's lock")
+    places = [run_dir.resolve() for run_dir in run_dirs]
+    again = [str(run_dir) for run_dir, place in zip(run_dirs, places, strict=True) if places.count(place) > 1]
+    if again:
+        it.error(f"--run-dir names one directory more than once ({', '.join(again)}); each pair has its own")
     try:
         keys = Keys(options.api_keys) if options.api_keys is not None else None
     except BadKeys as error:
@@ -138,13 +143,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         idle_s=options.idle_s,
     )
     settings = Settings(tuple(run_dirs), bounds, limits, keys, not options.no_access_log)
-    try:
-        listener = _listener(*options.listen)
-    except OSError as error:
-        host, port = options.listen
-        why = (error.strerror or str(error)).partition(" (while")[0]
-        print(f"gateway: can't listen on {host or '*'}:{port}: {why}", file=sys.stderr)
-        raise SystemExit(1) from None
+    listener = _listener(options.listen, "--listen")
+    others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
@@ -153,9 +153,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, ended.put_nowait, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, _reload, keys, log)
-        await gateway.http.listen(listener)
-        if options.metrics is not None:
-            await gateway.http.listen(_listener(*options.metrics))
+        for each in (listener, *others):
+            await gateway.http.listen(each)
         gateway.start()
         at = listener.getsockname()
         log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in run_dirs])
@@ -169,15 +168,14 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     raise SystemExit(0)
 
 
-def _listener(host: str, port: int) -> socket.socket:
-    if not host and socket.has_dualstack_ipv6():
-        address, family, dual = ("::", port), socket.AF_INET6, True
-    else:
-        address = (host, port)
-        family, dual = socket.AF_INET6 if ":" in host else socket.AF_INET, False
-    listener = socket.create_server(address, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-    listener.setblocking(False)
-    return listener
+def _listener(address: tuple[str, int], flag: str) -> socket.socket:
+    """Ends the program with a sentence where nobody can listen."""
+    try:
+        return tcp.listen(*address, BACKLOG)
+    except tcp.CannotListen as error:
+        where = tcp.named(*address)
+        print(f"gateway: can't listen on {where}: {port_owner.way_out(error, flag)}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 def _reload(keys: Keys | None, log: Log) -> None:

@@ -12,6 +12,8 @@
    until it has got something. Whoever's engine dies a third time, alone, is refused.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
    has said for a while that it does, it does.
+7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
+   listen, all are; when that request has gone and nothing is known, the next one is tried.
 
 Its parts: `grants.py` has the lock's grants and their leases, `visitors.py` has everybody who is here, and who comes
 first. What this file may not do: know what a request says. Pure.
@@ -51,7 +53,9 @@ class Door:
         self._trial: int | None = None
         """The suspect who is alone with the engine."""
         self._try_at: float | None = None
-        """Nobody listened: one is admitted then, to see whether somebody does."""
+        """Nobody listened: one is admitted then, to see whether somebody does. None: somebody is known to listen."""
+        self._scout: int | None = None
+        """Whoever was admitted for that. Nobody else is, until it is known, or until it is there no more."""
         self._stop_at: float | None = None
         """Whoever is still here then is refused."""
         self._out: list[e.Effect] = []
@@ -81,6 +85,8 @@ class Door:
     def check(self) -> str:
         """What is wrong with it, if anything is."""
         grant = self.grants.current
+        if self._scout is not None and (grant is None or self._scout not in grant.leases):
+            return f"request {self._scout} is to see whether somebody listens, and is with no engine"
         if grant is None:
             return ""
         if grant.token > self.grants.newest:
@@ -95,7 +101,7 @@ class Door:
             self._lose(lost)
         self._out += self.grants.follow(self._now)
         if self.grants.open is not None and self.grants.open.open_since == self._now:
-            self._try_at = None
+            self._try_at = self._scout = None
 
     def _lock_away(self, event: e.LockAway) -> None:
         self.grants.away = True
@@ -119,7 +125,7 @@ class Door:
             self._out.append(e.Verdict(request, True, False))
         self._returning |= self._doubts.keys()
         self._doubts.clear()
-        self._trial = None
+        self._trial = self._scout = None
         grant.lose()
         self._out.append(e.Forget(grant.token))
 
@@ -153,6 +159,8 @@ class Door:
         self._doubts.pop(event.request, None)
         if self.grants.current is not None:
             self.grants.current.release(event.request)
+        if self._scout == event.request:  # it was refused, or its client left before anybody could know
+            self._scout, self._try_at = None, self._now + UNREACHABLE_S
         self._end_trial(event.request)
 
     def _over(self, event: e.Over) -> None:
@@ -177,7 +185,7 @@ class Door:
 
     def _connected(self, event: e.Connected) -> None:
         if self.grants.current is not None and event.token == self.grants.current.token:
-            self._try_at = None
+            self._try_at = self._scout = None
 
     def _stop(self, event: e.Stop) -> None:
         self._stop_at = self._now + event.within_s
@@ -272,7 +280,7 @@ class Door:
 
     def _admit(self, grant: Grant) -> None:
         self._acquit(grant)
-        while self._trial is None:
+        while self._trial is None and self._scout is None:
             if self._try_at is not None and not self._reached(self._try_at):
                 return
             request = self._next(grant)
@@ -285,7 +293,7 @@ class Door:
                 self._trial = request
                 self._note("suspect", request=request, token=grant.token, deaths=visitor.strikes)
             if self._try_at is not None:
-                self._try_at = math.inf  # until it is known whether somebody listens
+                self._scout = request
             self._out.append(e.Admit(request, grant.token, grant.url, grant.open_since))
 
     def _next(self, grant: Grant) -> int | None:

@@ -106,7 +106,7 @@ class NotSent(Event, frozen=True):
 
 
 class Connected(Event, frozen=True):
-    """Somebody listens where this engine was said to be."""
+    """Somebody listens where this engine was said to be: a connection was made, or one that was kept is used again."""
 
     token: int
 

@@ -19,9 +19,11 @@ class Phase(enum.Enum):
     DRAINING = "draining"
     """A switchover is under way: nobody new; whoever is there may finish, up to a bound."""
     CLOSED = "closed"
-    """Its endpoint was withdrawn, or the lock has doubts: nobody new; whoever is there goes on."""
+    """Its endpoint was withdrawn, or the lock has doubts or says that nobody holds: nobody new; whoever is there goes
+    on. That nobody holds is not the end: a server that lost its file may say so of a holder that lives and comes back.
+    """
     LOST = "lost"
-    """The lock has a newer token, or says that nobody holds: nothing of it is passed on any more."""
+    """The lock has given a newer token: nothing of it is passed on any more, and it never comes back."""
 
 
 FOLLOWS: dict[Phase, frozenset[Phase]] = {

@@ -8,6 +8,7 @@ What this file may not do: know how an answer goes on (`machine.py`).
 
 import asyncio
 import contextlib
+import math
 import re
 import secrets
 import time
@@ -169,15 +170,32 @@ class Gateway:
 
     @property
     def ready(self) -> bool:
-        now = time.monotonic()
-        return not self.stopping and all(pair.machine.door.ready(now) for pair in self.pairs)
+        return not self._why_not_ready()
+
+    def _why_not_ready(self) -> str:
+        """A sentence, or "" while everybody who asks can expect an answer."""
+        if self.stopping:
+            return "the door is closing"
+        now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
+        why = []
+        for pair in self.pairs:
+            door = pair.machine.door
+            if door.ready(now):
+                continue
+            if math.isinf(door.last_served):
+                since_s = time.time() - self.began
+                why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
+            else:
+                for_s = f"{now - door.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
+                why.append(f"{pair.run_dir}: nobody has served for {for_s}")
+        return "; ".join(why)
 
     def _ready(self, request: Request, reply: Reply) -> None:
-        if self.ready:
+        why = self._why_not_ready()
+        if why:
+            reply.send(503, why.encode(errors="surrogateescape") + b"\n", _TEXT)
+        else:
             reply.send(200, b"ready\n", _TEXT)
-            return
-        why = "the door is closing" if self.stopping else "nobody serves, and nobody has for longer than the bound"
-        reply.send(503, why.encode() + b"\n", _TEXT)
 
     def _failover(self, request: Request, reply: Reply) -> None:
         reply.send(200, msgspec.json.encode(self.state()) + b"\n", errors.JSON)

@@ -51,6 +51,7 @@ class Upstreams:
             connection = idle.pop()
             if connection.usable:
                 connection.begin(exchange, reused=True)
+                self.tell(e.Connected(ask.token))
                 return
         self._connect(exchange)
 

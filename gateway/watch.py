@@ -4,34 +4,21 @@ What this file may not do: guess. No server is no news; whoever held the lock se
 """
 
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from gateway import events as e
-from lockserver.observer import ObserverError, Status, watch_forever
+from lockserver.observer import Status, watch_for_good
 from sidecar.logs import Log
-
-REFUSED_RETRY_S = 1.0
 
 
 def watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> None:
     """In a thread of its own, for as long as the process lives."""
-    threading.Thread(target=_watch, args=(run_dir, tell, log), name=f"watch {run_dir}", daemon=True).start()
 
+    def alarm(why: str) -> None:
+        log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
 
-def _watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> None:
-    while True:
-        try:
-            for status in watch_forever(run_dir):
-                tell(status)
-        except ObserverError as error:
-            tell(None)
-            log.alarm("lock_refuses", run_dir=str(run_dir), why=str(error))
-        except Exception as error:  # whatever it is: a door that doesn't see the lock can't follow it
-            tell(None)
-            log.alarm("watch_failed", run_dir=str(run_dir), why=f"{type(error).__name__}: {error}")
-        time.sleep(REFUSED_RETRY_S)
+    threading.Thread(target=watch_for_good, args=(run_dir, tell, alarm), name=f"watch {run_dir}", daemon=True).start()
 
 
 def seen(status: Status | None) -> e.LockSeen | e.LockAway:

@@ -37,6 +37,10 @@ class NoHelm(Exception):
     """Helm isn't installed; the text says what to do."""
 
 
+class BadValues(Exception):
+    """The file of values can't be used; the text says why."""
+
+
 def helm() -> Any:
     """Raises NoHelm."""
     try:
@@ -46,7 +50,18 @@ def helm() -> Any:
 
 
 def values(path: Path) -> dict[str, Any]:
-    return yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    """Raises BadValues."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadValues(f"{path} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadValues(f"{path} can't be read: it is no text in UTF-8") from None
+    except yaml.YAMLError as error:
+        raise BadValues(f"{path}: this is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(found, dict | None):
+        raise BadValues(f"{path}: values are a mapping, such as `replicas: 2`; the chart's own: k8s/chart/values.yaml")
+    return found or {}
 
 
 def objects(given: Mapping[str, Any], name: str = RELEASE) -> dict[str, str]:
@@ -98,22 +113,35 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--name", default=RELEASE, help=f"what everything is called; default {RELEASE}")
     options = p.parse_args(argv)
     try:
-        if options.values is not None:
-            sys.stdout.write(manifest(values(options.values), name=options.name))
-            return 0
-        if options.check:
-            said = differences()
-            sys.stdout.write(said or "k8s/dra is what the chart renders\n")
-            return 1 if said else 0
-        for name, text in variants().items():
-            (RENDERED / name).write_text(text, encoding="utf-8")
-            print(f"k8s/dra/{name}")
+        given = values(options.values) if options.values is not None else None
+        library = helm()
+    except BadValues as error:
+        print(f"k8s.render: {error}", file=sys.stderr)
+        return 1
     except NoHelm as error:
         print(f"k8s.render: {error}", file=sys.stderr)
         return 2
-    except helm().HelmError as error:
+    try:
+        return _render(given, options.name, check=options.check)
+    except library.HelmError as error:
         print(f"k8s.render: {error}", file=sys.stderr)
-        return 1
+    except OSError as error:
+        print(f"k8s.render: {error.filename} can't be written: {error.strerror}", file=sys.stderr)
+    return 1
+
+
+def _render(given: Mapping[str, Any] | None, name: str, *, check: bool) -> int:
+    """The exit code."""
+    if given is not None:
+        sys.stdout.write(manifest(given, name=name))
+        return 0
+    if check:
+        said = differences()
+        sys.stdout.write(said or "k8s/dra is what the chart renders\n")
+        return 1 if said else 0
+    for file, text in variants().items():
+        (RENDERED / file).write_text(text, encoding="utf-8")
+        print(f"k8s/dra/{file}")
     return 0
 
 

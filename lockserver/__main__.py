@@ -131,12 +131,13 @@ def main(argv: list[str] | None = None) -> int:
             log,
             counted.observe if counted is not None else None,
         )
-        if counted is not None:
-            try:
+        try:
+            if counted is not None:
                 metrics.serve(options.metrics, counted.registry, server.loop)
-            except metrics.MetricsUnavailable:
-                server.close()
-                raise
+            server.start()  # last, because it says that it is ready
+        except (CannotStart, metrics.MetricsUnavailable):
+            server.close()
+            raise
     except (CannotStart, memory.NoReader, AlreadyLocked, metrics.MetricsUnavailable) as error:
         print(f"lockserver: {error}", file=sys.stderr)
         return 1

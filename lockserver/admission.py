@@ -18,6 +18,8 @@ from sidecar.context import rfc3339
 
 MOST_MEMBERS = 200
 MOST_INCARNATIONS = 5000
+NO_LIFE = "the life file that you named isn't in its place, or you have no lock on it"
+"""Somebody may have removed it in this moment: then it is made anew, and named at the next try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +35,8 @@ class Admitted:
 
 @dataclass(frozen=True, slots=True)
 class TurnedAway:
-    """For good."""
-
     why: str
+    for_good: bool = True
 
 
 class Admission:
@@ -53,8 +54,10 @@ class Admission:
         why = self._why_not_register(event, hello)
         if not why and token is not None and (why := self._why_no_claim(name, token, newest)):
             self.incarnations.reject(name)
+        if why is NO_LIFE and token is not None:
+            why = self._why_no_claim(name, token, newest) or why
         if why:
-            return TurnedAway(why)
+            return TurnedAway(why, for_good=why is not NO_LIFE)
         who = self.incarnations.known.get(name)
         if who is None:
             who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
@@ -77,7 +80,7 @@ class Admission:
         if why := self.incarnations.why_condemned(name):
             return why
         if not event.life_held:
-            return "the life file that you named isn't in its place, or you have no lock on it"
+            return NO_LIFE
         if who is None:
             return self._why_full()
         if not self.incarnations.is_main(who, event.peers[0], hello.secret):
@@ -115,7 +118,8 @@ class Admission:
 
     def join(self, event: e.Received, hello: m.Join) -> Admitted | TurnedAway:
         if why := self._why_not_join(event, hello):
-            return TurnedAway(why)
+            opens = self.incarnations.may_open_again(f"{hello.engine_id}.{hello.incarnation}")
+            return TurnedAway(why, for_good=why is not NO_LIFE and not opens)
         # Its main process may not be back yet, after a restart of this server; its life file tells that it isn't
         # condemned.
         who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
@@ -130,7 +134,7 @@ class Admission:
         if why := self.incarnations.why_closed(name):
             return why
         if not event.life_held:
-            return "the life file that you named isn't in its place, or you have no lock on it"
+            return NO_LIFE
         if who is None:
             return self._why_full()
         if len(who.members) >= MOST_MEMBERS and who.find(event.peers[0], hello.number) is None:
@@ -139,7 +143,9 @@ class Admission:
 
     def why_not_adopt(self, event: e.Received, who: Incarnation) -> str:
         """A main process vouches for a child that can't join by itself."""
-        if len(event.peers) != 1 or event.peers[0].process is None or len(who.members) >= MOST_MEMBERS:
+        full = len(who.members) >= MOST_MEMBERS
+        known = bool(event.peers) and who.find(event.peers[0], 0) is not None
+        if len(event.peers) != 1 or event.peers[0].process is None or (full and not known):
             return f"Adopt takes one pidfd, and an engine has at most {MOST_MEMBERS} processes"
         return ""
 

@@ -113,10 +113,16 @@ class LockClient(Session):
     def _acquire(self, lock: m.LockName, needs: dict[str, int], timeout_s: float | None) -> Grant:
         wanted = c.Want(lock, needs)
         if not self.wait(lambda: lock in self.tokens or self.over, timeout_s, first=wanted):
-            self.tell(c.Withdraw(lock))
+            self._withdraw(lock)
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
         self.raise_if_over()
         return Grant(lock, self.tokens[lock], lock == ACTIVE and self.proven)
+
+    def _withdraw(self, lock: m.LockName) -> None:
+        """It may be granted in this very moment: whoever asks again must not take that grant for a new one."""
+        self.withdrawn.discard(lock)
+        self.tell(c.Withdraw(lock))
+        self.wait(lambda: lock in self.withdrawn or self.over, None)
 
     def serving(self, url: str) -> None:
         """Says where the engine serves; an empty address takes it back."""

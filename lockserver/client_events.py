@@ -125,6 +125,10 @@ class Warn(msgspec.Struct, frozen=True):
     text: str
 
 
+class ShowOldLives(msgspec.Struct, frozen=True):
+    """The server that has this process back knows only the life file that has the name now."""
+
+
 class Joined(msgspec.Struct, frozen=True):
     """This process counts: it may touch a device."""
 
@@ -133,6 +137,12 @@ class Got(msgspec.Struct, frozen=True):
     lock: str
     token: int
     proven: bool = False
+
+
+class Without(msgspec.Struct, frozen=True):
+    """Neither holds this lock nor waits for it any more: that was withdrawn."""
+
+    lock: str
 
 
 class ChildCounts(msgspec.Struct, frozen=True):
@@ -185,8 +195,10 @@ class KeepNames(msgspec.Struct, frozen=True):
 Effect = (
     Connect
     | Say
+    | ShowOldLives
     | Joined
     | Got
+    | Without
     | ChildCounts
     | No
     | Lost

@@ -56,12 +56,14 @@ from lockserver.client_events import (
     ServeOn,
     SetReady,
     SetServing,
+    ShowOldLives,
     There,
     Tick,
     Torn,
     Want,
     Warn,
     Withdraw,
+    Without,
 )
 from lockserver.messages import ACTIVE, INIT
 from sidecar.reconnect import Reconnect
@@ -148,6 +150,9 @@ class ClientMachine:
             self._lose(why)
             return
         self.deadline = end_at
+        if self.link is Link.KNOCKING:  # a server that is stopped takes a knock, and never answers
+            self._look_now_and_then()
+            self.deadline = min(self.deadline, end_at)
         if self.link is Link.AWAY and not self._connecting:
             if self._now >= self._reconnect.at:
                 self._connecting = True
@@ -261,7 +266,7 @@ class ClientMachine:
         elif isinstance(message, m.Incompatible):
             self._warn(f"the lock server can't talk with this process: {message.why}")
         elif isinstance(message, m.Busy):
-            self._warn(f"the lock server has no room: {message.why}")
+            self._warn(f"the lock server says that it isn't possible now: {message.why}")
         elif isinstance(message, m.Prepare):
             self._out.append(Check(message.round))
         elif isinstance(message, m.Keep):
@@ -299,6 +304,8 @@ class ClientMachine:
             del self.holds[INIT]
         self._return_copies(message.server_incarnation)
         self.server_incarnation = message.server_incarnation
+        if message.protocol >= 2:
+            self._out.append(ShowOldLives())
         self._out.append(Joined())
         for child, pid in self._children.items():
             self._say(m.Adopt(child=child, pid=pid))
@@ -397,9 +404,12 @@ class ClientMachine:
             self.wants.pop(INIT, None)
             self.holds.pop(INIT, None)
             self._say_if_in(m.Release())
+        elif ACTIVE in self.holds:  # granted in the moment in which it was given up
+            self._lose(GIVEN_UP)
         elif self.wants.pop(ACTIVE, None) is not None:
             self._withdrawn.add(ACTIVE)
             self._say_if_in(m.Ready(ready=False))
+        self._out.append(Without(event.lock))
 
     def _on_set_ready(self, event: SetReady) -> None:
         self.ready = event.ready

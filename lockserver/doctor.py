@@ -302,7 +302,7 @@ def _locks(path: Path) -> Finding:
 def _server(patient: Patient) -> Iterator[Finding]:
     status, error = patient.status, patient.error
     if status is None:
-        start, look = f"lockserver --run-dir {patient.run_dir}", "ps -o pid,stat,args -C lockserver"
+        start, look = f"lockserver --run-dir {patient.run_dir}", "look at that process: is it stopped (kill -CONT)?"
         do = start if isinstance(error, NoServer) else look if isinstance(error, ServerSilent) else "be its user"
         yield _fail("server", str(error), do)
         return
@@ -346,7 +346,7 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
     known = _known(patient.status)
     held = [file for file in files if file.held]
     for file in held:
-        yield _held(file, known)
+        yield _held(file, known if patient.status is not None else None)
     if not (unreadable or stale or held):
         yield _ok("life files", "none")
 
@@ -361,7 +361,10 @@ def _known(status: m.Status | None) -> dict[str, set[int] | None]:
     return known
 
 
-def _held(file: LifeFile, known: dict[str, set[int] | None]) -> Finding:
+def _held(file: LifeFile, known: dict[str, set[int] | None] | None) -> Finding:
+    """`known`: None where the server can't be asked."""
+    if known is None:
+        return _ok("life lock", f"{file.name}: held by somebody; the server can't be asked, so leave it alone")
     if not file.holders:
         found = f"{file.name}: held by processes that can't be seen from here"
         if file.name in known:
@@ -399,7 +402,7 @@ def _leftovers(patient: Patient) -> Iterator[Finding]:
     for name in asides:
         do = "find out what spoilt it (a full disk? a hand?), then rm it"
         yield _warn("leftovers", f"{name}: a holder file that could not be read was kept", do)
-    if patient.status is None and SOCKET in names:
+    if isinstance(patient.error, NoServer) and SOCKET in names:
         yield _warn("leftovers", f"{SOCKET} without a server: it was killed", "nothing: the next server replaces it")
     if not asides:
         yield _ok("leftovers", "no holder file was set aside")

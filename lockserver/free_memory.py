@@ -45,7 +45,7 @@ class FreeMemory:
         self._asked = False
         if reading.problem:
             self.context.alarm("reader", f"memory can't be read: {reading.problem}")
-        else:
+        elif in_time:
             self.context.calm("reader")
         self.reading = reading if in_time else None
 

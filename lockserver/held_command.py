@@ -24,10 +24,10 @@ from typing import NoReturn
 
 from lockserver import status_text
 from lockserver.client import LockClient, NotInTime, Refused
-from lockserver.guard import ENDED, READY, Command, Pipes, be_the_guard, kill_all_children
+from lockserver.guard import CANT_RUN, ENDED, READY, Command, Pipes, be_the_guard, kill_all_children
 from lockserver.observer import ObserverError, watch_forever
 from lockserver.rundir import LIFE
-from sidecar import logs, process_setup
+from sidecar import logs, peers, process_setup
 
 REFUSED, LOST, NOT_IN_TIME = 69, 70, 75
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -51,7 +51,9 @@ class HeldCommand:
         self._run_dir: Path = options.run_dir
         self._program = program
         self._needs = needs
-        self._client = LockClient(self._run_dir, options.engine_id, on_lost=self._on_lost, on_exit=self._on_exit)
+        self._client = LockClient(
+            self._run_dir, options.engine_id, check=self._command_lives, on_lost=self._on_lost, on_exit=self._on_exit
+        )
         self._incarnation = self._client.me.incarnation
         self._why = ""
         """What it waits for, as last said."""
@@ -167,10 +169,26 @@ class HeldCommand:
             raise _cant_start(said)
         self._pid = int(pid)
         self._pidfd = os.pidfd_open(self._pid)
+        threading.Thread(target=self._mind_the_command, name="hold-mind", daemon=True).start()
+
+    def _command_lives(self) -> bool:
+        """Else the lock goes to the next one, and not to nobody."""
+        return self._pidfd >= 0 and not peers.is_dead(self._pidfd)
+
+    def _mind_the_command(self) -> None:
+        """In a thread of its own, while it waits: if somebody kills the command, there is nothing to wait for."""
+        peers.await_end(self._pidfd)
+        with self._decision:
+            if not self._granted:
+                self._give_up(CANT_RUN, "the command was killed while it waited for the lock")
 
     def _go(self, token: int) -> None:
-        os.write(self._told, f"{token}\n".encode())
-        os.close(self._told)
+        try:
+            os.write(self._told, f"{token}\n".encode())
+        except BrokenPipeError:
+            raise CantStart(CANT_RUN, "the command was killed before it had the lock") from None
+        finally:
+            os.close(self._told)
         said = _line(self._of_command)
         if said:
             raise _cant_start(said)

@@ -52,6 +52,7 @@ class Member:
     kept: bool = False
     """While it lives it can't let go of its life lock."""
     out_of_reach: bool = False
+    killed: bool = False
 
     @property
     def seen_alive(self) -> bool:
@@ -65,6 +66,8 @@ class Incarnation:
     random: str
     """What tells this start from every other one of the same engine."""
     stage: Stage
+    elsewhere_since: float = math.inf
+    """Since when its main process is known to be here under another name."""
     secret: str = ""
     members: dict[int, Member] = field(default_factory=dict)
     numbered: int = MAIN

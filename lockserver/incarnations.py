@@ -14,6 +14,8 @@ from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Membe
 from lockserver.record import Tenure
 
 MOST_REJECTED = 1000
+BOTH_BACK_S = 2.0
+"""A process that is the main process of two incarnations is back with both of them by then."""
 MOST_UNLINKS = 1000
 
 
@@ -88,6 +90,13 @@ class Incarnations:
         if incarnation is not None and incarnation.stage is Stage.LOST and not incarnation.speaks:
             return f"{name} is being fenced"
         return self.why_condemned(name)
+
+    def may_open_again(self, name: str) -> bool:
+        """Only the connection of its main process has ended, as far as is known: it may be back in a moment."""
+        incarnation = self.known.get(name)
+        if incarnation is None or incarnation.stage is not Stage.LOST or incarnation.main is None:
+            return False
+        return not incarnation.main.dead and not self.why_condemned(name)
 
     def reject(self, name: str) -> None:
         self.rejected[name] = None
@@ -210,7 +219,8 @@ class Incarnations:
         and done by the kernel as a rule.)
         """
         for member in incarnation.members.values():
-            if not member.dead and member.process is not None and not member.out_of_reach:
+            if not member.dead and member.process is not None and not member.out_of_reach and not member.killed:
+                member.killed = True
                 self.context.out.append(Kill(member.process))
 
     def out_of_reach(self, process: int) -> None:
@@ -221,8 +231,13 @@ class Incarnations:
         """Asks for the life lock where it can be free: after the last member's end, or at once where members are only
         known from the file.
         """
-        if self._runs_something_else(incarnation) and incarnation.main is not None:
-            incarnation.main.dead = self.context.changed = True
+        if not self._runs_something_else(incarnation) or incarnation.main is None:
+            incarnation.elsewhere_since = math.inf
+        else:
+            incarnation.elsewhere_since = min(incarnation.elsewhere_since, self.context.now)
+            if self.context.reached(incarnation.elsewhere_since + BOTH_BACK_S):
+                incarnation.main.dead = self.context.changed = True
+        if incarnation.main is not None and incarnation.main.dead:
             self.kill_rest(incarnation)
         if incarnation.seen_alive or incarnation.probing or incarnation.life is Life.FREE:
             return

@@ -196,7 +196,7 @@ class Machine:
         if token is not None:
             self.succession.knows_of(token)
         if isinstance(verdict, TurnedAway):
-            self._turn_away(event, verdict.why)
+            self._turn_away(event, verdict)
             return
         self._let_in(event, verdict, main=True)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
@@ -208,7 +208,7 @@ class Machine:
     def _join(self, event: e.Received, hello: m.Join) -> None:
         verdict = self.admission.join(event, hello)
         if isinstance(verdict, TurnedAway):
-            self._turn_away(event, verdict.why)
+            self._turn_away(event, verdict)
             return
         self._let_in(event, verdict, main=False)
         self._welcome(event.conn, verdict, {}, self._record_member(verdict.who))
@@ -361,12 +361,14 @@ class Machine:
                 lock.confirm(self.disk.done)
         self.context.out.append(e.Send(conn, message, names=ACTIVE in holds))
 
-    def _turn_away(self, event: e.Received, why: str) -> None:
-        """A final no."""
+    def _turn_away(self, event: e.Received, verdict: TurnedAway) -> None:
+        if not verdict.for_good:
+            self._part(event, m.Busy(why=verdict.why))
+            return
         message = event.message
         who = message.engine_id if isinstance(message, m.Register | m.Join) else "a caller"
-        self.context.note("refused", engine=who, why=why)
-        self._part(event, m.Refused(why=why))
+        self.context.note("refused", engine=who, why=verdict.why)
+        self._part(event, m.Refused(why=verdict.why))
 
     def _throw_out(self, event: e.Received, why: str) -> None:
         """A mistake: it costs the sender this connection."""

@@ -143,6 +143,14 @@ class HandBack(Message, frozen=True):
     numbers: list[int]
 
 
+class OldLives(Message, frozen=True):
+    """Life files of this incarnation that have lost their name, because somebody removed them: its children may hold
+    locks on these alone. Descriptors: the files. Since version 2, after the welcome.
+    """
+
+    incarnation: IncarnationName
+
+
 class Watch(Message, frozen=True):
     """From now on, every change of state."""
 
@@ -180,6 +188,7 @@ ClientMessage = (
     | Release
     | Drained
     | HandBack
+    | OldLives
     | Watch
     | AskStatus
     | AskHistory

@@ -8,13 +8,18 @@
     for status in watch_forever("/run/failover"):       # None while there is no server; comes back by itself
         ...
 
+    watch_for_good("/run/failover", tell, alarm)        # the same in a thread that must never end: a refusal is told
+
 An observer holds nothing, and no process of an engine is one: whoever wants to hold uses `client.py`. What it may not
 do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is done:
 `sidecar/observer.py`.
 """
 
-from collections.abc import Iterator
+import contextlib
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Never
 
 from lockserver import messages as m
 from lockserver.rundir import SOCKET
@@ -31,8 +36,11 @@ __all__ = [
     "Refused",
     "ServerSilent",
     "Status",
+    "watch_for_good",
     "watch_forever",
 ]
+
+REFUSED_RETRY_S = 1.0
 
 Status = m.Status
 
@@ -66,3 +74,24 @@ class Observer(looking.Observer):
 def watch_forever(run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
     """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused."""
     return looking.watch_forever(lambda: Observer(run_dir, timeout_s), m.Watch(), m.Status)
+
+
+def watch_for_good(run_dir: Path | str, tell: Callable[[m.Status | None], None], alarm: Callable[[str], None]) -> Never:
+    """For a thread of a program that has to see the lock for as long as it lives. `tell` is told every change, and
+    None while the lock can't be seen: there is no server, or it refuses. A refusal may pass (a mode that somebody is
+    changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever `tell` raises.
+    """
+    said = ""
+    while True:
+        try:
+            for status in watch_forever(run_dir):
+                tell(status)
+                said = "" if status is not None else said
+        except Exception as error:
+            why = str(error) if isinstance(error, ObserverError) else f"{type(error).__name__}: {error}"
+            if why != said:
+                alarm(why)
+            said = why
+        with contextlib.suppress(Exception):  # whatever it is was told above
+            tell(None)
+        time.sleep(REFUSED_RETRY_S)

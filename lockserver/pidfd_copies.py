@@ -19,7 +19,7 @@ class PidfdCopies:
         self.context = context
         self.incarnations = incarnations
         self.queue = queue
-        self._kept: tuple[int, tuple[int, ...]] = (0, ())
+        self._kept: tuple[int, tuple[tuple[int, int | None], ...]] = (0, ())
         self._keepers: set[int] = set()
 
     def hand_out(self, active: Lock) -> None:
@@ -32,7 +32,7 @@ class PidfdCopies:
         holder = active.holder
         if active.phase is not Phase.HELD or holder is None:
             return
-        current = (active.token, tuple(holder.members))
+        current = (active.token, tuple((number, member.process) for number, member in holder.members.items()))
         if current != self._kept:
             self._kept, self._keepers = current, set()
         first = self.queue.first(self.config.keepers)

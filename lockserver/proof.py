@@ -73,7 +73,7 @@ def holder_gone(
     if holder.seen_alive or not free:
         return Verdict(False, missing=missing)
     if holder.members_gone:
-        return Verdict(True, "every process has ended, and the life file was removed", every_process=True)
+        return Verdict(True, "every process that joined has ended, and the life file was removed")
     if life_lock_is_enough:
         return Verdict(True, "nobody holds the life lock")
     if memory_is_free and holder.life_lock_tells:

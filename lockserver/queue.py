@@ -197,10 +197,13 @@ class Queue:
         if any(prepared is None for _, prepared in others):
             return None
         if not self.context.reached(since + self.config.memory_bound_s):
+            what = "is not free, and has not been"
+            if self.memory.reading is None or self.memory.reading.problem:
+                what = "can't be read (see that alarm), so nobody knows whether it is free, and it has not been read"
             self.context.alarm(
                 "memory",
-                f"nobody is granted: the memory that {head.incarnation.engine_id} needs is not free, "
-                f"and has not been for {self.config.memory_patience_s:g} s",
+                f"nobody is granted: the memory that {head.incarnation.engine_id} needs {what} "
+                f"for {self.config.memory_patience_s:g} s",
             )
             return None
         self.context.shout(

@@ -44,6 +44,13 @@ def absolute(run_dir: Path | str) -> Path:
     return Path(os.path.abspath(run_dir))
 
 
+def names_of_path(run_dir: Path) -> tuple[str, ...]:
+    """What is taken in the network namespace for a run directory (`sidecar/exclusive_names.py`): its path as it was
+    given, and where that leads.
+    """
+    return tuple(f"lock {path}" for path in dict.fromkeys((run_dir, run_dir.resolve())))
+
+
 def life_file_names(directory: Path) -> list[str]:
     """The names of all life files; whatever else somebody has put there is left out. Raises OSError."""
     return sorted(name for name in os.listdir(directory) if _LIFE_FILE.fullmatch(name))

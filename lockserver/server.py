@@ -21,7 +21,7 @@ from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
-from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names
+from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names, names_of_path
 from sidecar import exclusive_names, host_usage, peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
@@ -76,6 +76,8 @@ class Server(Shell):
         self._observe = observe
         self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
         self._probes: dict[str, LifeProbe] = {}
+        self._old_lives: dict[str, list[LifeProbe]] = {}
+        """Life files that have lost their names."""
         self._names: dict[str, socket.socket] = {}
         """Those that this server has."""
         self._foreign_names: set[str] = set()
@@ -114,14 +116,17 @@ class Server(Shell):
                 memory_why=options.memory_why,
             )
         )
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Looks at what the server before has left, and listens; from now on it may decide. Raises CannotStart."""
         try:
             self.feed(self._first_event())
             self._open()
         except OSError as error:
-            raise CannotStart(_why_not(options.run_dir, error)) from None
+            raise CannotStart(_why_not(self.options.run_dir, error)) from None
         self.loop.stop_on_signals()
-
-    # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
         floor = int(time.time() * 1000)
@@ -188,6 +193,8 @@ class Server(Shell):
         try:
             probe = self._probe(effect.incarnation)
             held = None if probe is None else probe.locked()
+            if any(old.locked() for old in self._old_lives.get(effect.incarnation, ())):
+                held = True
         except OSError as error:
             self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
             held = True  # nothing is proven; it is asked again
@@ -241,7 +248,7 @@ class Server(Shell):
 
     def _do_take_names(self, effect: e.TakeNames) -> None:
         run_dir = self.options.run_dir
-        wanted = {f"lock {path}": f"the path {path}" for path in dict.fromkeys((run_dir, run_dir.resolve()))}
+        wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
         directory = self.options.host_devices or host_usage.devices_directory()
         wanted |= {exclusive_name(device, directory): f"the device {device}" for device in effect.devices}
         missing = [(what, who) for name, what in wanted.items() if (who := self._who_else_has(name))]
@@ -251,7 +258,10 @@ class Server(Shell):
         """Empty once this server has it."""
         if name in self._names or name in self._foreign_names:
             return ""
-        taken = exclusive_names.take(name)
+        try:
+            taken = exclusive_names.take(name)
+        except OSError as error:
+            return f"this server, which can't take it ({error.strerror}),"
         if taken is not None:
             self._names[name] = taken
             self.loop.add(taken.fileno(), lambda _: exclusive_names.accept_all(taken))
@@ -266,8 +276,8 @@ class Server(Shell):
 
     def _do_unlink(self, effect: e.Unlink) -> None:
         probe = self._probes.pop(effect.incarnation, None)
-        if probe is not None:
-            probe.close()
+        for each in (*self._old_lives.pop(effect.incarnation, ()), *((probe,) if probe is not None else ())):
+            each.close()
         try:
             (self.options.run_dir / LIFE / effect.incarnation).unlink(missing_ok=True)
         except OSError as error:
@@ -316,6 +326,8 @@ class Server(Shell):
                 self.connections.complain(conn, str(error))
                 return
             self.feed(e.Received(conn, message, tuple(e.Peer(*one) for one in named)))
+        elif isinstance(message, m.OldLives):
+            self._keep_old_lives(message.incarnation, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
@@ -340,6 +352,18 @@ class Server(Shell):
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
             return
         self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
+
+    def _keep_old_lives(self, name: str, descriptors: tuple[int, ...]) -> None:
+        """Opened anew: with the descriptors themselves this server would hold the locks on them."""
+        for each in self._old_lives.pop(name, ()):
+            each.close()
+        try:
+            if len(self._old_lives) < _MOST_STRANGERS:
+                self._old_lives[name] = [LifeProbe.again(fd) for fd in descriptors]
+        except OSError as error:
+            self.log.alarm("life_file_unreadable", name=name, why=error)
+        finally:
+            close_all(descriptors)
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         """The named file is in its place, is the one that the sender means, and somebody has a lock on it."""

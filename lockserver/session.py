@@ -20,8 +20,8 @@ from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver.client_machine import ClientMachine, Me
 from lockserver.messages import ACTIVE
-from lockserver.rundir import LIFE, RunDir, RunDirGone, absolute, connect
-from sidecar import process_setup
+from lockserver.rundir import LIFE, RunDir, RunDirGone, absolute, connect, names_of_path
+from sidecar import exclusive_names, process_setup
 from sidecar.client_connection import ClientConnection
 from sidecar.client_loop import CannotWait, ClientLoop
 from sidecar.frames import Channel, close_all
@@ -31,6 +31,9 @@ from sidecar.path_watch import CannotWatch, Leads, PathWatch, make_private_direc
 
 EXIT_LOST = 70
 _NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
+_OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""This process can't look; that tells nothing of where its path leads."""
+MOST_OLD_LIVES = 4
 
 
 class LockError(Exception):
@@ -73,6 +76,8 @@ class Session:
         self._kept: dict[str, tuple[int, ...]] = {}
         self._children: dict[int, int] = {}
         self.counted: set[int] = set()
+        self.withdrawn: set[str] = set()
+        """Locks whose withdrawal has been carried out."""
         self.joined = False
         self._refusal = ""
         self._loss = ""
@@ -160,7 +165,11 @@ class Session:
         elif isinstance(effect, c.DropCopies):
             close_all(self._kept.pop(effect.tree, ()))
         elif isinstance(effect, c.KeepNames):
-            self._names += self._connection.take_descriptors()
+            self._keep_names(self._connection.take_descriptors())
+        elif isinstance(effect, c.ShowOldLives):
+            if self._old_lives:
+                newest = self._old_lives[-MOST_OLD_LIVES:]
+                self._connection.say(m.OldLives(incarnation=self.name), [life.fd for life in newest])
         elif isinstance(effect, c.HangUp):
             self._connection.hang_up()
         elif isinstance(effect, c.Warn):
@@ -169,6 +178,20 @@ class Session:
             self._tell_program(effect)
             self.loop.announce()
         return None
+
+    def _keep_names(self, descriptors: tuple[int, ...]) -> None:
+        """Each once: a server that has this process back hands them out again."""
+        kept = {os.fstat(name).st_ino for name in self._names}
+        for name in descriptors:
+            if os.fstat(name).st_ino in kept:
+                os.close(name)
+            else:
+                self._names.append(name)
+        for path in names_of_path(self.run_dir):  # by its own spelling, which needn't be the server's
+            with contextlib.suppress(OSError):
+                own = exclusive_names.take(path)
+                if own is not None:
+                    self._names.append(own.detach())
 
     def _tell_program(self, effect: c.Effect) -> None:
         if isinstance(effect, c.Joined):
@@ -179,6 +202,9 @@ class Session:
             self.tokens[effect.lock] = effect.token
             if effect.lock == ACTIVE:
                 self.proven = effect.proven
+        elif isinstance(effect, c.Without):
+            self.tokens.pop(effect.lock, None)
+            self.withdrawn.add(effect.lock)
         elif isinstance(effect, c.ChildCounts):
             self.counted.add(effect.child)
         elif isinstance(effect, c.No):
@@ -215,6 +241,8 @@ class Session:
         except RunDirGone:
             return c.Disconnected(c.There.NOBODY)
         except OSError as error:
+            if error.errno in _OUT_OF_ROOM and self._directory is not None:
+                return self._disconnected()
             return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
         same = self._directory is None or self._directory.is_same(there)
         reached = False

@@ -109,11 +109,13 @@ class Succession:
                 return
             remaining = lock.doubt if lock.unnamed else None  # a waiter told of this holder; there may be a newer one
             self._release(lock, lock.holder, remaining)
+            self._every_process_ended &= remaining is None
         if lock.phase is Phase.IN_DOUBT and lock.doubt is not None:
             self.queue.head()
             if not self._nobody_holds(lock.doubt):
                 return
             lock.settle()
+            self._every_process_ended = False  # whoever it was
             self.recovery.nobody_is_left()
             self.context.note("nobody_holds")
         if lock.phase is Phase.FREE and may_grant:

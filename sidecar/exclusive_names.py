@@ -44,7 +44,7 @@ def address(name: str) -> str:
 
 def take(name: str) -> socket.socket | None:
     """The name, until this descriptor and all copies of it are closed; None when somebody has it."""
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # raises OSError, as the rest may
     try:
         sock.bind(address(name))
         sock.listen(_BACKLOG)

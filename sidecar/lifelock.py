@@ -181,6 +181,16 @@ class LifeProbe:
         fd = _open(path, os.O_RDONLY)
         return None if fd is None else cls(path, fd)
 
+    @classmethod
+    def again(cls, fd: int) -> Self:
+        """An eye on an open life file, which may have no name any more. Takes nothing of what the descriptor holds."""
+        path = Path(f"/proc/self/fd/{fd}")
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.fstat(opened).st_mode):
+            os.close(opened)
+            raise OSError(errno.EINVAL, "that is no life file")
+        return cls(path, opened)
+
     def state(self) -> LifeState:
         """MISSING says nothing about the lock: the path no longer names this file. `locked` still knows."""
         if not _names(self.path, self.inode):

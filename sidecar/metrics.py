@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from sidecar.http_port import CannotListen, HttpPort, Page
 from sidecar.loop import Loop
+from sidecar.port_owner import way_out
 from sidecar.tcp import named
 
 if TYPE_CHECKING:
@@ -51,4 +52,5 @@ def serve(address: tuple[str, int], registry: "CollectorRegistry", loop: Loop) -
     try:
         return HttpPort(address, loop, {}, slow={"/metrics": page_of(registry)})
     except CannotListen as error:
-        raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {error.why}") from error
+        why = way_out(error, "--metrics")
+        raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {why}") from error

@@ -69,7 +69,7 @@ class OpenDirectory:
     @property
     def inside(self) -> Path:
         """A path to this very directory, whatever its own path names by now; good while it is open."""
-        return Path(f"/proc/self/fd/{self._fd}")
+        return Path(f"/proc/thread-self/fd/{self._fd}")
 
     def is_same(self, other: "OpenDirectory") -> bool:
         """Both are open on one directory."""

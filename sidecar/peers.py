@@ -116,6 +116,13 @@ def pidfd_pid(fd: int) -> int:
     raise NotAPidfd(f"descriptor {fd} was sent as a pidfd but names no process")
 
 
+def await_end(pidfd: int) -> None:
+    """Blocks until the process has ended."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.poll()
+
+
 def is_dead(pidfd: int) -> bool:
     """Every thread of the process has ended. Its parent needn't have collected it."""
     poll = select.poll()

@@ -7,6 +7,7 @@ What this file may not do: decide what an end means, or kill on its own account.
 """
 
 import enum
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
@@ -109,8 +110,9 @@ class Processes:
             pidfd = os.pidfd_open(local_pid)
         except ProcessLookupError:
             return Whereabouts.GONE
-        except OSError:
-            return Whereabouts.UNKNOWN
+        except OSError as error:  # by now the number is that of a thread: of no process, so not of that one
+            of_a_thread = error.errno in (errno.ENOENT, errno.EINVAL)
+            return Whereabouts.GONE if of_a_thread else Whereabouts.UNKNOWN
         try:
             named = self.keep(pidfd, local_pid, local_pid)
         except (peers.NotAPidfd, OSError):

@@ -89,7 +89,7 @@ def address_of(path: Path) -> Iterator[str]:
         return
     fd = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        yield f"/proc/self/fd/{fd}/{path.name}"
+        yield f"/proc/thread-self/fd/{fd}/{path.name}"  # of a process whose first thread has ended only this is there
     finally:
         os.close(fd)
 

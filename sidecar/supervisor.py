@@ -32,6 +32,8 @@ class Child:
     """When it is to be started; infinite while it runs, and while it isn't to."""
     code: int | None = None
     """How it ended last; negative for a signal."""
+    hopeless: bool = False
+    """It ended in a way that another start won't mend, and isn't started again by itself."""
     restarts: Restarts = field(default_factory=Restarts)
     unfinished: dict[int, bytes] = field(default_factory=dict)
     """For each pipe that is read: the line that isn't complete yet."""
@@ -50,11 +52,13 @@ class Supervisor:
         """
         self.children = list(children)
         self.loop = Loop()
-        self.hopeless: Child | None = None
-        """The first child that ended in a way that another start won't mend."""
         self._tell_ended = ended
         self._relay = relay
         self._stopping = False
+
+    @property
+    def hopeless(self) -> Child | None:
+        return next((child for child in self.children if child.hopeless), None)
 
     @property
     def living(self) -> list[Child]:
@@ -81,6 +85,11 @@ class Supervisor:
         for child in children:
             if child.pid:
                 os.kill(child.pid, number)
+
+    def again(self, child: Child, pause_s: float) -> None:
+        """Another try for a hopeless child: what was wrong may be put right by then."""
+        child.hopeless, child.restarts = False, Restarts()
+        child.start_at = NEVER if self._stopping else time.monotonic() + pause_s
 
     def stop_restarting(self) -> None:
         """From now on no child is started any more."""
@@ -123,7 +132,7 @@ class Supervisor:
             return
         pause_s = child.restarts.ended(code, now)
         if pause_s is None:
-            self.hopeless = self.hopeless or child
+            child.hopeless = True
             return
         child.start_at = now + pause_s
         self._tell_ended(child, how_it_ended(code), pause_s)

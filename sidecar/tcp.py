@@ -14,9 +14,12 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 class CannotListen(Exception):
     """Nobody can listen at this address; the text says why."""
 
-    def __init__(self, host: str, port: int, why: str) -> None:
+    def __init__(self, host: str, port: int, why: str, *, taken: bool = False) -> None:
         super().__init__(f"can't listen on {named(host, port)}: {why}")
         self.why = why
+        self.port = port
+        self.taken = taken
+        """By somebody else."""
 
 
 def listen(host: str, port: int, backlog: int = BACKLOG) -> socket.socket:
@@ -27,7 +30,7 @@ def listen(host: str, port: int, backlog: int = BACKLOG) -> socket.socket:
         listener = _on_every_address(port, backlog) if not host else _on(host, port, backlog)
     except OSError as error:
         why = (error.strerror or str(error)).partition(" (while")[0]  # where create_server repeats the address
-        raise CannotListen(host, port, why) from None
+        raise CannotListen(host, port, why, taken=error.errno == errno.EADDRINUSE) from None
     listener.setblocking(False)
     return listener
 

@@ -27,7 +27,10 @@ def check(texts: Iterable[tuple[str, str]], version: str = structure.NEWEST,
     findings: list[Finding] = []
     for file, text in texts:
         try:
-            documents += _unpacked(read(text, file))
+            found = _unpacked(read(text, file))
+            if not found:
+                findings.append(Finding(Level.ERROR, file, 1, "", "", "there is nothing in it"))
+            documents += found
         except Unreadable as error:
             findings.append(Finding(Level.ERROR, file, error.line, "", "", str(error)))
     return findings + judge(documents, version, have)

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from lockserver.rundir import HOLDER
+from lockserver.rundir import HOLDER, LIFE
 from tests.chaos.house import LONG_WINDOW, House
 from tests.support.status import holder_of
 from tests.support.waiting import until
@@ -141,3 +141,39 @@ def test_a_full_disk_keeps_no_grant_from_being_written(house: House, small_tmpfs
     server.kill()
     status = house.server().shows(lambda s: s.state == "HELD")
     assert status.holder is not None and status.holder.token == grant["token"]
+
+
+def test_a_forked_child_is_waited_for_though_life_was_removed_and_the_server_is_another(
+    house: House,
+) -> None:
+    """It never joined; its lock is on a file that has no name any more, which the holder shows to the server."""
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    a.holds()
+    child = a.child("fork")
+    shutil.rmtree(house.run_dir / LIFE)
+    server.kill()
+    server = house.server(*LONG_WINDOW)
+    server.has_back(a)
+    b = house.engine("b")
+    b.wants(watching=[a, child])
+    a.kill()
+    server.fences("held by a process that did not join")
+    b.never_hears("granted")
+    child.kill()
+    assert b.granted()["dead"] == [True, True]
+
+
+def test_a_worker_that_outlives_a_main_process_that_died_with_the_server_is_killed_by_the_next_server(
+    house: House,
+) -> None:
+    server = house.server(*LONG_WINDOW)
+    a = house.engine("a")
+    a.holds()
+    worker = a.child("exec").joins(a.tree).joined()
+    server.kill()
+    a.kill()
+    house.server(*LONG_WINDOW)
+    b = house.engine("b")
+    b.wants(watching=[a, worker])
+    assert b.granted()["dead"] == [True, True]

@@ -211,3 +211,25 @@ def test_an_emptied_directory_and_a_restarted_server_end_no_holder(house: House,
     until(lambda: len(holder_of(new.status()).members) == 2, "the child is back")
     a.kill()
     assert b.granted()["dead"] == [True, True]
+
+
+def test_a_stopped_holder_is_not_replaced_where_only_its_own_spelling_of_the_path_leads_elsewhere(house: House) -> None:
+    """The server was given the directory, the engine a link to it; the next server is given the link."""
+    house.server("--settle-s", "0.3")
+    link, other = house.directory / "link", house.directory / "other"
+    link.symlink_to(house.run_dir)
+    a = house.engine()
+    a.do("start", run_dir=str(link), engine_id="a")
+    a.holds()
+    a.stop()
+    other.mkdir(mode=0o700)
+    (house.directory / "new").symlink_to(other)
+    (house.directory / "new").rename(link)
+    house.run_dir = link
+    new = house.server("--settle-s", "0.3")
+    b = house.engine("b")
+    b.wants(watching=[a])
+    new.shows(lambda s: any("has the path" in alarm for alarm in s.alarms))
+    b.never_hears("granted")
+    a.kill()
+    assert b.granted()["dead"] == [True]

@@ -77,7 +77,7 @@ def test_killed_it_leaves_nothing(demo: Program) -> None:
             "the client with",
         ),
         (
-            "import demo.pair; demo.pair.LARGE = demo.pair.SMALL = demo.pair.Size(8, ('--wrong',))",
+            "import demo.pair; demo.pair.LARGE = demo.pair.SMALL = demo.pair.Size(8, 4, ('--wrong',))",
             "failover up has ended by",
         ),
         ("import demo.pair; demo.pair.PATIENCE_S = 0.1", "not within 0.1 s: one engine serves"),

@@ -337,6 +337,16 @@ def test_whether_the_pair_is_redundant_is_what_the_lock_shows() -> None:
         assert probes.state(bench.machine, bench.now)["redundant"] is redundant
 
 
+def test_nothing_is_redundant_while_the_lock_cant_be_seen_and_what_it_said_before_holds_when_it_is_back() -> None:
+    bench = at(State.ACTIVE)
+    seen = e.LockSeen("engine-a.0123456789abcdef", serves=True, redundant=True)
+    bench.feed(seen)
+    bench.feed(e.LockAway())
+    assert not bench.machine.redundant and bench.machine.state is State.ACTIVE
+    bench.feed(seen)
+    assert bench.machine.redundant
+
+
 # -- 8: what another start doesn't mend --------------------------------------------------------------------------------
 
 

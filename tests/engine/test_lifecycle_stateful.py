@@ -18,6 +18,7 @@ events = st.one_of(
     st.builds(e.Looked, st.integers(0, 1), st.booleans()),
     st.builds(e.Looked, st.just(0), st.just(False)),
     st.builds(e.Beat, st.booleans(), st.just("why"), st.integers(0, 2), st.integers(0, 2)),
+    st.just(e.LockAway()),
     st.builds(
         e.LockSeen, st.sampled_from(["", "engine-a.x", "engine-b.y"]), st.booleans(), st.booleans(), st.booleans()
     ),

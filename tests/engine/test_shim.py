@@ -2,12 +2,17 @@
 
 import importlib.util
 import os
+import select
+import shutil
 import signal
 import socket
+import threading
 
 import pytest
 
 from engine_shim import paths
+from lockserver import messages as lock_messages
+from sidecar.frames import Channel
 from sidecar.sockets import connect
 from tests.engine.house import House, Program, until
 from tests.engine.kinds import TOY, Kind
@@ -262,3 +267,70 @@ def test_an_engine_can_listen_on_a_port(house: House) -> None:
     with socket.create_connection(("127.0.0.1", port)) as sock:
         sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
         assert sock.recv(4096).endswith(b"a")
+
+
+def refuse(listener: socket.socket) -> None:
+    """Whoever wants to look is refused, and whoever has come as an engine finds nobody."""
+    while True:
+        try:
+            channel = Channel(listener.accept()[0], lock_messages.from_client)
+        except OSError:
+            return
+        select.select([channel.fileno()], [], [])
+        if any(isinstance(message, lock_messages.Observe) for message, _ in channel.receive()):
+            channel.send(lock_messages.Refused(why="not now"))
+        channel.close()
+
+
+def test_a_refusal_to_look_at_the_lock_is_no_redundancy_is_said_and_passes(house: House) -> None:
+    a, _ = house.pair(TOY)
+    a.until("Active", redundant=True)
+    assert house.lock is not None
+    house.lock.kill()
+    house.lock.child.wait()
+    path = house.run_dir / "lock.sock"
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen()
+        thread = threading.Thread(target=refuse, args=(listener,))
+        thread.start()
+        until(lambda: " alarm shim lock_unseen " in a.said() and "refuses: not now" in a.said(), "it says so")
+        a.until("Active", redundant=False)
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    path.unlink(missing_ok=True)
+    house.start_lock()
+    a.until("Active", redundant=True)
+
+
+def test_life_locks_that_cant_be_looked_at_count_as_held_and_that_is_said(house: House) -> None:
+    house.start_lock()
+    assert house.lock is not None
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    life = house.run_dir / "life"
+    house.lock.signal(signal.SIGSTOP)
+    life.rename(house.run_dir / "life.away")
+    life.symlink_to(life)
+    a.main().kill()
+    until(lambda: "the last tree isn't gone: its life locks can't be looked at" in a.said(), "it waits, and says why")
+    assert a.state()["starts"] == 1
+    life.unlink()
+    (house.run_dir / "life.away").rename(life)
+    a.until("Init", starts=2)
+    house.lock.signal(signal.SIGCONT)
+    a.until("Active", starts=2)
+
+
+def test_where_the_life_files_are_removed_it_goes_by_its_own_processes_and_says_so(house: House) -> None:
+    house.start_lock()
+    assert house.lock is not None
+    a = house.shim(TOY, "a")
+    a.until("Active")
+    house.lock.signal(signal.SIGSTOP)
+    shutil.rmtree(house.run_dir / "life")
+    a.main().kill()
+    until(lambda: " alarm shim nobody_left " in a.said(), "it says what it goes by")
+    until(lambda: a.state()["starts"] >= 2, "and starts again")
+    house.lock.signal(signal.SIGCONT)

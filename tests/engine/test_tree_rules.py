@@ -3,8 +3,10 @@
 """
 
 import ctypes
+import errno
 import mmap
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import paths, shm_cleanup
+from engine_shim import life_locks, paths, shm_cleanup
 from engine_shim.shm_cleanup import ShmCleanup
 from sidecar import process_tree
-from sidecar.lifelock import LifeLock
+from sidecar.lifelock import LifeLock, LifeProbe
 from tests.engine.house import Process, alone, until
 
 FOREVER = "import threading; threading.Event().wait()"
@@ -116,21 +118,64 @@ def collect_a_code() -> None:
 
 def test_a_life_lock_of_any_start_of_this_engine_is_held_and_of_no_other(tmp_path: Path) -> None:
     life = tmp_path / "life"
-    assert not paths.life_held(tmp_path, "a.b")
+    assert not life_locks.look(tmp_path, "a.b").held
     life.mkdir()
     for name in ("a.b.00000000000000aa", "b.00000000000000cc", "a.00000000000000cc", "axb.00000000000000cc"):
         LifeLock.create(life, name).close()
-        assert not paths.life_held(tmp_path, "a.b")
+        assert not life_locks.look(tmp_path, "a.b").held
     others = [
         LifeLock.create(life, name) for name in ("b.00000000000000dd", "axb.00000000000000dd", "a.b.c.00000000000000dd")
     ]
-    assert not paths.life_held(tmp_path, "a.b")
+    assert not life_locks.look(tmp_path, "a.b").held
     ours = LifeLock.create(life, "a.b.00000000000000bb")
-    assert paths.life_held(tmp_path, "a.b")
+    assert life_locks.look(tmp_path, "a.b").held
     ours.close()
-    assert not paths.life_held(tmp_path, "a.b")
+    assert not life_locks.look(tmp_path, "a.b").held
     for other in others:
         other.close()
+
+
+def test_what_cant_be_looked_at_counts_as_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    life = tmp_path / "life"
+    life.mkdir()
+    LifeLock.create(life, "a.00000000000000aa").close()
+
+    def refused(directory: Path, name: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LifeProbe, "open", refused)
+        found = life_locks.look(tmp_path, "a")
+        assert found.held and "a.00000000000000aa: Permission denied" in found.why
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "listdir", lambda _: refused(life, ""))
+        assert life_locks.look(tmp_path, "a").held
+    assert not life_locks.look(tmp_path, "a").held
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["open", "mapped only"])
+@pytest.mark.parametrize("first", [True, False], ids=["who made it", "who joined"])
+def test_where_the_life_files_are_removed_the_processes_are_asked(tmp_path: Path, first: bool, closed: bool) -> None:
+    life = tmp_path / "life"
+    life.mkdir()
+    made = LifeLock.create(life, "a.00000000000000aa")
+    how = f"LifeLock.{'create' if first else 'join'}(Path({str(life)!r}), 'a.00000000000000{'bb' if first else 'aa'}')"
+    program = "import os; from pathlib import Path; from sidecar.lifelock import LifeLock; "
+    program += f"held = {how}; {'os.close(held.fd); ' * closed}print(flush=True); {FOREVER}"
+    with (
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder,
+        LifeProbe.open(life, "a.00000000000000aa") or pytest.fail("it is there"),
+    ):
+        assert holder.stdout is not None and holder.stdout.readline()
+        made.close()
+        shutil.rmtree(life)
+        found = life_locks.look(tmp_path, "a")
+        assert found.held and f"process {holder.pid} holds a life lock" in found.why
+        assert not life_locks.look(tmp_path, "b").held
+        holder.kill()
+        holder.wait()
+        found = life_locks.look(tmp_path, "a")
+        assert not found.held and "its own tree has ended" in found.why, "whoever only looks holds nothing"
 
 
 def test_the_sockets_of_earlier_grants_go_and_nothing_else(tmp_path: Path) -> None:

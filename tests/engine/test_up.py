@@ -15,8 +15,9 @@ import pytest
 from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
-from tests.engine.house import DEADLINE_S, House, Process, Program, until
-from tests.engine.kinds import REFERENCE as KIND
+from tests.engine.house import DEADLINE_S, ROOT, House, Process, Program, until
+from tests.engine.kinds import REFERENCE as REFERENCE_KIND
+from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
 
 chaos = pytest.mark.chaos
@@ -48,8 +49,12 @@ def status(house: House, name: str = "status", code: int | None = None) -> dict[
 def running(house: House, *words: str) -> Program:
     """A pair of which one serves and the other is ready."""
     up = failover(house, "up", "up", *words)
-    until(lambda: "redundancy     yes" in _shown(house), f"one serves, one is ready: {up.said()}")
+    until(lambda: whole(house), f"one serves, one is ready: {up.said()}")
     return up
+
+
+def whole(house: House) -> bool:
+    return re.search(r"^redundancy +yes", _shown(house), re.MULTILINE) is not None
 
 
 def _shown(house: House) -> str:
@@ -74,7 +79,7 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     shown = said(house, "kill", "kill", "active")
     assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
     assert house.holder() != first
-    until(lambda: "redundancy     yes" in _shown(house), "the killed one is back as the other's standby")
+    until(lambda: whole(house), "the killed one is back as the other's standby")
     assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
@@ -120,6 +125,7 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
         process.wait()
     up.child.wait()
     assert status(house, code=3)["up"] is None
+    assert "the lock server has --grant-unproven" in up.said()
     running(house, *TOY)
 
 
@@ -131,7 +137,7 @@ def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim
     found = next(process for process in children_of(up) if words in Path(f"/proc/{process.pid}/cmdline").read_bytes())
     found.kill()
     until(lambda: "started again" in up.said(), "it says so")
-    until(lambda: "redundancy     yes" in _shown(house), "and the pair is whole again")
+    until(lambda: whole(house), "and the pair is whole again")
 
 
 @chaos
@@ -159,6 +165,67 @@ def test_a_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, .
     assert re.search(expected, up.said()) and "Traceback" not in up.said(), up.said()
 
 
+def main_of(up: Program, engine_id: str) -> Process:
+    words = b"engine_shim.main_process", b"\0--engine-id\0" + engine_id.encode() + b"\0"
+    found = until(
+        lambda: [p for p in children_of(up) if all(word in cmdline(p) for word in words)],
+        f"there is a main process of {engine_id}",
+    )
+    return found[0]
+
+
+@chaos
+def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_goes_on(house: House) -> None:
+    up = running(house, *TOY, "--", "--faults", str(house.faults("a")))
+    active = house.holder()
+    standby = "b" if active == "a" else "a"
+    serving = main_of(up, active)
+    (house.faults("a") / "fail_init").touch()
+    main_of(up, standby).kill()
+    until(lambda: f"ALARM: {standby} is given up by failover up (exit code 64: Init failed" in up.said(), "it is said")
+    assert not up.dead and not serving.dead and house.served(KIND)
+    shown = _shown(house)
+    assert f"redundancy     none: nobody is ready to take over; {standby} is given up by failover up" in shown, shown
+    assert "a fault in init" in shown and f"kill -USR1 {up.pid}" in shown
+    assert status(house, code=0)["redundant"] is False
+    (house.faults("a") / "fail_init").unlink()
+    up.signal(signal.SIGUSR1)
+    until(lambda: whole(house), "the pair is whole again")
+    assert not serving.dead
+    (house.faults("a") / "fail_init").touch()
+    main_of(up, standby).kill()
+    until(lambda: up.said().count(f"ALARM: {standby} is given up") == 2, "again")
+    serving.kill()
+    assert up.code() == 64
+    assert f"no engine is left: {active} can't be started" in up.said()
+    assert not list((house.run_dir / "engine").glob("*.given_up"))
+
+
+@chaos
+def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_ends(house: House) -> None:
+    (house.faults("a") / "fail_init").touch()
+    up = failover(house, "up", "up", *TOY, "--", "--faults", str(house.faults("a")))
+    assert up.code() == 64
+    assert re.search("[ab] can't be started: see what it says above", up.said()) and "a fault in init" in up.said()
+
+
+@chaos
+def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(house: House) -> None:
+    program = "import sys; from engine_shim import up, failover; up.DOOR_MODULE = 'tests.engine.wrong_door'; "
+    program += "up.AGAIN_FIRST_S = 0.05; sys.exit(failover.main(sys.argv[1:]))"
+    (house.directory / "with_a_wrong_door.py").write_text(program)
+    house.environment["PYTHONPATH"] = f"{house.directory}:{ROOT}"
+    words = ("up", "--run-dir", str(house.run_dir), *TOY, "--listen", "127.0.0.1:0")
+    up = Program(house, "up", "with_a_wrong_door", *words)
+    house.add(up)
+    until(
+        lambda: up.said().count("ALARM: door can't be started (exit code 64: this door can't be opened)") >= 3, "tried"
+    )
+    assert "it is tried again in 0.2 s" in up.said()
+    until(lambda: whole(house), "the pair is whole")
+    assert house.served(KIND) and not up.dead
+
+
 @chaos
 def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
     assert "no failover up runs in" in said(house, "down", "down", code=1)
@@ -170,8 +237,6 @@ def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
 @chaos
 def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
-    from tests.engine.kinds import TOY as KIND
-
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
     assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
@@ -202,7 +267,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     assert house.holder() == found["serving"]
     for process in server:
         process.signal(signal.SIGCONT)
-    until(lambda: "redundancy     yes" in _shown(house), "it is back")
+    until(lambda: whole(house), "it is back")
 
 
 @chaos
@@ -222,10 +287,10 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
 @chaos
 @REFERENCE
 def test_status_says_what_an_engine_waits_for_and_how_it_ended_last(house: House) -> None:
-    house.start_lock(*KIND.lock)
-    b = house.shim(KIND, "b")
+    house.start_lock(*REFERENCE_KIND.lock)
+    b = house.shim(REFERENCE_KIND, "b")
     waits = "waits for the weights: GMS has to run, and a primary to write them"
-    house.start_gms(KIND)
+    house.start_gms(REFERENCE_KIND)
     until(lambda: f"{waits} (host:0 is EMPTY)" in _shown(house), "it says so")
     b.main().kill()
     until(lambda: "its last end: its main process ended by signal 9" in _shown(house), "and how it ended")

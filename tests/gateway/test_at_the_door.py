@@ -7,8 +7,11 @@ import json
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,44 @@ def test_what_the_door_says_itself(house: House, door: GatewayProgram) -> None:
     page = door.get("/metrics")[1]
     assert 'gateway_requests_total{how="passed",outcome="answered"}' in page and "gateway_ready 1.0" in page
     assert "gateway_failover_gap_seconds_bucket" in page
+
+
+def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path: Path) -> None:
+    with closing(House(tmp_path)) as alone:
+        alone.start_lock("--memory", "none", "--grant-unproven")
+        door = GatewayProgram(alone, "--failover-timeout-s", "0.5")
+        until(lambda: door.state(), "it answers")
+        status, why = door.get("/ready")
+        assert status == 503 and f"{alone.run_dir}: nobody has served yet since this door was started" in why
+        engine = engine_of(alone)
+        until(lambda: door.get("/ready")[0] == 200, "an engine serves")
+        engine.kill()
+        until(lambda: door.get("/ready")[0] == 503, "nobody has for longer than the bound")
+        assert "longer than --failover-timeout-s 0.5" in door.get("/ready")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--run-dir", ""), "it is empty; allowed: a directory such as /run/failover"),
+        (("--run-dir", "a", "--run-dir", "b/../a"), "--run-dir names one directory more than once"),
+    ],
+)
+def test_run_directories_that_are_none_or_the_same_are_refused(words: tuple[str, ...], says: str) -> None:
+    done = subprocess.run([sys.executable, "-m", "gateway", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 64 and says in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["--listen", "--metrics"])
+def test_a_port_that_is_taken_is_said_with_who_has_it_and_the_way_out(flag: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ["--run-dir", str(tmp_path), "--listen", "127.0.0.1:0", flag, where]
+        done = subprocess.run([sys.executable, "-m", "gateway", *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith(
+        f"gateway: can't listen on {where}: Address already in use by process {os.getpid()} ("
+    ) and done.stderr.endswith(f"; give another {flag}\n")
 
 
 def test_keys_are_asked_for_and_read_again(house: House, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway import events as e
+from gateway.door import POISON, UNREACHABLE_S
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World
 
@@ -226,6 +227,26 @@ def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
     assert answered(client) and b"evil" not in client.body
 
 
+def test_that_nobody_holds_takes_nobody_away_until_a_newer_token_is_given() -> None:
+    """A server that lost its file may say it of a holder that lives, and that comes back with its token."""
+    it = world()
+    old, broken = it.arrive(COMPLETION, BODY), it.arrive(COMPLETION, BODY)
+    step(it, old, 2)
+    had = len(old.body)
+    it.lock("FREE")
+    new = it.arrive(COMPLETION, BODY)
+    step(it, old)
+    assert len(old.body) > had and not any(ask.request == new.number for ask in it.asked)
+    (exchange,) = (exchange for exchange in it.exchanges if exchange.ask.request == broken.number)
+    del it.engines[1].exchanges[exchange.ask.request, exchange.ask.leg]
+    it.feed(e.Broke(exchange.ask.request, exchange.ask.leg, "its connection ended"))
+    assert leases(it) == 1 and it.machine.door.interrupted == 1, "its engine doesn't hold: it waits for another"
+    it.lock("HELD")
+    assert leases(it) == 3
+    it.run()
+    assert answered(old, broken, new) and old.how == "passed"
+
+
 def test_without_a_lock_server_whoever_served_serves_on() -> None:
     it = world()
     it.feed(e.LockAway())
@@ -246,6 +267,62 @@ def test_an_engine_that_withdrew_gets_nobody_new() -> None:
     it.lock("HELD")
     it.run()
     assert answered(client)
+
+
+# -- engines that can't be reached ------------------------------------------------------------------------------------
+
+
+def tried(it: World) -> SimClient:
+    """Somebody who was admitted alone, to see whether the engine can be reached again: its connection is on its way."""
+    client = it.arrive(COMPLETION, BODY)
+    it.connect(it.connecting[0], refused=True)
+    it.arrive(COMPLETION, BODY)
+    it.arrive(COMPLETION, BODY)
+    assert not it.connecting, "who was refused is tried again a little later"
+    it.wait(UNREACHABLE_S)
+    assert [connecting.ask.request for connecting in it.connecting] == [client.number], "one alone is admitted"
+    return client
+
+
+def test_while_an_engine_cannot_be_reached_one_tries_and_then_all_are_admitted() -> None:
+    it = World(slow=True)
+    it.grant()
+    tried(it)
+    it.connect(it.connecting[0], refused=True)
+    assert not it.connecting
+    it.wait(UNREACHABLE_S)
+    it.connect(it.connecting[0])
+    assert len(it.exchanges) == 1 and len(it.connecting) == 2
+    it.run()
+    assert answered(*it.clients.values())
+
+
+@pytest.mark.parametrize("refused", [True, False])
+def test_whoever_leaves_while_it_is_tried_alone_keeps_nobody_out(refused: bool) -> None:
+    """Nobody says what became of its connection, if it is refused."""
+    it = World(slow=True)
+    it.grant()
+    it.leave(tried(it))
+    it.connect(it.connecting[0], refused=refused)
+    it.wait(UNREACHABLE_S)
+    assert it.connecting or it.exchanges
+    it.run()
+    _first, *others = it.clients.values()
+    assert answered(*others)
+
+
+def test_an_engine_that_is_lost_while_one_tries_it_leaves_nothing_to_be_tried() -> None:
+    it = World(slow=True)
+    it.grant()
+    there = it.arrive(COMPLETION, {**BODY, "max_tokens": 30})
+    it.connect(it.connecting[0])
+    step(it, there, 3)
+    tried(it)
+    it.newest += 1
+    it.lock("HELD")  # a newer token was given; who has it isn't seen yet
+    it.grant()
+    it.run()
+    assert answered(*it.clients.values())
 
 
 # -- poison ----------------------------------------------------------------------------------------------------------
@@ -307,13 +384,15 @@ def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
 # -- anything --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("slow", [False, True])
 @pytest.mark.parametrize("seed", range(60))
-def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int) -> None:
+def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: bool) -> None:
     """Arrivals, pieces, deaths, switchovers, a lock that is away: in an order that the seed chooses. Whoever stays gets
-    its answer, and it is the right one; the world looks at the rules all the time.
+    its answer, and it is the right one; the world looks at the rules all the time. `slow`: connections take time, and
+    some are refused by an engine that is well.
     """
     dice = random.Random(seed)
-    it = World(e.Bounds(reread_tokens=dice.choice([30, 200, 8192])))
+    it = World(e.Bounds(reread_tokens=dice.choice([30, 200, 8192])), slow=slow)
     it.grant()
     bodies = [
         {**BODY, "prompt": f"q{number}", "max_tokens": dice.randrange(2, 14)}
@@ -324,15 +403,16 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int) -> None
     left: set[int] = set()
     for _ in range(260):
         deed = dice.random()
-        if deed < 0.05 and len(clients) < 12:
+        if deed < 0.05 and len(clients) < (24 if slow else 12):
             body = dice.choice(bodies)
             clients.append((it.arrive(COMPLETION, body), body))
-        elif deed < 0.06 and clients:
-            client, _body = dice.choice(clients)
+        elif deed < (0.08 if it.connecting else 0.06) and clients:
+            asking = [connecting.ask.request for connecting in it.connecting]
+            client = it.clients[dice.choice(asking)] if asking else dice.choice(clients)[0]
             if not client.ended:
                 it.leave(client)
                 left.add(client.number)
-        elif deed < 0.09:
+        elif deed < (0.085 if slow else 0.09):
             if it.exchanges:
                 break_within_a_piece(it, dice)
             die_with_all(it)
@@ -344,6 +424,10 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int) -> None
             it.grant()
         elif deed < 0.11:
             it.feed(e.LockAway())
+        elif it.connecting and deed < 0.4:
+            it.connect(dice.choice(it.connecting), refused=dice.random() < 0.6)
+        elif slow and deed < 0.5:
+            it.wait(UNREACHABLE_S)
         elif it.exchanges:
             it.piece(dice.choice(it.exchanges))
     it.lock("HELD")
@@ -353,7 +437,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int) -> None
         it.run()
         it.wait(0.1)
     for client, body in clients:
-        if client.number in left or client.status == 502:
+        if client.number in left or POISON in client.why:
             continue
         said = engine.answer("POST", b"/v1/completions", [(b"x-request-id", f"r{client.number}".encode())],
                              client.kind.body)  # fmt: skip

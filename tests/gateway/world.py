@@ -62,15 +62,29 @@ class Exchange:
 
 
 @dataclass
+class Connecting:
+    """A connection for what is to be asked, while nobody knows whether somebody listens."""
+
+    ask: e.Ask
+    wanted: bool = True
+
+
+@dataclass
 class SimEngine:
     token: int
     name: str
     alive: bool = True
     exchanges: dict[tuple[int, int], Exchange] = field(default_factory=dict)
+    connecting: list[Connecting] = field(default_factory=list)
+    idle: int = 0
+    """Connections whose answers are over."""
 
 
 class World:
-    def __init__(self, bounds: e.Bounds | None = None, say: Callable[..., engine.Said] = engine.answer) -> None:
+    def __init__(
+        self, bounds: e.Bounds | None = None, say: Callable[..., engine.Said] = engine.answer, *, slow: bool = False
+    ) -> None:
+        """`slow`: a connection is made, or refused, when `connect` is called."""
         self.machine = Machine(bounds or e.Bounds())
         self.now = 100.0
         self.newest = 0
@@ -84,6 +98,7 @@ class World:
         self.ready: tuple[str, ...] = ()
         self.forgotten: set[int] = set()
         self._say = say
+        self._slow = slow
 
     # -- what happens ----------------------------------------------------------------------------------------------
 
@@ -134,11 +149,26 @@ class World:
 
     def die(self, it: SimEngine) -> None:
         """Its connections break off where they are."""
-        it.alive = False
+        it.alive, it.idle = False, 0
         while it.exchanges:
             key = next(iter(it.exchanges))
             del it.exchanges[key]
             self.feed(e.Broke(*key, "its connection ended"))
+
+    def connect(self, connecting: Connecting, *, refused: bool = False) -> None:
+        """A connection is made, unless it is refused or nobody listens; whoever wanted it may have left."""
+        ask, it = connecting.ask, self.engines[connecting.ask.token]
+        if it.alive and not refused:
+            self.feed(e.Connected(ask.token))
+            it.connecting.remove(connecting)
+            if connecting.wanted:
+                self._begin(ask)
+            else:
+                it.idle += 1
+            return
+        it.connecting.remove(connecting)
+        if connecting.wanted:
+            self.feed(e.NotSent(ask.request, ask.leg, "nobody listens"))
 
     def piece(self, exchange: Exchange, cut: int | None = None) -> None:
         """The next piece of an answer, or only so many bytes of it."""
@@ -153,6 +183,7 @@ class World:
             self.feed(e.Came(ask.request, ask.leg, data if cut is None else data[:cut]))
         if exchange.at == len(said.pieces) and cut is None and self._still(exchange):
             del self.engines[ask.token].exchanges[ask.request, ask.leg]
+            self.engines[ask.token].idle += 1
             self.feed(e.Finished(ask.request, ask.leg))
 
     def _still(self, exchange: Exchange) -> bool:
@@ -163,10 +194,17 @@ class World:
     def exchanges(self) -> list[Exchange]:
         return [exchange for it in self.engines.values() for exchange in it.exchanges.values()]
 
+    @property
+    def connecting(self) -> list[Connecting]:
+        return [connecting for it in self.engines.values() for connecting in it.connecting]
+
     def run(self, most: int = 100_000) -> None:
         """Until no engine has anything more to say."""
-        while self.exchanges:
-            self.piece(self.exchanges[0])
+        while self.exchanges or self.connecting:
+            if self.connecting:
+                self.connect(self.connecting[0])
+            else:
+                self.piece(self.exchanges[0])
             most -= 1
             assert most, "it doesn't end"
 
@@ -189,14 +227,15 @@ class World:
                     queue.append(back)
         assert self.machine.deadline > self.now or queue, "it wants to be called again at once, for ever"
         for token in self.forgotten & self.engines.keys():
-            assert not self.engines[token].exchanges, "the exchanges of a lost token were not dropped"
+            it = self.engines[token]
+            wanted = any(connecting.wanted for connecting in it.connecting)
+            assert not it.exchanges and not wanted, "the exchanges of a lost token were not dropped"
 
     def _carry_out(self, effect: e.Effect) -> e.Event | None:
         if isinstance(effect, e.Ask):
             return self._ask(effect)
         if isinstance(effect, e.Drop):
-            for it in self.engines.values():
-                it.exchanges.pop((effect.request, effect.leg), None)
+            self._drop(effect)
         elif isinstance(effect, e.Forget):
             self.forgotten.add(effect.token)
         elif isinstance(effect, Note):
@@ -212,19 +251,38 @@ class World:
         assert ask.token == self.newest, "an engine with an old token is asked"
         self.asked.append(ask)
         it = self.engines[ask.token]
-        if not it.alive:
+        if ask.again and it.idle:
+            it.idle -= 1
+        elif self._slow:
+            it.connecting.append(Connecting(ask))
+            return None
+        elif not it.alive:
             return e.NotSent(ask.request, ask.leg, "nobody listens")
-        said = self._say(ask.method, ask.target, ask.headers, ask.body, created=ask.token)
-        it.exchanges[ask.request, ask.leg] = Exchange(ask, said)
+        self._begin(ask)
         return e.Connected(ask.token)
+
+    def _begin(self, ask: e.Ask) -> None:
+        said = self._say(ask.method, ask.target, ask.headers, ask.body, created=ask.token)
+        self.engines[ask.token].exchanges[ask.request, ask.leg] = Exchange(ask, said)
+
+    def _drop(self, drop: e.Drop) -> None:
+        for it in self.engines.values():
+            if it.exchanges.pop((drop.request, drop.leg), None) is not None and drop.ending:
+                it.idle += 1
+            for connecting in it.connecting:
+                if (connecting.ask.request, connecting.ask.leg) == (drop.request, drop.leg):
+                    connecting.wanted = False
 
     def _to_client(self, effect: Any) -> None:
         client = self.clients[effect.request]
         if isinstance(effect, e.Over):
             client.outcome, client.how, client.why = effect.outcome, effect.how, effect.why
             assert client.ended, "a request is over, and its client was told nothing"
-            left = [exchange for exchange in self.exchanges if exchange.ask.request == client.number]
-            assert not left, "a request is over, and an engine still works on it"
+            left = [exchange.ask for exchange in self.exchanges]
+            left += [connecting.ask for connecting in self.connecting if connecting.wanted]
+            assert client.number not in [ask.request for ask in left], (
+                "a request is over, and an engine still works on it"
+            )
             return
         assert not client.ended, f"{effect} comes behind the end"
         if isinstance(effect, e.Whole):

@@ -167,6 +167,35 @@ def test_without_helm_the_command_says_how_to_get_it(
     assert "pip install 'gpu-failover[helm]'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "can't be read: No such file or directory"),
+        (b"\xff\xfe", "no text in UTF-8"),
+        (b"a: [", "this is no YAML"),
+        (b"- replicas\n", "values are a mapping"),
+    ],
+)
+def test_values_that_cant_be_used_are_a_sentence_with_helm_and_without(
+    text: bytes | None, says: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "mine.yaml"
+    if text is not None:
+        path.write_bytes(text)
+    for without in (False, True):
+        if without:
+            monkeypatch.setitem(__import__("sys").modules, "helm_python", None)
+        assert render.main(["--values", str(path), "--name", "x"]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"k8s.render: {path}") and says in said and len(said.splitlines()) == 1
+
+
+def test_the_help_shows_how_a_pair_of_ones_own_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        render.main(["--help"])
+    assert "--values my.yaml --name pair-1 >" in capsys.readouterr().out
+
+
 def test_the_charts_version_is_this_software_s() -> None:
     chart = yaml.safe_load((render.CHART / "Chart.yaml").read_text())
     assert chart["appVersion"] == VERSION

@@ -55,6 +55,16 @@ def test_standard_input_and_directories(tmp_path: Path) -> None:
     assert out.startswith("2 files: 0 errors")
 
 
+@pytest.mark.parametrize(
+    "text", ["", "\n", "# nothing but words\n", "---\n---\n", "apiVersion: v1\nkind: List\nitems: []\n"]
+)
+def test_a_file_without_an_object_is_an_error(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "empty.yaml"
+    path.write_text(text)
+    out, _ = lint(str(path), str(SHIPPED / "one-gpu.yaml"), code=1)
+    assert out == f"{path}:1: error: there is nothing in it\n2 files: 1 error, 0 warnings\n"
+
+
 def test_what_one_file_lacks_may_be_in_another(tmp_path: Path) -> None:
     claim, rest = GOOD.split("---", 1)
     (tmp_path / "claim.yaml").write_text(claim)

@@ -73,6 +73,7 @@ def test_a_kind_of_somebody_else_is_only_a_warning() -> None:
     assert found.level is Level.WARNING
 
 
-def test_an_empty_file_and_a_kustomization_are_fine() -> None:
+def test_a_kustomization_is_fine_and_an_empty_file_is_not() -> None:
     text = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\nresources: [a.yaml]\n"
-    assert check([("a.yaml", "---\n# nothing\n---\n"), ("kustomization.yaml", text)]) == []
+    (found,) = check([("a.yaml", "---\n# nothing\n---\n"), ("kustomization.yaml", text)])
+    assert (found.level, found.file, found.message) == (Level.ERROR, "a.yaml", "there is nothing in it")

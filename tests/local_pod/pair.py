@@ -5,7 +5,7 @@ import time
 from typing import Any
 
 from tests.k8s.manifests import SHIPPED
-from tests.local_pod.ordinary import PATIENCE_S, Place
+from tests.local_pod.ordinary import PATIENCE_S, Place, Refused
 
 POD = (str(SHIPPED / "reference.yaml"), "--relist-s", "0.2", "--startup-period-s", "0.2")
 """As it is shipped; kubelet's looks and startup probes come more often, so that a test takes less time."""
@@ -32,6 +32,20 @@ def whole(here: Place, holder: str = "", *, since: int = 0, container: str = "en
         if redundant and holder in ("", serves["engine_id"]) and serves["token"] > since:
             return seen
         assert time.monotonic() < deadline, seen
+        time.sleep(0.05)
+
+
+def kill_kept(here: Place, server: str, pattern: str = SERVER) -> None:
+    """SIGKILL to what a keeper keeps, as soon as it is there: it may be on its way back from an earlier death, which
+    is nothing that the lock knows of (`whole`).
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            here.say("kill", server, "--inside", pattern)
+            return
+        except Refused as error:
+            assert "no process in" in error.said and time.monotonic() < deadline, error
         time.sleep(0.05)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.local_pod.client import ask, asking
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
-from tests.local_pod.pair import MAIN, POD, RUN_DIR, SERVER, WORKER, flips, lock, other, sh, whole
+from tests.local_pod.pair import MAIN, POD, RUN_DIR, WORKER, flips, kill_kept, lock, other, sh, whole
 
 pytestmark = pytest.mark.timeout(600)  # some are a minute long, on a machine that has nothing else to do
 PRE_STOP_S = 5
@@ -38,9 +38,9 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
         with asking(here) as clients:
             for server in ("lockserver", "gms"):
                 for _ in range(3):
-                    here.say("kill", server, "--inside", SERVER)
+                    kill_kept(here, server)
                     whole(here)
-            here.say("kill", "gms", "--inside", "gms.device_process")
+            kill_kept(here, "gms", "gms.device_process")
             whole(here)
             clients.answered_since(2)
 
@@ -64,7 +64,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
         assert flips(here) == [True]
 
         # The gateway's own connections end with it; whoever asks again is served.
-        here.say("kill", "gateway", "--inside", SERVER)
+        kill_kept(here, "gateway")
         deadline = time.monotonic() + PATIENCE_S
         while (again := ask(here)).error:
             assert time.monotonic() < deadline, again.error

@@ -302,6 +302,19 @@ def test_a_command_that_is_not_there_is_an_end_like_any_other(here: Place) -> No
         here.until_event("back_off", container="a")
 
 
+def test_who_meets_a_crash_loop_is_told_what_the_container_said_and_where_the_rest_is(here: Place) -> None:
+    a = shell("a", "echo one; echo the model is not there >&2; exit 3")
+    with running(here, pod(here, a), *QUICK, "--back-off-s", "600", ready=False) as process:
+        here.until_event("back_off", container="a")
+        with pytest.raises(Refused, match=r"what a wrote before it ended: local-pod logs a\n"):
+            here.say("status")
+        assert "the model is not there" in here.say("logs", "a")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=PATIENCE_S)[0]
+    (first, *_) = [line for line in said.splitlines() if " ended " in line]
+    assert "the model is not there" in first and f"local-pod logs a --dir {here.pod}" in first
+
+
 @pytest.mark.parametrize(("family", "host", "passes"), [("4", "0.0.0.0", True), ("4", "127.0.0.1", False),
                                                          ("6", "::", True), ("6", "0.0.0.0", False)])  # fmt: skip
 def test_probes_ask_the_pods_own_address(here: Place, family: str, host: str, passes: bool) -> None:
@@ -435,11 +448,16 @@ def test_a_second_ctrl_c_waits_for_nobody(here: Place) -> None:
         assert process.wait(PATIENCE_S) == 0
 
 
-def test_one_pod_in_a_directory(here: Place) -> None:
+def test_one_pod_in_a_directory_and_a_second_takes_nothing_from_it(here: Place) -> None:
     path = pod(here, shell("a", FOREVER))
     already = pytest.raises(Refused, match=r"a pod runs in .* already: local-pod down, or another --dir")
-    with running(here, path, *QUICK), already:
-        here.say("run", path, *QUICK)
+    with running(here, path, *QUICK) as process:
+        with already:
+            here.say("run", path, *QUICK)
+        assert here.status()["ready"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+        assert here.events("deleting")  # it was asked, and not just killed
 
 
 @pytest.mark.parametrize(

@@ -427,3 +427,20 @@ def test_memory_that_somebody_has_is_waited_for_and_named(house: House, devices:
     stranger.kill()
     waiting.out.with_words("started")
     assert house.status().memory == "verified"
+
+
+def test_a_command_that_is_killed_while_it_waits_ends_the_wait(served: House) -> None:
+    first, _ = served.holds("engine-a")
+    second = served.hold("engine-b")
+    served.until(lambda status: bool(status.waiters), "engine-b waits")
+    guard = children(second.pid)[0]
+    until(lambda: bool(children(guard)), "the command is there")
+    os.kill(children(guard)[0], signal.SIGKILL)
+    assert "killed while it waited" in second.err.with_words("killed while it waited")
+    assert second.ends() == 126
+    served.until(lambda status: not status.waiters, "its place in the queue is free")
+    first.kill()
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

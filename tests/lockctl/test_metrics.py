@@ -169,4 +169,7 @@ def test_a_taken_address_ends_the_server_with_a_sentence(house: House) -> None:
             *("--metrics", where),
         )
         assert server.ends() == 1
-    assert f"lockserver: can't listen on {where} for metrics" in server.err.rest()
+    said = server.err.rest()
+    assert f"lockserver: can't listen on {where} for metrics: Address already in use by process {os.getpid()} (" in said
+    assert said.rstrip().endswith("; give another --metrics")
+    assert " ready " not in said, "nobody is told that it is ready before all of it is"

@@ -280,9 +280,12 @@ def test_where_it_may_be_presumed_dead_a_server_that_lets_it_knock_and_never_ans
     client.now = 50.0
     client.away()
     client.tell(c.Connected((1, 2)))
-    assert client.machine.deadline == pytest.approx(50.0 + WINDOW_S * PRESUMED_DEAD_SHARE)
+    ends = 50.0 + WINDOW_S * PRESUMED_DEAD_SHARE
+    while client.machine.deadline < ends:
+        client.now = client.machine.deadline
+        assert client.tell(c.Tick()).of(c.LookAtPath), "it looks where its path leads meanwhile"
     client.now = client.machine.deadline
-    assert client.tell(c.Tick()).of(c.Lost)
+    assert client.now == pytest.approx(ends) and client.tell(c.Tick()).of(c.Lost)
 
 
 def test_a_shell_that_was_stopped_over_the_window_ends_with_its_first_event() -> None:
@@ -641,3 +644,9 @@ def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Clie
     for message in others:
         assert client.hear(message).effects == []
     assert client.hear(m.Adopted(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]
+
+
+def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_ends_the_process(client: Client) -> None:
+    """The program was told that it doesn't hold; and only an end releases it."""
+    client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7))
+    assert client.tell(c.Withdraw(ACTIVE)).of(c.Lost)

@@ -5,7 +5,7 @@ import pytest
 from lockserver import events as e
 from lockserver.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
 from lockserver.incarnation import MAIN, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
-from lockserver.incarnations import MOST_REJECTED, MOST_UNLINKS
+from lockserver.incarnations import BOTH_BACK_S, MOST_REJECTED, MOST_UNLINKS
 from tests.lockserver.parts import NAME, Known, incarnation, killed, peer
 
 
@@ -276,7 +276,14 @@ def test_a_main_process_that_runs_another_program_now_has_ended_as_the_old_one(k
     again = known.incarnations.known["b.00000000"] = Incarnation("b", "0" * 8, Stage.PRESENT)
     known.incarnations.enter_main(again, e.Peer(11, "pidfs:1", 1, 1), 1, 300)
     known.incarnations.pursue(who)
+    assert not who.members[1].dead, (
+        "a process may be the main process of two, and be back with the other one in a moment"
+    )
+    known.at(BOTH_BACK_S)
+    known.incarnations.pursue(who)
     assert who.members[1].dead and known.asked(Kill) == [Kill(2)], "what else belongs to it is ended"
+    known.incarnations.pursue(who)
+    assert known.asked(Kill) == [Kill(2)], "once"
     assert not again.members[1].dead
 
 

@@ -53,7 +53,11 @@ def test_a_reading_that_comes_too_late_is_not_known_and_that_is_said() -> None:
     reader.memory.ask()
     assert "no answer for 2 s; does the driver hang?" in reader.alarm("reader")
     reader.memory.came(reading(80))
-    assert not reader.memory.fits({"gpu": 1}) and not reader.alarm("reader") and not reader.memory.late()
+    assert not reader.memory.fits({"gpu": 1}) and not reader.memory.late()
+    assert "no answer for 2 s" in reader.alarm("reader"), "one that is late again and again doesn't make it flap"
+    reader.memory.ask(at_once=True)
+    reader.memory.came(reading(80))
+    assert not reader.alarm("reader")
 
 
 def test_a_reader_with_a_problem_says_nothing_about_memory() -> None:

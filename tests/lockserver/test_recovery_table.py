@@ -8,6 +8,7 @@ import pytest
 
 from lockserver import events as e
 from lockserver import messages as m
+from lockserver.incarnations import BOTH_BACK_S
 from lockserver.messages import ACTIVE, INIT
 from lockserver.recovery import RETURN_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
@@ -1123,7 +1124,7 @@ def test_a_holder_that_executes_its_program_anew_doesnt_wait_for_itself() -> Non
     a.processes = []
     a.main.locks.add(again.name)
     again.register().acquire()
-    harness.advance(1)
+    harness.advance(BOTH_BACK_S + 1)
     assert again.token > a.token and harness.state == "HELD"
 
 

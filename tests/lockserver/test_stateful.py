@@ -354,8 +354,11 @@ class LockWorld(RuleBasedStateMachine):
                 harness.restart(grant_unproven=True)
         self.clients_end_when_they_are_told()
         waiting = [engine.name for engine in self.present() if engine in self.wanting]
-        told = [engine.name for engine in self.living() if engine.token]
-        if told:
+        holding = [engine for engine in self.living() if engine.token]
+        told = [engine.name for engine in holding]
+        if holding and all(
+            engine.name in engine.main.locks for engine in holding
+        ):  # else it isn't let in, and serves on
             assert harness.state == "HELD", (
                 f"{told} holds and is back, and the lock is {harness.state}: {harness.waiting_for}"
             )

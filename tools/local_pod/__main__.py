@@ -170,6 +170,11 @@ def main(argv: list[str] | None = None) -> int:
     except commands.Mistake as error:
         print(f"local-pod: {error}", file=sys.stderr)
         return error.code
+    except ModuleNotFoundError as error:
+        if error.name != "yaml":
+            raise
+        print("local-pod: it needs the package yaml: pip install 'gpu-failover[k8s]'", file=sys.stderr)
+        return commands.CANT_RUN
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ from tools.local_pod.spec import Container
 OOM = "OOMKilled"
 PROBES_AT_A_TIME = 32
 _LAST_SIGNAL = 128 + 64
+_LINE_MOST = 300
 Request = dict[str, Any]
 Answer = tuple[dict[str, Any], list[int]]
 """What a client gets, and descriptors for it."""
@@ -145,7 +146,15 @@ class Kubelet:
         line = {"at_s": at, "time": time.time(), "event": note.event, **note.detail}
         self._events.write(json.dumps(line, default=_plain) + "\n")
         self._events.flush()
-        self.log.info(note.event, at_s=at, **note.detail)
+        self.log.info(note.event, at_s=at, **note.detail, **self._what_it_wrote(note))
+
+    def _what_it_wrote(self, note: e.Note) -> dict[str, str]:
+        """For people: the last line of a container that has failed, and who has the others."""
+        if note.event != "ended" or not note.detail["code"] or "why" in note.detail:
+            return {}
+        name, run = str(note.detail["container"]), int(str(note.detail["run"]))
+        last = _last_line(places.log(self.directory, name, run))[-_LINE_MOST:]
+        return {"said": last, "see": f"local-pod logs {name} --dir {self.directory}"}
 
     # -- containers ------------------------------------------------------------------------------------------------
 

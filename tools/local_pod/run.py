@@ -101,9 +101,11 @@ def _claimed(directory: Path) -> Iterator[None]:
             (directory / name).mkdir()
         for name in (places.EVENTS, places.CONTROL):
             (directory / name).unlink(missing_ok=True)
-        yield
+        try:
+            yield
+        finally:
+            (directory / places.CONTROL).unlink(missing_ok=True)  # ours: only who has the lock gets here
     finally:
-        (directory / places.CONTROL).unlink(missing_ok=True)
         os.close(lock)
 
 

@@ -28,7 +28,15 @@ def as_text(pod: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         lines.append("  ".join(word.ljust(width) for word, width in zip(row, widths, strict=True)).rstrip())
+    for each in pod["containers"]:
+        if each["last"] is not None and not each["ready"] and (each["last"]["code"] or each["last"]["signal"]):
+            lines.append(f"  what {each['name']} wrote before it ended: {_logs(each)}")
     for flip in pod["flips"][-5:]:
         became = "Ready" if flip["ready"] else f"not Ready: {flip['why']}"
         lines.append(f"{flip['at_s']:9.2f} s  {became}")
     return "\n".join(lines)
+
+
+def _logs(container: Mapping[str, Any]) -> str:
+    """The command for the run that ended last, which is the one before if another has begun."""
+    return f"local-pod logs {container['name']}" + (" --previous" if container["pid"] else "")

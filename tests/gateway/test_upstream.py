@@ -1,0 +1,101 @@
+"""A real gateway, in this process, in front of an engine whose queue of connections is full: what one request learns of
+the engine counts for all others.
+"""
+
+import asyncio
+import io
+import re
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gateway import events as e
+from gateway.server import Gateway, Settings
+from sidecar.http_server import Limits
+from sidecar.logs import Log
+from sidecar.sockets import address_of
+from tests.engine.house import DEADLINE_S
+from tests.gateway import engine, liar
+from tests.gateway.door import Stream
+
+BODY: dict[str, Any] = {"prompt": "The sea", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
+
+
+class Engine:
+    """It accepts one connection, gives as many answers on it as it may, and lets no other one in."""
+
+    def __init__(self, path: Path) -> None:
+        self.answers = asyncio.Semaphore(0)
+        self.full = asyncio.Event()
+        self.asked = 0
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.setblocking(False)
+        self._in_the_queue = socket.socket(socket.AF_UNIX)
+        self._path = path
+        with address_of(path) as address:
+            self._listener.bind(address)
+        self._listener.listen(0)
+
+    async def serve(self) -> None:
+        connection, _ = await asyncio.get_running_loop().sock_accept(self._listener)
+        with address_of(self._path) as address:
+            self._in_the_queue.connect(address)
+        self.full.set()
+        reader, out = await asyncio.open_connection(sock=connection)
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            length = re.search(r"content-length: (\d+)", head)
+            body = await reader.readexactly(int(length[1])) if length else b""
+            self.asked += 1
+            await self.answers.acquire()
+            method, target, *_ = head.split()
+            await liar.honest(out, engine.answer(method, target.encode(), [], body))
+
+    def close(self) -> None:
+        self._listener.close()
+        self._in_the_queue.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.002)
+
+
+async def reaches_it_by_a_kept_connection(directory: Path) -> None:
+    loop = asyncio.get_running_loop()
+    it = Engine(directory / "engine.sock")
+    settings = Settings((directory,), e.Bounds(), Limits(), access_log=False)
+    gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    await gateway.http.listen(listener)
+    port, machine = listener.getsockname()[1], gateway.pairs[0].machine
+    serving = loop.create_task(it.serve())
+
+    def client() -> asyncio.Task[Stream]:
+        return loop.create_task(Stream(BODY, streams=False).run(port))
+
+    try:
+        gateway.pairs[0].feed(e.LockSeen("HELD", 1, 1, "a", f"unix:{directory / 'engine.sock'}"))
+        clients = [client()]
+        await it.full.wait()
+        clients.append(client())
+        await until(lambda: machine.door.visitors.waiting == 1)  # it was refused, and waits to be tried alone
+        it.answers.release()
+        await until(lambda: it.asked == 2)  # on the connection of the first
+        clients.append(client())
+        grant = machine.door.grants.current
+        assert grant is not None
+        await until(lambda: len(grant.leases) == 2)  # it is admitted while the second has no answer yet
+        it.answers.release()
+        it.answers.release()
+        assert [(await one).status for one in clients] == [200, 200, 200]
+    finally:
+        serving.cancel()
+        gateway.close()
+        it.close()
+
+
+def test_whoever_is_asked_for_on_a_kept_connection_shows_that_the_engine_is_reached(tmp_path: Path) -> None:
+    asyncio.run(asyncio.wait_for(reaches_it_by_a_kept_connection(tmp_path), DEADLINE_S))

@@ -1,0 +1,38 @@
+"""The command `local-pod`: that it comes with an installation, and what it says where a package is missing."""
+
+import importlib
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SCRIPTS: dict[str, str] = PROJECT["project"]["scripts"]
+PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_what_a_command_starts_is_installed_with_it(name: str) -> None:
+    module, _, function = SCRIPTS[name].partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert module.rpartition(".")[0] in PACKAGES
+
+
+def test_local_pod_is_a_command_and_brings_what_it_imports() -> None:
+    assert "local-pod" in SCRIPTS
+    imported = "import sys, tools.local_pod.run, tools.local_pod.kubelet; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", imported], cwd=ROOT, capture_output=True, text=True, check=True)
+    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    needed = {each for each in done.stdout.split() if each.partition(".")[0] in ours}
+    assert {each.rpartition(".")[0] for each in needed if "." in each} <= set(PACKAGES)
+
+
+def test_without_yaml_it_says_which_package_to_install() -> None:
+    program = "import sys; sys.modules['yaml'] = None\n"
+    program += "from tools.local_pod.__main__ import main\nsys.exit(main(['run', 'x']))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "it needs the package yaml: pip install 'gpu-failover[k8s]'" in done.stderr
