@@ -79,7 +79,7 @@ def look(run_dir: Path) -> Seen:
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir)
         weights = [pool.submit(gms_of, run_dir, device) for device in named]
-        engines = [pool.submit(_engine, run_dir, engine_id, given.get(engine_id)) for engine_id in ids]
+        engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
         door = pool.submit(_answers, facts.door)
     status, why = lock.result()
     stale = pid is None and not door.result()  # of a failover up that was killed, or in another network namespace
@@ -130,13 +130,12 @@ def _lock(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
         return None, str(error)
 
 
-def _engine(run_dir: Path, engine_id: str, given_up: str | None) -> dict[str, Any]:
-    """`given_up`: why `failover up` doesn't start it any more."""
+def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
     try:
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
     except (shim_status.NoAnswer, OSError) as error:
-        absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": given_up is not None}
-        return {**absent, "why": given_up or str(error)}
+        absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
+        return {**absent, "why": given.get(engine_id, str(error))}
 
 
 def _answers(url: str) -> bool:

@@ -17,7 +17,8 @@ from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
 from tests.engine.house import DEADLINE_S, ROOT, House, Process, Program, until
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
-from tests.engine.kinds import TOY, there
+from tests.engine.kinds import TOY as KIND
+from tests.engine.kinds import there
 
 chaos = pytest.mark.chaos
 REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
@@ -48,8 +49,12 @@ def status(house: House, name: str = "status", code: int | None = None) -> dict[
 def running(house: House, *words: str) -> Program:
     """A pair of which one serves and the other is ready."""
     up = failover(house, "up", "up", *words)
-    until(lambda: "redundancy     yes" in _shown(house), f"one serves, one is ready: {up.said()}")
+    until(lambda: whole(house), f"one serves, one is ready: {up.said()}")
     return up
+
+
+def whole(house: House) -> bool:
+    return re.search(r"^redundancy +yes", _shown(house), re.MULTILINE) is not None
 
 
 def _shown(house: House) -> str:
@@ -74,7 +79,7 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     shown = said(house, "kill", "kill", "active")
     assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
     assert house.holder() != first
-    until(lambda: "redundancy     yes" in _shown(house), "the killed one is back as the other's standby")
+    until(lambda: whole(house), "the killed one is back as the other's standby")
     assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
@@ -132,7 +137,7 @@ def test_whoever_of_its_children_is_killed_is_started_again(house: House, victim
     found = next(process for process in children_of(up) if words in Path(f"/proc/{process.pid}/cmdline").read_bytes())
     found.kill()
     until(lambda: "started again" in up.said(), "it says so")
-    until(lambda: "redundancy     yes" in _shown(house), "and the pair is whole again")
+    until(lambda: whole(house), "and the pair is whole again")
 
 
 @chaos
@@ -185,7 +190,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     assert status(house, code=0)["redundant"] is False
     (house.faults("a") / "fail_init").unlink()
     up.signal(signal.SIGUSR1)
-    until(lambda: "redundancy     yes" in _shown(house), "the pair is whole again")
+    until(lambda: whole(house), "the pair is whole again")
     assert not serving.dead
     (house.faults("a") / "fail_init").touch()
     main_of(up, standby).kill()
@@ -217,8 +222,8 @@ def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(ho
         lambda: up.said().count("ALARM: door can't be started (exit code 64: this door can't be opened)") >= 3, "tried"
     )
     assert "it is tried again in 0.2 s" in up.said()
-    until(lambda: "redundancy     yes" in _shown(house), "the pair is whole")
-    assert house.served(TOY) and not up.dead
+    until(lambda: whole(house), "the pair is whole")
+    assert house.served(KIND) and not up.dead
 
 
 @chaos
@@ -262,7 +267,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     assert house.holder() == found["serving"]
     for process in server:
         process.signal(signal.SIGCONT)
-    until(lambda: "redundancy     yes" in _shown(house), "it is back")
+    until(lambda: whole(house), "it is back")
 
 
 @chaos
