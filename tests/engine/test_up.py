@@ -183,7 +183,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     (house.faults("a") / "fail_init").touch()
     main_of(up, standby).kill()
     until(lambda: f"ALARM: {standby} is given up by failover up (exit code 64: Init failed" in up.said(), "it is said")
-    assert not up.dead and not serving.dead and house.served(TOY)
+    assert not up.dead and not serving.dead and house.served(KIND)
     shown = _shown(house)
     assert f"redundancy     none: nobody is ready to take over; {standby} is given up by failover up" in shown, shown
     assert "a fault in init" in shown and f"kill -USR1 {up.pid}" in shown
@@ -237,7 +237,7 @@ def test_without_a_pair_the_other_commands_say_so(house: House) -> None:
 @chaos
 def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
-    a = house.shim(TOY, "a")
+    a = house.shim(KIND, "a")
     a.until("Active", ready=True)
     assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
