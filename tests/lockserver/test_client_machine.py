@@ -353,10 +353,10 @@ def test_where_it_may_be_presumed_dead_too_a_replaced_directory_leaves_only_the_
 
 def test_where_nobody_serves_nobody_can_be_granted_and_a_holder_serves_on(client: Client) -> None:
     client.holder().away(same=False)
-    assert client.knock_in_vain_until(1000.0, there=c.There.NOBODY) is None
+    assert client.knock_in_vain_until(100.0, there=c.There.NOBODY) is None
     client.tell(c.Disconnected(c.There.ANOTHER))  # there is a server now, and it doesn't open
     began = client.now
-    ended = client.knock_in_vain_until(2000.0, same=False)
+    ended = client.knock_in_vain_until(200.0, same=False)
     assert ended is not None and ended <= began + SETTLE_S + RETRY_MOST_S
 
 
@@ -650,3 +650,13 @@ def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_ends_the_proce
     """The program was told that it doesn't hold; and only an end releases it."""
     client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7))
     assert client.tell(c.Withdraw(ACTIVE)).of(c.Lost)
+
+
+def test_the_names_that_come_with_a_grant_are_kept(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE))
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.KeepNames)
+
+
+def test_the_permit_brings_no_names(client: Client) -> None:
+    client.come_in().tell(c.Want(INIT))
+    assert not client.hear(m.Granted(lock=INIT, token=0)).of(c.KeepNames)

@@ -564,8 +564,19 @@ _ALL = (
     ),
 )
 
-DIRECTED = tuple(
-    f"tests/lockserver/test_{name}.py"
-    for name in ("rules", "recovery_table", "client_machine", "memory", "switchover", "found_by_the_simulator")
+DIRECTED = (
+    *(
+        f"tests/lockserver/test_{name}.py"
+        for name in (
+            "rules",
+            "recovery_table",
+            "client_machine",
+            "memory",
+            "switchover",
+            "found_by_the_simulator",
+            "parts_memory",
+        )
+    ),
+    "tests/sidecar/test_disk_writes.py",
 )
 MUTANTS = tuple(replace(mutant, or_tests=DIRECTED) for mutant in _ALL)
