@@ -163,7 +163,7 @@ def test_an_engine_that_finds_another_models_weights_ends_for_good_with_a_senten
     other = house.shim(REFERENCE, "c", arguments=("--seed", "7"), role=role)
     assert other.code() == 64
     assert "host:0 has the weights of another model" in other.said() and "Traceback" not in other.said()
-    assert other.said().count(" start ") == 1, "it is started once, and not again"
+    assert other.said().count(" info shim start ") == 1, "it is started once, and not again"
     until(lambda: set(house.processes()) == before, "nothing of it is left")
     settled(house, REFERENCE, a, house.shim(REFERENCE, "b"))
     assert a.state()["deaths"] == 0
@@ -236,7 +236,7 @@ def test_an_address_that_cant_be_had_is_said_in_a_line_and_tried_again(house: Ho
         a = house.shim(REFERENCE, "a", "--listen", address)
         until(lambda: a.state()["deaths"] >= 2, "it is tried again")
         url = f"http://{address}" if port else address
-        assert f"failed in waking: CannotServe: the engine can't listen on {address}: " in a.said()
+        assert f"CannotServe: the engine can't listen on {address}: " in a.said()
         assert "Traceback" not in a.said()
         (house.directory / "later").mkdir()
     a.until("Active", ready=True)
