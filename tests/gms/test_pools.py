@@ -427,8 +427,9 @@ def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house:
     try:
         for delay in (0.001, 0.01, 0.1):
             signal.setitimer(signal.ITIMER_REAL, delay)
-            with pytest.raises(Interrupted):
-                mine.claim(PoolShape(A[0], tuple(A[1]), A[2]), token=11, proven=True, timeout_s=20)
+            # One that strikes in a callback of the client is logged there, and the claim goes on.
+            with pytest.raises((Interrupted, PoolOwned)):
+                mine.claim(PoolShape(A[0], tuple(A[1]), A[2]), token=11, proven=True, timeout_s=3)
     finally:
         signal.signal(signal.SIGALRM, old)
     until(lambda: not house.status().waiting_for, "the claim is withdrawn")
