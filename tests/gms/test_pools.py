@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gms import messages as m
-from gms.client import NoCommonProtocol, PoolShape
+from gms.client import NoCommonProtocol, PoolOwned, PoolShape
 from gms.rundir import socket_path
 from sidecar.frames import Channel
 from tests.gms.live import MIB, ROOT, Failed, House, Program, ask, until
