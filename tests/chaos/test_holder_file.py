@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from lockserver.rundir import HOLDER
 from tests.chaos.house import House, Server, Waiter
 from tests.support.chance import seeded
 from tests.support.root import needs_root
@@ -136,7 +137,9 @@ def limited(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
 
 @contextlib.contextmanager
 def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
-    """A tmpfs of 64 KiB as the run directory, and a file that fills it."""
+    """A tmpfs of 64 KiB as the run directory, a file that fills it, and somebody who took the server's spare file for
+    rubbish: with it a full disk stops nobody.
+    """
     house.run_dir.mkdir()
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "none", house.run_dir], capture_output=True, text=True
@@ -149,6 +152,8 @@ def small_disk(house: House) -> Iterator[tuple[Server, Callable[[bool], None]]]:
         if not yes:
             filler.unlink()
             return
+        with contextlib.suppress(FileNotFoundError):
+            (house.run_dir / f"{HOLDER}.spare").unlink()
         with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(b"x" * 512)
