@@ -9,6 +9,7 @@ import pytest
 from gms.client import GmsClient, PoolMapping, open_memory
 from tests.engine.house import House
 from tests.kv.engines import Asked, Chain, Successor, Undisturbed, metrics, tokens
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 HEADER, RECORD = 128, 64
@@ -30,8 +31,8 @@ def disturb(house: House, token: int, how: Callable[[PoolMapping], None]) -> Non
     """Between two engines: somebody else owns the pool for a moment."""
     with GmsClient(house.run_dir, "host:0", "test", memory=open_memory("host:0")) as client:
         pool = client.pool("kv-0")
-        assert pool.connected(20) and pool.there is not None
-        mapping = pool.claim(pool.there.shape, token=token, proven=True, timeout_s=20)
+        there = until(lambda: pool.there, "it has been told of the pool")
+        mapping = pool.claim(there.shape, token=token, proven=True, timeout_s=20)
         assert mapping.adopted
         how(mapping)
         mapping.release()
