@@ -186,6 +186,8 @@ def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPat
     who = entrance.incarnations.known[NAME]
     adopt = e.Received(50, m.Adopt(child=1, pid=5), (peer(5),))
     assert "at most 2 processes" in entrance.admission.why_not_adopt(adopt, who)
+    again = e.Received(50, m.Adopt(child=1, pid=2), (peer(2),))
+    assert entrance.admission.why_not_adopt(again, who) == "", "it counts already: a main process that is back says so"
 
 
 def test_a_child_is_adopted_by_one_pidfd() -> None:

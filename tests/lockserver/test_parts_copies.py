@@ -143,3 +143,16 @@ def test_one_may_hand_back_ones_own_children() -> None:
     a = copies.incarnations.known[NAME]
     copies.hand_back(a, NAME, 0, 3)
     assert a.members[3].process == 503
+
+
+def test_a_member_whose_pidfd_is_known_only_now_is_given_to_all_who_keep() -> None:
+    """After a restart the main process is back before its workers are."""
+    copies = Copies()
+    worker = copies.incarnations.known[NAME].members[2]
+    process, worker.process = worker.process, None
+    copies.waiter("b", 5)
+    copies.copies.hand_out(copies.lock)
+    assert copies.given(105)[-1] == ([1], (1,))
+    worker.process = process
+    copies.copies.hand_out(copies.lock)
+    assert copies.given(105)[-1] == ([1, 2], (1, 2))
