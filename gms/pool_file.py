@@ -97,9 +97,10 @@ class PoolFile:
 
     def failed(self, seq: int, why: str) -> list[Owed]:
         """Returns what is not to be done."""
+        if not self._writes.failed(seq, why, self._context.now):
+            return []
         owed = self._writes.owed
         self._writes.take_back(lambda _: True)
-        self._writes.failed(seq, why, self._context.now)
         self._being_written = None
         self._context.alarm("pools_disk", f"the pools' file can't be written ({why}): no pool gets an owner")
         return owed

@@ -75,9 +75,10 @@ class StateFile:
 
     def failed(self, event: e.PersistFailed) -> list[Owed]:
         """Returns what is not to be done. What is so is written again, until that works."""
+        if not self._writes.failed(event.seq, event.why, self._context.now):
+            return []
         owed = self._writes.owed
         self._writes.take_back(lambda _: True)
-        self._writes.failed(event.seq, event.why, self._context.now)
         self._being_written = None
         self._context.alarm("disk", f"the state file can't be written ({event.why}): nobody may write or commit")
         return owed

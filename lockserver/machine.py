@@ -421,7 +421,8 @@ class Machine:
             self.succession.switchover.granted(holder, lock.token)
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        self.disk.failed(event.seq, event.why, self.context.now)
+        if not self.disk.failed(event.seq, event.why, self.context.now):
+            return  # else what follows from it would be one more write that fails, and so on for ever
         self.succession.take_back()
         self.context.alarm(
             "persist",

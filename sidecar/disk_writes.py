@@ -66,7 +66,11 @@ class DiskWrites(Generic[Owed]):
             self._owed = [(to, what) for to, what in self._owed if to > self.done]
         return due
 
-    def failed(self, number: int, why: str, now: float) -> None:
-        """What is owed stays owed, and the write is due again: everything that is so then."""
-        if number == self.asked:
-            self.failing, self.due_at = why or "for no known reason", now + RETRY_S
+    def failed(self, number: int, why: str, now: float) -> bool:
+        """Whether that decides anything: not while a newer write is under way, which contains what this one did. If it
+        does, what is owed stays owed, and the write is due again: everything that is so then.
+        """
+        if number != self.asked:
+            return False
+        self.failing, self.due_at = why or "for no known reason", now + RETRY_S
+        return True

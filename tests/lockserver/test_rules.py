@@ -968,6 +968,26 @@ def test_one_engine_at_a_time_initialises_device_memory(harness: Harness) -> Non
     assert has_permit(c)
 
 
+def test_a_write_that_fails_asks_for_no_other_one_at_once(harness: Harness) -> None:
+    """Two writes follow from one event: a member joins the holder, and as that tries the disk again, the permit is
+    given away, too. The end of the first must not be taken for the end of the second: the server would do nothing else.
+    """
+    a = harness.holder("a")
+    a.says(m.Serving(url="http://a"))
+    harness.disk = Disk.FAILS
+    b = wants_permit(harness.engine("b").register())
+    harness.disk = Disk.SLOW
+    a.join()
+    first, second = (write.seq for write in harness.writes)
+    harness.write_fails()
+    assert [write.seq for write in harness.writes] == [second] != [first]
+    harness.write_fails()
+    assert not harness.writes
+    harness.disk = Disk.WORKS
+    harness.advance(RETRY_S)
+    assert has_permit(b)
+
+
 def test_a_permit_is_free_only_when_its_holder_is_proven_gone(harness: Harness) -> None:
     a, b = wants_permit(harness.engine("a").register()), wants_permit(harness.engine("b").register())
     stray = a.fork()

@@ -154,8 +154,8 @@ _ALL = (
         (
             (
                 STATE_FILE,
-                "        self._writes.failed(event.seq, event.why, self._context.now)\n",
-                "        self._writes.failed(event.seq, event.why, 1e9)\n",
+                "self._writes.failed(event.seq, event.why, self._context.now)",
+                "self._writes.failed(event.seq, event.why, 1e9)",
             ),
         ),
     ),

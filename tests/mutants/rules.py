@@ -140,6 +140,18 @@ _ALL = (
         ),
     ),
     Mutant(
+        "the-newest-write-decides",
+        "a write that fails decides nothing while a newer one is under way: else each failure asks for one more write",
+        (
+            (
+                MACHINE,
+                "            return  # else what follows from it would be one more write that fails, and so on for ever\n",
+                "            pass\n",
+            ),
+        ),
+        or_tests=("tests/lockserver/test_rules.py::test_a_write_that_fails_asks_for_no_other_one_at_once",),
+    ),
+    Mutant(
         "claim-on-disk",
         "a claim is on disk before its holder is welcomed, also the second time",
         (

@@ -50,9 +50,9 @@ def test_what_became_of_an_older_write_says_nothing_of_the_newest() -> None:
     disk: DiskWrites[str] = DiskWrites()
     disk.ask()
     disk.ask()
-    disk.failed(1, "no space", 0.0)
+    assert not disk.failed(1, "no space", 0.0)
     assert not disk.failing and disk.under_way and disk.due_at == math.inf
-    disk.failed(2, "no space", 0.0)
+    assert disk.failed(2, "no space", 0.0)
     disk.persisted(1)
     assert disk.failing, "the newest one still isn't there"
     disk.persisted(2)

@@ -10,18 +10,28 @@ One seed is one schedule and replays exactly. Exits 1 when something that must h
 import argparse
 import gc
 import json
-import multiprocessing
 import os
+import signal
 import sys
 import time
+import traceback
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
+from types import FrameType
 
 from tests.sim.gms_world import GmsWorld
 from tests.sim.world import Violation, World
 
 CHUNK = 250
+STUCK_S = 60
+"""A schedule takes milliseconds: one that takes so long goes round in a circle, and is a finding like any other."""
+SAYS_SO_EVERY_S = 60
 WORLDS: dict[str, type[World] | type[GmsWorld]] = {"lock": World, "gms": GmsWorld}
+
+
+class Stuck(BaseException):
+    """Nobody on the way up takes it for an error of his own."""
 
 
 @dataclass
@@ -48,12 +58,14 @@ def run_seeds(job: tuple[str, range]) -> Outcome:
     outcome = Outcome()
     for seed in seeds:
         world = WORLDS[name](seed)
+        signal.alarm(STUCK_S)
         try:
             world.run()
         except Violation as violation:
             outcome.violations.append(str(violation))
-        except Exception as error:  # a program that breaks is a finding like any other, and has a seed
+        except (Exception, Stuck) as error:  # a program that breaks is a finding like any other, and has a seed
             outcome.violations.append(f"seed {seed}: {type(error).__name__}: {error}")
+        signal.alarm(0)
         outcome.schedules += 1
         outcome.events += world.kernel.events
         outcome.grants += world.grants
@@ -64,8 +76,18 @@ def run_seeds(job: tuple[str, range]) -> Outcome:
     return outcome
 
 
-def _quiet_worker() -> None:
+def _worker_begins() -> None:
     gc.disable()  # the worlds are full of cycles, and short-lived: collecting them now and then is faster
+    signal.signal(signal.SIGALRM, _is_stuck)
+
+
+def _is_stuck(_signal: int, frame: FrameType | None) -> None:
+    where = " < ".join(f"{at.name} ({os.path.basename(at.filename)}:{at.lineno})" for at in _innermost(frame))
+    raise Stuck(f"not at its end after {STUCK_S} s, in {where}")
+
+
+def _innermost(frame: FrameType | None) -> list[traceback.FrameSummary]:
+    return list(reversed(traceback.extract_stack(frame)))[:5]
 
 
 def _seeds(text: str) -> range:
@@ -117,15 +139,16 @@ def main() -> int:
 def _run(name: str, seeds: range, jobs: int) -> Outcome:
     total = Outcome()
     chunks = [(name, seeds[at : at + CHUNK]) for at in range(0, len(seeds), CHUNK)]
-    with multiprocessing.Pool(jobs, _quiet_worker, maxtasksperchild=40) as pool:
-        for outcome in pool.imap_unordered(run_seeds, chunks):
-            total.add(outcome)
-            if sys.stderr.isatty():
-                print(
-                    f"\r{name}: {total.schedules} of {len(seeds)} schedules, {len(total.violations)} violations",
-                    end="",
-                    file=sys.stderr,
-                )
+    on_a_terminal, said = sys.stderr.isatty(), time.monotonic()
+    with ProcessPoolExecutor(jobs, initializer=_worker_begins) as pool:
+        for done in as_completed([pool.submit(run_seeds, chunk) for chunk in chunks]):
+            total.add(done.result())
+            so_far = f"{name}: {total.schedules} of {len(seeds)} schedules, {len(total.violations)} violations"
+            if on_a_terminal:
+                print(f"\r{so_far}", end="", file=sys.stderr)
+            elif time.monotonic() >= said + SAYS_SO_EVERY_S:
+                said = time.monotonic()
+                print(so_far, file=sys.stderr)
     return total
 
 

@@ -34,6 +34,8 @@ HOLDER = f"{RUN}/holder.json"
 SERVER_LOCK = f"{RUN}/server.lock"
 INF = float("inf")
 ENDING_S = 1.0
+MOST_TURNS = 200
+"""Answers to one's own questions that may follow from one event."""
 ANOTHER_VERSION = 99
 _NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 
@@ -114,7 +116,11 @@ class SimServer:
         if len(self.pending) > 1:
             return
         world, machine = self.world, self.machine
+        turns = 0
         while self.pending and not self.stopped:
+            turns += 1
+            if turns > MOST_TURNS:
+                world.fail("the server asks the same for ever")
             event = self.pending[0]
             if world.trace is not None:
                 world.say(f"server < {event}")
@@ -459,7 +465,11 @@ class SimClient:
         self.pending.append(event)
         if len(self.pending) > 1:
             return
+        turns = 0
         while self.pending and not self.closed:
+            turns += 1
+            if turns > MOST_TURNS:
+                self.world.fail(f"{self.process} asks the same for ever")
             if self.world.trace is not None:
                 self.world.say(f"{self.process} < {self.pending[0]}")
             for effect in self.machine.handle(self.pending[0], self.world.kernel.now):
