@@ -100,13 +100,12 @@ class LockChain(Relay):
         """One more process, in its place in the queue when this returns."""
         self._started += 1
         engine_id = f"e{self._started}"
+        before = self._server.status().waiters_total
         player = Player(lambda line: _acquire(line, self._server.run_dir, engine_id))
         self.players.append(player)
         player.hear()
         if len(self.players) > 1:
-            self._server.until(
-                lambda status: any(w.engine_id == engine_id for w in status.waiters), "a place in the queue"
-            )
+            self._server.until(lambda status: status.waiters_total > before, "a place in the queue")
 
     def round(self) -> int:
         if len(self.players) < 2:

@@ -51,8 +51,6 @@ def spawn(run_dir: Path, *flags: str) -> subprocess.Popen[bytes]:
         str(run_dir),
         "--memory",
         "none",
-        "--settle-s",
-        "0.1",
         *flags,
     ]
     with open(run_dir.with_name(run_dir.name + ".log"), "wb") as log:
