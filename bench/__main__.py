@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, handoff, pair, rest, stage, vllm, weights
+from bench import acquire, failover, handoff, kv, pair, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
 examples:
-  python -m bench                          everything but vLLM, in about twenty minutes
+  python -m bench                          everything but what has to be named, in about twenty minutes
   python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
   python -m bench --only handoff           one of: {names};
-                                           with vLLM (make bench-vllm): {vllm}
+                                           or, which has to be named: {named}
+                                           (vllm-* with vLLM's own Python: make bench-vllm)
   python -m bench --rounds 1000 --only handoff --only acquire
   python -m bench --disk-dir /var/tmp      which disk
 
@@ -46,6 +47,10 @@ class Size:
     """Of an engine, which takes a second to come back; and of vLLM, which takes most of a minute."""
     stalls: int = 50
     vllm_kills: int = 20
+    contexts: tuple[int, ...] = (1 << 10, 8 << 10, 32 << 10)
+    """Tokens of one stream's context."""
+    stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
+    """Of each of sixteen. What sixteen of 32k take to read again is a matter of many minutes."""
 
 
 FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
@@ -62,6 +67,8 @@ QUICK = Size(
     kills=2,
     stalls=1,
     vllm_kills=2,
+    contexts=(128, 512),
+    stream_contexts=(128,),
 )
 
 
@@ -93,12 +100,13 @@ BENCHES: dict[str, Bench] = {
     "failover-group": lambda w, n: failover.measure(w.tmpfs, pair.GROUP, n.kills),
     "failover-stall": lambda w, n: failover.measure_stall(w.tmpfs, n.stalls),
 }
-ON_VLLM: dict[str, Bench] = {
+NAMED: dict[str, Bench] = {
+    "kv": lambda w, n: kv.measure(w.tmpfs, n.contexts, n.stream_contexts, n.heavy_rounds),
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
 }
-"""Only when they are named."""
+"""Only when they are named: they take long, or need vLLM."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,7 +133,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for name in options.only or BENCHES:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            results[name] = list((BENCHES | ON_VLLM)[name](where, size))
+            results[name] = list((BENCHES | NAMED)[name](where, size))
     except (stage.Broken, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         broken = True  # what was measured before is still worth reading
@@ -151,11 +159,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The benchmarks: each a ratio to a floor measured in the same run.",
-        epilog=EXAMPLES.format(names=", ".join(BENCHES), vllm=", ".join(ON_VLLM)),
+        epilog=EXAMPLES.format(names=", ".join(BENCHES), named=", ".join(NAMED)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--only", action="append", choices=[*BENCHES, *ON_VLLM], metavar="NAME", help="only this one; may be repeated"
+        "--only", action="append", choices=[*BENCHES, *NAMED], metavar="NAME", help="only this one; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="a few rounds of each, to see that it works")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="this many rounds of everything")

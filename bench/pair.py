@@ -36,7 +36,7 @@ REST_S = 0.02
 TOKENS = 8
 _LOOK_EVERY_S = 0.01
 _END_S = 30.0
-_TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
+TOKEN_IDS = re.compile(rb'"token_ids": ?\[([0-9][0-9, ]*)\]')
 """In any of an answer's pieces; `prompt_token_ids` has another word in front."""
 
 T = TypeVar("T")
@@ -95,6 +95,12 @@ GROUP = Victim("the whole group", _group)
 STOPPED = Victim("the main process", signalled(Shim.main, signal.SIGSTOP))
 
 
+def question(model: str, prompt: str | list[int], tokens: int) -> bytes:
+    """The body of a request for an answer that is always the same, streamed."""
+    body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}
+    return json.dumps({**body, "ignore_eos": True, "stream": True, "return_token_ids": True}).encode()
+
+
 class Pair:
     """Of one kind of engine; or only the first of them, whom nobody succeeds."""
 
@@ -106,21 +112,13 @@ class Pair:
         names: str = "ab",
         more: Sequence[str] = (),
         deadline_s: float = 60.0,
+        lock: Sequence[str] = (),
     ) -> None:
         self.house = house
         self.deadline_s = deadline_s
-        self._body = json.dumps(
-            {
-                "model": model,
-                "prompt": "the other one is awake",
-                "max_tokens": TOKENS,
-                "temperature": 0,
-                "ignore_eos": True,
-                "stream": True,
-                "return_token_ids": True,
-            }
-        ).encode()
-        house.start_lock()
+        self.model = model
+        self._body = question(model, "the other one is awake", TOKENS)
+        house.start_lock(*lock)
         house.start_gms(kind)
         began = time.monotonic_ns()
         self.shims = [house.shim(kind, names[0], *more)]
@@ -151,6 +149,10 @@ class Pair:
                 raise Broken(f"waited {self.deadline_s:g} s for {what}; the engines said:\n{said}")
             time.sleep(_LOOK_EVERY_S)
         return value
+
+    def asks(self, prompt: Sequence[int]) -> None:
+        """This, from now on."""
+        self._body = question(self.model, list(prompt), TOKENS)
 
     def ask(self, url: str = "") -> tuple[int, list[int]]:
         """When the first token came, and all of them."""
@@ -277,9 +279,9 @@ def _answer(url: str, body: bytes, deadline_s: float) -> tuple[int, list[int]]:
         data, first = b"", 0
         while more := sock.recv(65536):
             data += more
-            if not first and _TOKEN_IDS.search(data):
+            if not first and TOKEN_IDS.search(data):
                 first = time.monotonic_ns()
-    tokens = [int(token) for ids in _TOKEN_IDS.findall(data) for token in ids.split(b",")]
+    tokens = [int(token) for ids in TOKEN_IDS.findall(data) for token in ids.split(b",")]
     if len(tokens) != TOKENS:
         raise Broken(f"an engine answered {len(tokens)} tokens instead of {TOKENS}: {data[:500]!r}")
     return first, tokens

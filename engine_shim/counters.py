@@ -11,6 +11,7 @@ PHASES = ("permit", "init", "sleep", "fence_wait", "wake", "remap", "kv", "serve
 """The parts that are always shown; an engine may report others."""
 BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 MOST_PHASES = 32
+MOST_WHYS = 32
 
 
 class Durations:
@@ -39,10 +40,22 @@ class Counters:
         self.failovers = 0
         self.restored = Durations()
         """From the end of a tree until the next one is ready to take over."""
+        self.kv_adopted = 0
+        """Blocks of a predecessor's KV cache."""
+        self.kv_dropped: Counter[str] = Counter()
+        """Blocks that were there and were not believed, by why."""
+        self.kv_wakes: Counter[str] = Counter()
+        """Wakes, by why not all of the predecessor's KV cache was adopted."""
 
     def phase(self, name: str, seconds: float) -> None:
         if name in self.phases or len(self.phases) < MOST_PHASES:
             self.phases.setdefault(name, Durations()).add(seconds)
+
+    def kept(self, adopted: int, dropped: int, why: str) -> None:
+        if why in self.kv_wakes or len(self.kv_wakes) < MOST_WHYS:
+            self.kv_adopted += adopted
+            self.kv_dropped[why] += dropped
+            self.kv_wakes[why] += 1
 
     def moved(self, before: State, after: State, wall: float) -> None:
         self.transitions[before, after] += 1

@@ -2,7 +2,7 @@
 
 `main_process.py` makes the calls in this order, from one thread. Whatever fails on the way ends the process:
 
-    [await_others ->] start -> [takes ->] sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> stop
+    [await_others ->] start -> [takes ->] sleep -> wake -> serve -> [drain -> [resume -> drain ...]] -> [leave ->] stop
 
 A `drain` for a switchover comes from a thread of its own. `resume` may come while that drain still waits; the engine
 then takes requests again at once, whatever the drain does afterwards. `well`, `needs` and `health` are called from
@@ -34,6 +34,10 @@ class Setting:
     """The arguments that stood behind `--`."""
     phase: Callable[[str, float], None] = lambda name, seconds: None
     """Reports how long a part of a step took: `setting.phase("remap", 0.003)`, `setting.phase("kv", 0.02)`."""
+    adopted: Callable[[int, int, str], None] = lambda adopted, dropped, why: None
+    """Reports what has come of the predecessor's KV cache: blocks that were adopted, blocks that were there and are not
+    believed, and why not all of it was adopted, in a word.
+    """
     kv: str = ""
     """`keep`: the KV cache outlives this engine, where the engine can do that. `drop`: it doesn't. Empty: as is right
     for the device.
@@ -188,5 +192,12 @@ class GoesOn(Protocol):
     def granted(self, token: int, proven: bool) -> None:
         """The lock is this engine's; `wake` comes next. `proven`: nobody writes any more to what the predecessor left,
         which had to be proven and not presumed.
+        """
+        ...
+
+    def leave(self) -> None:
+        """It has drained, and this process ends: what a successor goes on with is given back in order. Nothing writes
+        to it afterwards, and this end is no death. What can't be given back soon is left as a death leaves it. Doesn't
+        raise.
         """
         ...

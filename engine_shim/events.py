@@ -93,6 +93,15 @@ class Phase(msgspec.Struct, frozen=True):
     seconds: float
 
 
+class Adopted(msgspec.Struct, frozen=True):
+    """What has come of the predecessor's KV cache, in blocks."""
+
+    adopted: int
+    dropped: int
+    why: str
+    """Why not all of it was adopted; `none`: all of it was."""
+
+
 class Failing(msgspec.Struct, frozen=True):
     why: str
     hopeless: bool = False
@@ -154,6 +163,7 @@ Event = (
     | Takes
     | OthersTake
     | Phase
+    | Adopted
     | Failing
     | Died
     | Ended

@@ -391,6 +391,9 @@ class Lifecycle:
     def _on_phase(self, event: e.Phase) -> None:
         self.counters.phase(event.name, event.seconds)
 
+    def _on_adopted(self, event: e.Adopted) -> None:
+        self.counters.kept(event.adopted, event.dropped, event.why)
+
     def _move(self, to: State) -> None:
         self.counters.moved(self.state, to, self._wall)
         self._note("state", state=to.value, before=self.state.value, token=self.token)
@@ -473,6 +476,7 @@ _HANDLERS: dict[type, Callable[[Lifecycle, Any], None]] = {
     e.Takes: Lifecycle._on_takes,
     e.OthersTake: Lifecycle._on_others_take,
     e.Phase: Lifecycle._on_phase,
+    e.Adopted: Lifecycle._on_adopted,
     e.Failing: Lifecycle._on_failing,
     e.Died: Lifecycle._on_died,
     e.Ended: Lifecycle._on_ended,

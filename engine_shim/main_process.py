@@ -50,7 +50,8 @@ class Order:
     """What an engine that serves is told by other threads. It is carried out in the main one."""
 
     what: str
-    """`drain` and then `drained`; `resume`; `bind`: its socket is gone; `end`."""
+    """`drain` and then `drained`; `resume`; `leave`: it is drained, and its successor is ready; `bind`: its socket is
+    gone; `end`."""
     done: threading.Event = field(default_factory=threading.Event)
 
 
@@ -79,13 +80,16 @@ class Main:
             on_lost=self._on_lost,
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
-            on_exit=lambda: os._exit(0),
+            on_exit=lambda: self.orders.put(Order("leave")),
         )
 
     # -- from init to serve ----------------------------------------------------------------------------------------
 
     def live(self, listen: Listen | None) -> None:
-        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained."""
+        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained.
+
+        After a switchover the successor waits for the end of this process, which therefore does no more than it must.
+        """
         engine, lock, self.listen = self.engine, self.lock, listen
         signal.signal(signal.SIGTERM, self._on_sigterm)
         with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
@@ -121,11 +125,15 @@ class Main:
         self.door = Door(at)
         lock.serving(at.url)
         self._step("active", token=grant.token, url=at.url)
-        self._serve(grant.token, at.url)
-        engine.stop()
+        last = self._serve(grant.token, at.url)
+        if isinstance(engine, GoesOn):
+            engine.leave()
+        if last != "leave":
+            engine.stop()
 
-    def _serve(self, token: int, url: str) -> None:
-        """Serves until it is told to end. The endpoint is withdrawn before anything else.
+    def _serve(self, token: int, url: str) -> str:
+        """Serves until it is told to end, and returns the order that said so. The endpoint is withdrawn before anything
+        else.
 
         A drain for a switchover runs in a thread of its own: when the switchover is called off, the engine serves on
         at once, and not when the drain returns.
@@ -139,7 +147,9 @@ class Main:
                 order.done.set()
                 if order.what == "end":
                     self.engine.drain(self.drain_s)
-                    return
+                    return order.what
+            elif order.what == "leave":
+                return order.what
             elif order.what == "resume" and self.state == "draining":
                 self.engine.resume()
                 self.lock.serving(url)
@@ -311,7 +321,13 @@ def run(argv: list[str] | None = None) -> NoReturn:
         membership.arm_main()
         shim = membership.enter_main()
         setting = Setting(
-            options.run_dir, options.engine_id, options.role, tuple(options.arguments), shim.phase, options.kv or ""
+            options.run_dir,
+            options.engine_id,
+            options.role,
+            tuple(options.arguments),
+            shim.phase,
+            shim.adopted,
+            options.kv or "",
         )
         engine = known_engines.make(options.engine, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)

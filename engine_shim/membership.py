@@ -54,6 +54,9 @@ class ShimConnection:
     def phase(self, name: str, spent_s: float) -> None:
         self.say(m.Phase(name=name, seconds=spent_s))
 
+    def adopted(self, adopted: int, dropped: int, why: str) -> None:
+        self.say(m.Adopted(adopted=adopted, dropped=dropped, why=why))
+
     def close(self) -> None:
         self._channel.close()
 

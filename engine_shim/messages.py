@@ -67,6 +67,14 @@ class Phase(Message, frozen=True):
     seconds: Seconds
 
 
+class Adopted(Message, frozen=True):
+    """From whichever process of the tree keeps the books: what has come of the predecessor's KV cache, in blocks."""
+
+    adopted: Count
+    dropped: Count
+    why: Annotated[str, msgspec.Meta(pattern="^[a-z_]{1,32}$")]
+
+
 class Failing(Message, frozen=True):
     """From any process of the tree, in its last moment: why it ends."""
 
@@ -96,7 +104,7 @@ class Problem(Message, frozen=True):
     why: str
 
 
-ToShim = Hello | Named | Step | Beat | Takes | Phase | Failing | AskState
+ToShim = Hello | Named | Step | Beat | Takes | Phase | Adopted | Failing | AskState
 FromShim = Welcome | StateIs | Problem
 
 to_shim: msgspec.msgpack.Decoder[ToShim] = msgspec.msgpack.Decoder(ToShim)

@@ -83,6 +83,20 @@ class _Collector:
         yield counter("starts", "Starts of the engine by this shim", counters.starts)
         yield counter("deaths", "Ends of a started engine", counters.deaths)
         yield counter("failovers", "Times that it took over from another holder", counters.failovers)
+        yield counter("kv_blocks_adopted", "Blocks of predecessors' KV caches that it took over", counters.kv_adopted)
+        dropped = CounterMetricFamily(
+            "failover_engine_kv_blocks_dropped", "Blocks of them that were there and not believed", labels=["why"]
+        )
+        woken = CounterMetricFamily(
+            "failover_engine_kv_wakes",
+            "Wakes, by why not all of the predecessor's KV cache was taken over; none: all of it was",
+            labels=["why"],
+        )
+        for why, count in (counters.kv_wakes or {"none": 0}).items():
+            dropped.add_metric([why], counters.kv_dropped[why])
+            woken.add_metric([why], count)
+        yield dropped
+        yield woken
         phases = _histogram("phase_duration_seconds", "How long each part of the way took", ["phase"])
         for name, spent in counters.phases.items():
             _add(phases, [name], spent)

@@ -253,7 +253,7 @@ class Shim(Shell):
         member = self._members.get(conn)
         if isinstance(message, m.AskState):
             self.connections.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
-        elif member is not None and (member.main or isinstance(message, m.Failing)):
+        elif member is not None and (member.main or isinstance(message, m.Adopted | m.Failing)):
             self.feed(_event(message))
         else:
             self.connections.complain(conn, f"only the main process of an engine may say {type(message).__name__}")
@@ -373,6 +373,8 @@ def _event(message: m.ToShim) -> e.Event:
         return e.Takes(message.takes)
     if isinstance(message, m.Phase):
         return e.Phase(message.name, message.seconds)
+    if isinstance(message, m.Adopted):
+        return e.Adopted(message.adopted, message.dropped, message.why)
     assert isinstance(message, m.Failing)
     return e.Failing(message.why, message.hopeless, message.passing)
 

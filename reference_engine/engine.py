@@ -49,6 +49,7 @@ class Setting(Protocol):
     @property
     def kv(self) -> str: ...
     def phase(self, name: str, seconds: float, /) -> None: ...
+    def adopted(self, adopted: int, dropped: int, why: str, /) -> None: ...
 
 
 class NotStarted(Exception):
@@ -138,7 +139,10 @@ class ReferenceEngine:
         kept = self._kept = Kept(table, self._blocks.count)
         self.adoption = kept.adopt(facts, [one.why_empty for one in pools])
         self.adopted = kept.serve(self._blocks, _started(self._scheduler), self.adoption)
-        self._log.info("kv", adopted=self.adopted, dropped=self.adoption.dropped, why=self.adoption.why.value)
+        found = self.adopted, self.adoption.dropped, self.adoption.why.value
+        self._log.info("kv", adopted=found[0], dropped=found[1], why=found[2])
+        if self._setting is not None:
+            self._setting.adopted(*found)
 
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
@@ -175,8 +179,20 @@ class ReferenceEngine:
         service = _started(self._service)
         service.call(service.open)
 
+    def leave(self) -> None:
+        """All ranks release what they have before one of their processes ends: the shim then kills the others."""
+        self._serve_no_more()
+        if self._crew is not None:
+            self._crew.sleep()
+
     def stop(self) -> None:
         """May be called again."""
+        self._serve_no_more()
+        if self._crew is not None:
+            self._crew.stop()
+            self._crew = None
+
+    def _serve_no_more(self) -> None:
         service, self._service = self._service, None
         if service is not None and self._server is not None:
             with contextlib.suppress(TimeoutError):  # a worker that doesn't answer holds the loop: it ends with us
@@ -188,9 +204,6 @@ class ReferenceEngine:
         if self._kept is not None:
             self._kept.close()
             self._kept = None
-        if self._crew is not None:
-            self._crew.stop()
-            self._crew = None
 
 
 def _started(thing: T | None) -> T:

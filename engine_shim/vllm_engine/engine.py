@@ -30,6 +30,7 @@ T = TypeVar("T")
 _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
+_LEAVE_TIMEOUT_S = 2.0
 _WARM_UP_TOKENS = 2
 
 
@@ -52,6 +53,8 @@ class VllmEngine:
         self._needs: dict[str, int] = {}
         self._steps = 0
         self._grant: tuple[int, bool] | None = None
+        self._order: kv_index.Order | None = None
+        """What the scheduler was told at the wake, if every rank has its part of the predecessor's KV cache."""
         kv_index.forget_order(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
@@ -146,8 +149,8 @@ class VllmEngine:
         await client.wake_up()
         if all(claimed):
             names, whys, weights = (list(each) for each in zip(*claimed, strict=True))
-            order = kv_index.Order(*self._grant, names, whys, weights)
-            kv_index.order_file(told.directory, told.engine_id).write_bytes(msgspec.json.encode(order))
+            self._order = kv_index.Order(*self._grant, names, whys, weights)
+            kv_index.give(self._order, told.directory, told.engine_id)
         await client.reset_prefix_cache()  # the scheduler adopts what is there
 
     def serve(self, listen: Listen) -> None:
@@ -172,6 +175,22 @@ class VllmEngine:
 
     def resume(self) -> None:
         _started(self._endpoint).gate.closed = False
+
+    def leave(self) -> None:
+        if self._order is None:
+            return
+        try:
+            self._run(self._leave(self._order), _LEAVE_TIMEOUT_S)
+        except Exception as error:  # vLLM may be dead; this process ends, too, and GMS then counts it as a death
+            self._log.warning("kv_not_released", why=f"{type(error).__name__}: {error}")
+
+    async def _leave(self, order: kv_index.Order) -> None:
+        """Nothing writes to the cache any more: then the scheduler releases its table, and the workers their memory."""
+        client, told = _started(self._client), self._for_workers
+        await client.pause_generation(mode="abort", clear_cache=False)
+        kv_index.give(msgspec.structs.replace(order, leave=True), told.directory, told.engine_id)
+        await client.reset_prefix_cache()
+        await client.collective_rpc("failover_leave")
 
     def stop(self) -> None:
         if self._endpoint is not None:

@@ -5,7 +5,8 @@ a block gets a key, loses its keys (always before it is handed out), and everyth
 step is *planned*; it goes into the table when that step comes back finished (`kv_scheduler.py`).
 
 Before the wake nothing is kept: the warm-up's blocks lie in scratch. After it the main process says by a file what the
-ranks have claimed; then this process claims the table, and what is true in it goes into the prefix cache.
+ranks have claimed; then this process claims the table, and what is true in it goes into the prefix cache. At a clean
+end the main process says by the same file that the table is to be released.
 
 What this file may not do: import vLLM. What it needs of a version stands in `versions.py`.
 """
@@ -21,6 +22,7 @@ from engine_shim.kept_cache import KeptCache, shape_of
 from engine_shim.kv.adoption import Adoption, Facts, Why, adopt
 from engine_shim.kv.publishing import Publisher, Step
 from engine_shim.kv.table import KEY_BYTES, Record, Table, table_bytes
+from engine_shim.vllm_engine import plugin
 from gms.client import GmsClient, open_memory
 from sidecar.logs import Log
 
@@ -28,7 +30,7 @@ KEY = "kv-index"
 CLAIM_S = 10.0
 
 
-class Order(msgspec.Struct):
+class Order(msgspec.Struct, frozen=True):
     """From the main process: the ranks have claimed their memory."""
 
     token: int
@@ -37,6 +39,12 @@ class Order(msgspec.Struct):
     """For each rank, which memory it is."""
     why_empty: list[str]
     weights: list[str]
+    leave: bool = False
+    """No step is under way, and none will be: this process ends, and a successor goes on with what the table says."""
+
+
+def give(order: Order, run_dir: Path, engine_id: str) -> None:
+    order_file(run_dir, engine_id).write_bytes(msgspec.json.encode(order))
 
 
 def order_file(run_dir: Path, engine_id: str) -> Path:
@@ -56,6 +64,8 @@ class KvIndex:
         self._where = (run_dir, engine_id)
         self._log = Log("kv-index")
         self._publisher: Publisher | None = None
+        self._words: memoryview | None = None
+        """The table, while it is this process's."""
         self.step = Step()
         """What is planned, or comes back, at the moment."""
         self._client = GmsClient(run_dir, device, engine_id)
@@ -94,28 +104,49 @@ class KvIndex:
             if step is not None and self._publisher is not None:
                 self._publisher.finished(step)
 
-    # -- the wake ------------------------------------------------------------------------------------------------------
+    # -- the wake, and a clean end -------------------------------------------------------------------------------------
+
+    def leaves(self) -> bool:
+        """The main process has said that the table is to be released, and it is. Nothing may be forgotten then."""
+        order = self._order()
+        if order is None or not order.leave:
+            return False
+        self._publisher = None
+        if self._words is not None:
+            self._words.release()
+            self._words = None
+        self._kept.release()
+        return True
 
     def begin(self) -> None:
         """Adopts what is there, if the main process has said that every rank has its part. May be called again."""
-        if self._publisher is not None:
-            return
-        try:
-            order = msgspec.json.decode(order_file(*self._where).read_bytes(), type=Order)
-        except FileNotFoundError:
+        order = self._order()
+        if self._publisher is not None or order is None:
             return
         claimed = self._kept.claim(order.token, order.proven, CLAIM_S)
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
-            self._log.info("kv", adopted=0, dropped=0, why=Why.NO_POOL.value)
+            self._say(0, 0, Why.NO_POOL)
             return
-        table = Table(mapping.table.cast("Q"), self._pool.num_gpu_blocks)
+        words = self._words = mapping.table.cast("Q")
+        table = Table(words, self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
         whys = [why for why in (claimed.why_empty, *order.why_empty) if why]
         adoption = adopt(table, facts.digest(), Why(whys[0]) if whys else Why.NONE)
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
-        self._log.info("kv", adopted=adopted, dropped=adoption.dropped, why=adoption.why.value)
+        self._say(adopted, adoption.dropped, adoption.why)
+
+    def _order(self) -> Order | None:
+        try:
+            return msgspec.json.decode(order_file(*self._where).read_bytes(), type=Order)
+        except FileNotFoundError:
+            return None
+
+    def _say(self, adopted: int, dropped: int, why: Why) -> None:
+        self._log.info("kv", adopted=adopted, dropped=dropped, why=why.value)
+        if plugin.has_joined():
+            plugin.joined().shim.adopted(adopted, dropped, why.value)
 
     def _adopt(self, adoption: Adoption) -> int:
         """They go to the end of the free queue: its head is what is written over next. The longest prefix goes first,

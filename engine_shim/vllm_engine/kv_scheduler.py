@@ -6,7 +6,8 @@ it is given nor what it returns. What happens to blocks is in `kv_index.py`.
 * `schedule` plans a step. The keys that blocks get meanwhile belong to that step.
 * `update_from_output` is called when that step has finished on every rank. With async scheduling tokens become known
   here, and blocks get keys here, without those that are still under way: these are finished, too.
-* `reset_prefix_cache` is called by the main process after the wake, and by whoever wants the cache to be forgotten.
+* `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by whoever wants the cache
+  to be forgotten.
 """
 
 from typing import Any
@@ -61,6 +62,8 @@ class _Keeping:
         return outputs
 
     def reset_prefix_cache(self, *args: Any, **kwargs: Any) -> Any:
+        if self._index is not None and self._index.leaves():
+            return True
         done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
         if done and self._index is not None:
             self._index.begin()

@@ -113,9 +113,7 @@ class PairWorker:
         return self._pool
 
     def sleep(self, level: int = 1) -> None:
-        self._kv.sleep()
-        if self._kept_cache is not None:
-            self._kept_cache.release()
+        self.failover_leave()
         self._weights.sleep()
         self._asleep = True
 
@@ -136,6 +134,12 @@ class PairWorker:
             return None
         claimed = self._kept_cache.claim(token, proven, CLAIM_S)
         return None if claimed is None else (claimed.name, claimed.why_empty, self._weights.name)
+
+    def failover_leave(self) -> None:
+        """At a clean end, when no step is under way and none will be: a successor goes on with this memory."""
+        self._kv.sleep()
+        if self._kept_cache is not None:
+            self._kept_cache.release()
 
     def failover_well(self) -> bool:
         return self._weights.well

@@ -70,7 +70,7 @@ class Lock:
 
     def acquire(self, needs: dict[str, int]) -> Any:
         self.book.note(f"lock.acquire {needs}")
-        return type("Grant", (), {"token": TOKEN})
+        return type("Grant", (), {"token": TOKEN, "proven": True})
 
     def serving(self, url: str) -> None:
         self.book.note(f"lock.serving {url}".strip())
@@ -101,6 +101,9 @@ class Shim:
 
     def phase(self, name: str, spent_s: float) -> None:
         assert spent_s >= 0
+
+    def adopted(self, adopted: int, dropped: int, why: str) -> None:
+        raise AssertionError("this engine has no KV cache")
 
 
 class Engine:
@@ -278,6 +281,21 @@ def test_the_drain_for_a_switchover_waits_until_the_endpoint_is_withdrawn_and_ha
     assert main.orders.get(timeout=20).what == "drained"
 
 
+def test_when_its_successor_is_ready_it_leaves_and_does_no_more_than_it_must(
+    book: Notebook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Engine, "granted", lambda self, token, proven: None, raising=False)
+    monkeypatch.setattr(Engine, "leave", lambda self: self.book.note("engine.leave"), raising=False)
+    main, _, _ = made(book)
+    for order in ("drain", "leave"):
+        main.orders.put(main_process.Order(order))
+    main.live(None)
+    lines = way(book)
+    assert lines[lines.index(SERVE[-1]) + 1 :] == ["lock.serving", f"draining {TOKEN}", "engine.leave"]
+    book.lines.clear()
+    assert switched(book) == [*END[:-1], "engine.leave", END[-1]], "and so it does when it is told to end"
+
+
 def test_a_drain_that_fails_calls_the_switchover_off(book: Notebook) -> None:
     main, _, lock = made(book)
     book.then["engine.drain 5"] = RuntimeError("stuck")
@@ -304,9 +322,8 @@ def test_what_the_lock_asks_of_it(book: Notebook) -> None:
     book.lines.clear()
     lock.callbacks["on_resume"]("why")
     assert main.orders.get(timeout=20).what == "resume"
-    with pytest.raises(Exit):
-        lock.callbacks["on_exit"]()
-    assert book.lines == ["exit 0"]
+    lock.callbacks["on_exit"]()
+    assert main.orders.get(timeout=20).what == "leave" and book.lines == []
 
 
 def test_who_has_lost_the_lock_says_so_and_ends_at_once(book: Notebook) -> None:

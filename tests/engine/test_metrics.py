@@ -46,6 +46,7 @@ def test_a_life_in_figures() -> None:
     bench.now += 0.04
     bench.step(State.WAKING)
     bench.feed(e.Phase("kv", 0.003))
+    bench.feed(e.Adopted(7, 2, "broken_record"))
     bench.step(State.ACTIVE)
     bench.feed(e.Beat(True, queued=3, steps=9))
     seen = scrape(bench)
@@ -56,6 +57,9 @@ def test_a_life_in_figures() -> None:
     assert seen['failover_engine_phase_duration_seconds_bucket{le="0.005",phase="kv"}'] == 1
     assert seen['failover_engine_phase_duration_seconds_bucket{le="0.0025",phase="kv"}'] == 0
     assert seen['failover_engine_transitions_total{after="Active",before="Waking"}'] == 1
+    assert seen["failover_engine_kv_blocks_adopted_total"] == 7
+    assert seen['failover_engine_kv_blocks_dropped_total{why="broken_record"}'] == 2
+    assert seen['failover_engine_kv_wakes_total{why="broken_record"}'] == 1
     bench.feed(e.Ended(-9))
     bench.gone()
     bench.wait(1.0)

@@ -3,11 +3,12 @@ every state, memory that isn't free, the other one's start or wake in the middle
 """
 
 import json
+import signal
 
 import pytest
 
 from gms.memory.host import HostMemory
-from tests.engine.house import House, Shim, until
+from tests.engine.house import House, Program, Shim, until
 from tests.engine.kinds import PROMPT, REFERENCE, there
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
@@ -24,14 +25,35 @@ def other(house: House, a: Shim, b: Shim) -> tuple[Shim, Shim]:
     return (a, b) if house.holder() == "a" else (b, a)
 
 
-def test_the_same_prompt_has_the_same_tokens_from_either_engine(house: House) -> None:
-    a, b = house.pair(REFERENCE)
+def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_and_the_tokens(house: House) -> None:
+    """None of the ends in order is a death, though each comes soon after an adoption."""
+    house.start_lock(*REFERENCE.lock)
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a")
+    house.until_announced(a)
     before = tokens(house)
-    for victim, survivor in ((a, b), (b, a)):
-        victim.main().kill()
-        survivor.until("Active", ready=True)
-        victim.until("Standby", ready=True)
-        assert tokens(house) == before
+    a.main().kill()
+    a.until("Active", ready=True, starts=2)
+    house.until_announced(a)
+    assert adopted(a, wakes=1) and tokens(house) == before
+    b = house.shim(REFERENCE, "b")
+    b.until("Standby", ready=True)
+    asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+    house.add(asked)
+    assert asked.code() == 0, asked.said()
+    house.until_announced(b)
+    assert adopted(b, wakes=1) and tokens(house) == before
+    a.until("Standby", ready=True)
+    b.main().signal(signal.SIGTERM)
+    house.until_announced(a)
+    assert adopted(a, wakes=2) and tokens(house) == before
+
+
+def adopted(shim: Shim, *, wakes: int) -> bool:
+    """Every wake but the first of all took over all that there was."""
+    page = shim.get("/metrics")[1]
+    there = f'failover_engine_kv_wakes_total{{why="none"}} {wakes}.0' in page and 'why="second_death"' not in page
+    return there and "failover_engine_kv_blocks_adopted_total 0.0" not in page
 
 
 def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: House) -> None:

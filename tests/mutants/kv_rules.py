@@ -9,9 +9,11 @@ TABLE = "engine_shim/kv/table.py"
 PUBLISHING = "engine_shim/kv/publishing.py"
 ADOPTION = "engine_shim/kv/adoption.py"
 PREFIX = "reference_engine/kv_prefix.py"
+MAIN = "engine_shim/main_process.py"
 _SIMULATED = ("tests/kv/test_simulated.py",)
 _TABLE = ("tests/kv/test_table.py",)
 _PREFIXES = ("tests/reference_engine/test_prefixes.py",)
+_WAY = ("tests/engine/test_main_process_rules.py",)
 
 
 def _rule(file: str, name: str, without: str, tests: tuple[str, ...], *edits: tuple[str, str]) -> Mutant:
@@ -103,6 +105,13 @@ _ALL = (
         "a rank whose pool is new makes the digest another",
         _TABLE,
         ("dict(self.blocks), self.pools], sort_keys", "dict(self.blocks)], sort_keys"),
+    ),
+    _rule(
+        MAIN,
+        "given-back-at-the-end",
+        "an end in order gives back what a successor goes on with",
+        _WAY,
+        ("            engine.leave()\n", "            pass\n"),
     ),
     _rule(
         PREFIX,

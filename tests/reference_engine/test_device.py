@@ -45,6 +45,9 @@ class Setting:
     def phase(self, name: str, seconds: float, /) -> None:
         self.phases.append(name)
 
+    def adopted(self, adopted: int, dropped: int, why: str, /) -> None:
+        """Whatever it is."""
+
 
 @pytest.fixture
 def container(monkeypatch: pytest.MonkeyPatch) -> Iterator[Container]:
