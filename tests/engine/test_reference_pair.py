@@ -7,8 +7,9 @@ import json
 import pytest
 
 from gms.memory.host import HostMemory
-from tests.engine.house import House, Shim, until
+from tests.engine.house import House, Shim
 from tests.engine.kinds import PROMPT, REFERENCE, there
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
 

@@ -9,8 +9,9 @@ import pytest
 
 from sidecar import process_tree
 from tests.engine import kinds
-from tests.engine.house import House, Process, Shim, until
+from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 MOST_GROWTH_KIB = 4 << 10

@@ -4,24 +4,20 @@ import os
 import random
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.gms.live import MIB, Ended, Failed, House, Program, until
+from tests.gms.live import MIB, Ended, Failed, House, Program, houses
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory), devices=("host:0", "host:1"))
-        house.start()
-        yield house
-        house.close()
+    yield from houses(devices=("host:0", "host:1"))
 
 
 def commit(house: House, *fills: int, name: str = "w", device: str = "host:0") -> Program:

@@ -19,9 +19,9 @@ from lockserver import messages as m
 from lockserver import record
 from lockserver.client_machine import ClientMachine, Link, Me
 from lockserver.machine import Machine
+from tests.sim.events import Event
 from tests.sim.files import Lock
-from tests.sim.kernel import Process
-from tests.sim.process import Event
+from tests.sim.process import Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World

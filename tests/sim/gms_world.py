@@ -35,8 +35,9 @@ from gms import messages as m
 from gms import record
 from gms.client_machine import Doing
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SOCKET, SimGms, SimReader, memory
-from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.kernel import Kernel, ReleaseOrder
 from tests.sim.openfiles import Allocation
+from tests.sim.process import Process
 from tests.sim.world import Violation, kind_of
 
 CAPACITY = 100

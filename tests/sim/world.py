@@ -34,8 +34,9 @@ from lockserver.lock import Phase
 from tests.sim.actors import HOLDER, LIFE, SimClient, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
 from tests.sim.faults import Faults
-from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.kernel import Kernel, ReleaseOrder
 from tests.sim.path_faults import ABOVE, LINK, PathFaults
+from tests.sim.process import Process
 
 FAULTS_END_S = 4.0
 WINDOW_S = 1.0

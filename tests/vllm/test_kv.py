@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import until
+from tests.support.waiting import until
 from tests.vllm.conftest import _apart, _house
 from tests.vllm.pair import NAME, Pair, _Unix
 
