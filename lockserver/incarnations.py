@@ -43,6 +43,7 @@ class Incarnations:
         incarnation = self.known.get(name)
         if incarnation is None:
             incarnation = self.known[name] = self.ending[name] = Incarnation(engine_id, random, Stage.AWAITED)
+            incarnation.older = True
         return incarnation
 
     def from_file(self, tenure: Tenure, *, look_up: bool) -> Incarnation:
