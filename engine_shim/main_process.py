@@ -37,8 +37,9 @@ from engine_shim.passing import passes
 from gms.client import DeviceError, GmsError
 from lockserver import client
 from lockserver.client import LockClient
+from sidecar.exit_codes import EX_USAGE
 from sidecar.path_watch import make_private_directory
-from sidecar.settings import EX_USAGE, Parser, name, seconds
+from sidecar.settings import Parser, name, seconds
 
 HINT_AFTER_S = 3.0
 SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)

@@ -28,6 +28,7 @@ from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
+from sidecar.names import incarnation_name
 from sidecar.path_watch import CannotWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
@@ -346,7 +347,7 @@ class Server(Shell):
             self.connections.complain(conn, str(error))
             return
         try:
-            held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
+            held = self._life_held(incarnation_name(message.engine_id, message.incarnation), message.life)
         except OSError as error:
             self.processes.forget_all([named])
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
