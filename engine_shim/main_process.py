@@ -1,4 +1,4 @@
-"""An engine's main process. `live` is the straight way of Decision 2, from top to bottom.
+"""An engine's main process. `live` is the straight way of the specification's Decision 2, from top to bottom.
 
 It holds the lock connection, reports each step to the shim when it is taken, and ends when anything on the way fails.
 The shim then ends the other processes and sees to the next start. What this file may not do: know which engine it is,

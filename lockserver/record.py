@@ -59,8 +59,8 @@ class UnreadableRecord(ValueError):
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's shape: flat, with Decision 8's `holder` and `granted_at` first, so that a person finds them. Fields
-    that came later have defaults: a server reads what the version before it wrote.
+    """The file's shape: flat, with `holder` and `granted_at` first (the specification's Decision 8), so that a person
+    finds them. Fields that came later have defaults: a server reads what the version before it wrote.
     """
 
     version: int

@@ -155,7 +155,9 @@ def test_sigterm_drains_the_active_and_the_other_takes_over(house: House, kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sleeping_engine_is_never_discoverable(house: House, kind: Kind) -> None:
-    """Decision 2's sequencing bug: the sleeper was announced, and got requests that it could not serve."""
+    """The sequencing bug of the specification's Decision 2: the sleeper was announced, and got requests that it could
+    not serve.
+    """
     house.start_lock(*kind.lock)
     house.start_gms(kind)
     urls: set[str] = set()

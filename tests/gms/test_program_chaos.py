@@ -74,7 +74,7 @@ def test_a_writer_killed_at_any_step_leaves_what_was_or_what_it_committed(house:
 
 
 def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_reader_restarts(house: House) -> None:
-    """Decision 5's story of a partial commit."""
+    """The story of the specification's Decision 5 of a partial commit."""
     house.start("host:1")
     b0, b1 = house.program("engine-b", "host:0"), house.program("engine-b", "host:1")
     a0, a1 = house.program("engine-a", "host:0"), house.program("engine-a", "host:1")
@@ -101,7 +101,7 @@ def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_r
 def test_two_engines_on_two_devices_wait_for_ever_unless_one_of_them_only_reads(
     house: House, b_mode: str, deadlock: bool
 ) -> None:
-    """Decision 5: an engine loads its weights only once all its workers have connected."""
+    """The specification's Decision 5: an engine loads its weights only once all its workers have connected."""
     house.start("host:1")
     workers = {
         (engine, device): house.program(engine, device) for engine in ("a", "b") for device in ("host:0", "host:1")
