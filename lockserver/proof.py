@@ -68,9 +68,7 @@ def holder_gone(
         all_known = holder.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
-    if holder.gone:
-        return Verdict(False, missing=missing)
-    if doubt is None:
+    if holder.gone or doubt is None:
         return Verdict(False, missing=missing)
     if over and policy.presume_dead:
         return Verdict(
@@ -91,6 +89,11 @@ def holder_gone(
         )
     if not over:
         return Verdict(False, missing=missing)
+    return _unproven(holder, policy, missing)
+
+
+def _unproven(holder: Incarnation, policy: Policy, missing: tuple[str, ...]) -> Verdict:
+    """Its life lock is free, nothing proves more, and nothing more will become known: a person has to say."""
     if policy.grant_unproven:
         return Verdict(
             True,
