@@ -18,6 +18,7 @@ from lockserver.rundir import LIFE, connect
 from sidecar import peers, process_setup
 from sidecar.frames import Channel, Message, close_all
 from sidecar.lifelock import LifeLock
+from sidecar.names import incarnation_name
 
 PROCESSES = 4
 
@@ -71,7 +72,7 @@ def _wait_many(line: Line, run_dir: Path, name: str, waiters: int, watchers: int
 
 def _waiter(run_dir: Path, engine_id: str) -> tuple[Channel, LifeLock]:
     incarnation = secrets.token_hex(8)
-    life = LifeLock.create(run_dir / LIFE, f"{engine_id}.{incarnation}")
+    life = LifeLock.create(run_dir / LIFE, incarnation_name(engine_id, incarnation))
     channel = Channel(connect(run_dir), m.from_server)
     hello = m.Register(
         protocol=m.PROTOCOL, engine_id=engine_id, incarnation=incarnation, life=life.inode, pid=os.getpid()

@@ -7,6 +7,7 @@ from engine_shim.events import Config, Restart
 from engine_shim.shim import CannotStart, Options, Shim, command
 from sidecar import process_setup
 from sidecar.durable import AlreadyLocked
+from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, host_port, name
 
@@ -22,9 +23,6 @@ A lock server and GMS have to run in the same directory; failover up starts all 
 It runs until SIGTERM or SIGINT, which drain an engine that serves. Told twice, it ends at once.
 Probes: /live /startup /ready /state /metrics.
 """
-
-
-INTERRUPTED = 130
 
 
 def parser() -> Parser:
@@ -88,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         return _main(argv)
     except KeyboardInterrupt:  # it came before signals are handled: nothing was started yet
-        return INTERRUPTED
+        return EX_INTERRUPTED
 
 
 def _main(argv: list[str] | None) -> int:

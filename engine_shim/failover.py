@@ -19,7 +19,8 @@ from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from sidecar import process_setup
-from sidecar.settings import EX_USAGE, BadValue, Parser, host_port, name, seconds, size_bytes
+from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.settings import BadValue, Parser, host_port, name, seconds, size_bytes
 
 EXAMPLES = """\
 examples:
@@ -53,7 +54,6 @@ DOWN_EXAMPLES = """\
 examples:
   failover down                       the engine that serves drains first
 """
-INTERRUPTED = 130
 CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
@@ -182,7 +182,7 @@ def main(argv: list[str] | None = None) -> int:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return _main(argv)
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EX_INTERRUPTED
 
 
 def _main(argv: list[str] | None) -> int:

@@ -44,6 +44,7 @@ from engine_shim import takes
 from engine_shim.counters import Counters
 from engine_shim.events import Restart, State
 from engine_shim.init_failures import MOST_ALIKE, InitFailures
+from sidecar.exit_codes import EX_USAGE
 
 UNWELL_S = 5.0
 DRAIN_MARGIN_S = 2.0
@@ -61,7 +62,6 @@ FIRST_ANSWERS_S = 0.1
 STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
-EX_USAGE = 64
 
 STEPS = {
     # what the main process may say next

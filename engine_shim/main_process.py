@@ -1,4 +1,4 @@
-"""An engine's main process. `live` is the straight way of Decision 2, from top to bottom.
+"""An engine's main process. `live` is the straight way of the specification's Decision 2, from top to bottom.
 
 It holds the lock connection, reports each step to the shim when it is taken, and ends when anything on the way fails.
 The shim then ends the other processes and sees to the next start. What this file may not do: know which engine it is,
@@ -37,8 +37,9 @@ from engine_shim.passing import passes
 from gms.client import DeviceError, GmsError
 from lockserver import client
 from lockserver.client import LockClient
+from sidecar.exit_codes import EX_USAGE
 from sidecar.path_watch import make_private_directory
-from sidecar.settings import EX_USAGE, Parser, name, seconds
+from sidecar.settings import Parser, name, seconds
 
 HINT_AFTER_S = 3.0
 SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)

@@ -12,6 +12,7 @@ from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
+from sidecar.names import incarnation_name
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
 ELSEWHERE = "it is another user's, or in another PID namespace: for a pair in a container, run this command inside it"
@@ -58,7 +59,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
     if not anyway and (silent := pair_look.silent(run_dir, pair_look.devices(run_dir))):
         raise PairError(f"{gms_does_not_answer(silent)}; --anyway kills {holder.engine_id} all the same")
-    pidfd = reach(holder.pid, run_dir / paths.LIFE / f"{holder.engine_id}.{holder.incarnation}")
+    pidfd = reach(holder.pid, run_dir / paths.LIFE / incarnation_name(holder.engine_id, holder.incarnation))
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
     try:

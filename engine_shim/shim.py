@@ -36,6 +36,7 @@ from sidecar.durable import AlreadyLocked
 from sidecar.frames import close_all
 from sidecar.http_port import CannotListen, HttpPort
 from sidecar.logs import Log
+from sidecar.names import incarnation_name
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
 
@@ -302,7 +303,7 @@ class Shim(Shell):
         self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
         self._ring(
             e.LockSeen(
-                f"{holder.engine_id}.{holder.incarnation}" if holder is not None else "",
+                incarnation_name(holder.engine_id, holder.incarnation) if holder is not None else "",
                 status.state == "FENCING",
                 holder is not None and bool(holder.endpoint),
                 status.state == "HELD" and bool(ready),

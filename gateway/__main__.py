@@ -5,6 +5,7 @@
 It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
 """
 
+import argparse
 import asyncio
 import os
 import signal
@@ -12,13 +13,17 @@ import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gateway.events import Bounds
 from gateway.keys import BadKeys, Keys
 from sidecar import keeper, port_owner, process_setup, tcp
 from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
+
+if TYPE_CHECKING:  # they need a package that may not be installed
+    from gateway.server import Settings
+    from sidecar.http_server import Limits
 
 EXAMPLES = """\
 examples:
@@ -99,14 +104,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     it = parser()
     options = it.parse_args(argv)
-    named = [directory(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
-    run_dirs: list[Path] = options.run_dir or named
-    if not run_dirs:
-        it.error("--run-dir is needed: the run directory of a pair's lock")
-    places = [run_dir.resolve() for run_dir in run_dirs]
-    again = [str(run_dir) for run_dir, place in zip(run_dirs, places, strict=True) if places.count(place) > 1]
-    if again:
-        it.error(f"--run-dir names one directory more than once ({', '.join(again)}); each pair has its own")
+    run_dirs = _run_dirs(it, options)
     try:
         keys = Keys(options.api_keys) if options.api_keys is not None else None
     except BadKeys as error:
@@ -118,13 +116,32 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         import uvloop
 
-        from gateway.server import Gateway, Settings
-        from sidecar.http_server import Limits
+        from gateway.server import Settings
     except ImportError as error:
         print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
-    bounds = Bounds(
+    settings = Settings(tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log)
+    listener = _listener(options.listen, "--listen")
+    others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []
+    uvloop.run(_serve(options, settings, log, listener, others))
+    raise SystemExit(0)
+
+
+def _run_dirs(it: Parser, options: argparse.Namespace) -> list[Path]:
+    named = [directory(text) for text in os.environ.get("FAILOVER_RUN_DIR", "").split(":") if text]
+    run_dirs: list[Path] = options.run_dir or named
+    if not run_dirs:
+        it.error("--run-dir is needed: the run directory of a pair's lock")
+    places = [run_dir.resolve() for run_dir in run_dirs]
+    again = [str(run_dir) for run_dir, place in zip(run_dirs, places, strict=True) if places.count(place) > 1]
+    if again:
+        it.error(f"--run-dir names one directory more than once ({', '.join(again)}); each pair has its own")
+    return run_dirs
+
+
+def _bounds(options: argparse.Namespace) -> Bounds:
+    return Bounds(
         failover_timeout_s=options.failover_timeout_s,
         hold_s=options.hold_s,
         queue=options.queue,
@@ -134,7 +151,12 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         stall_s=options.stall_s,
         comment_s=options.comment_s,
     )
-    limits = Limits(
+
+
+def _limits(options: argparse.Namespace) -> "Limits":
+    from sidecar.http_server import Limits
+
+    return Limits(
         connections=options.max_connections,
         header_bytes=options.max_headers,
         body_bytes=options.max_body,
@@ -142,30 +164,33 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         request_s=options.request_s,
         idle_s=options.idle_s,
     )
-    settings = Settings(tuple(run_dirs), bounds, limits, keys, not options.no_access_log)
-    listener = _listener(options.listen, "--listen")
-    others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []
 
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        gateway = Gateway(loop, settings, log)
-        ended: asyncio.Queue[str] = asyncio.Queue()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, ended.put_nowait, signal.Signals(number).name)
-        loop.add_signal_handler(signal.SIGHUP, _reload, keys, log)
-        for each in (listener, *others):
-            await gateway.http.listen(each)
-        gateway.start()
-        at = listener.getsockname()
-        log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in run_dirs])
-        log.info("stopping", why=await ended.get())
-        drained = loop.create_task(gateway.drain(delay_s=options.shutdown_delay_s, within_s=options.shutdown_drain_s))
-        again = loop.create_task(ended.get())  # a second signal ends it at once
-        await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
-        gateway.close()
 
-    uvloop.run(serve())
-    raise SystemExit(0)
+async def _serve(
+    options: argparse.Namespace,
+    settings: "Settings",
+    log: Log,
+    listener: socket.socket,
+    others: list[socket.socket],
+) -> None:
+    from gateway.server import Gateway
+
+    loop = asyncio.get_running_loop()
+    gateway = Gateway(loop, settings, log)
+    ended: asyncio.Queue[str] = asyncio.Queue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ended.put_nowait, signal.Signals(number).name)
+    loop.add_signal_handler(signal.SIGHUP, _reload, settings.keys, log)
+    for each in (listener, *others):
+        await gateway.http.listen(each)
+    gateway.start()
+    at = listener.getsockname()
+    log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in settings.run_dirs])
+    log.info("stopping", why=await ended.get())
+    drained = loop.create_task(gateway.drain(delay_s=options.shutdown_delay_s, within_s=options.shutdown_drain_s))
+    again = loop.create_task(ended.get())  # a second signal ends it at once
+    await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
+    gateway.close()
 
 
 def _listener(address: tuple[str, int], flag: str) -> socket.socket:

@@ -25,10 +25,11 @@ from gms import messages as m
 from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
+from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.formatting import Tone, size
 from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
 from sidecar.settings import BadValue, Parser, count, name, seconds, valued
-from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, say, terminal_paint
+from sidecar.terminal import OutputLost, observer_exit_code, say, terminal_paint
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 """Exit codes; usage errors are 64."""
@@ -298,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
     except OutputLost as error:
         return error.exit_code("gmsctl")
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EX_INTERRUPTED
 
 
 def _nothing_there(run_dir: Path) -> str:

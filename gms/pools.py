@@ -36,8 +36,8 @@ class Phase(Enum):
 
 
 MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
-    # Somebody claims what isn't there yet.
-    Phase.EMPTY: frozenset({Phase.MAKING}),
+    # Somebody claims what isn't there yet; a new server reads of it in the file.
+    Phase.EMPTY: frozenset({Phase.MAKING, Phase.AWAITED}),
     # It is made; it can't be.
     Phase.MAKING: frozenset({Phase.OWNED, Phase.EMPTY}),
     # The owner releases it, or ends.
@@ -175,12 +175,12 @@ class Pool:
 
     def await_(self, record: RecordedPool, owner: Owner | None, doubt: str, kind: str) -> None:
         """What the file says, to a new server."""
-        self._must_be(Phase.EMPTY)
+        self._must_be(Phase.EMPTY)  # also where there is no memory to wait for
         self.token = record.token
         if not record.generation:
             return
         *ranges, table = record.parts
-        self.phase = Phase.AWAITED
+        self._becomes(Phase.AWAITED, before=(Phase.EMPTY,))
         self.generation = record.generation
         self.shape = Shape(record.digest, tuple(part.size for part in ranges), table.size)
         self.identities = tuple(part.identity for part in record.parts)

@@ -15,6 +15,7 @@ from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import ACTIVE, INIT
 from sidecar.context import rfc3339
+from sidecar.names import incarnation_name
 
 MOST_MEMBERS = 200
 MOST_INCARNATIONS = 5000
@@ -50,7 +51,7 @@ class Admission:
 
     def register(self, event: e.Received, hello: m.Register, newest: int) -> Admitted | TurnedAway:
         """`newest`: the newest token that is known to have been granted, this claim apart."""
-        name, token = f"{hello.engine_id}.{hello.incarnation}", hello.claims.get(ACTIVE)
+        name, token = incarnation_name(hello.engine_id, hello.incarnation), hello.claims.get(ACTIVE)
         why = self._why_not_register(event, hello)
         if not why and token is not None and (why := self._why_no_claim(name, token, newest)):
             self.incarnations.reject(name)
@@ -76,7 +77,7 @@ class Admission:
         return Admitted(who, MAIN, agreed_version(hello), replaced)
 
     def _why_not_register(self, event: e.Received, hello: m.Register) -> str:
-        name = f"{hello.engine_id}.{hello.incarnation}"
+        name = incarnation_name(hello.engine_id, hello.incarnation)
         who = self.incarnations.known.get(name)
         if why := self.incarnations.why_condemned(name):
             return why
@@ -119,7 +120,7 @@ class Admission:
 
     def join(self, event: e.Received, hello: m.Join) -> Admitted | TurnedAway:
         if why := self._why_not_join(event, hello):
-            opens = self.incarnations.may_open_again(f"{hello.engine_id}.{hello.incarnation}")
+            opens = self.incarnations.may_open_again(incarnation_name(hello.engine_id, hello.incarnation))
             return TurnedAway(why, for_good=why is not NO_LIFE and not opens)
         # Its main process may not be back yet, after a restart of this server; its life file tells that it isn't
         # condemned.
@@ -130,7 +131,7 @@ class Admission:
         return Admitted(who, member.number, agreed_version(hello))
 
     def _why_not_join(self, event: e.Received, hello: m.Join) -> str:
-        name = f"{hello.engine_id}.{hello.incarnation}"
+        name = incarnation_name(hello.engine_id, hello.incarnation)
         who = self.incarnations.known.get(name)
         if why := self.incarnations.why_closed(name):
             return why
@@ -159,7 +160,7 @@ class Admission:
         """It can't talk with this server. It lives, and its pidfd says so: what it holds it keeps until that says
         otherwise. True if it is watched from now on.
         """
-        who, peer = self.incarnations.known.get(f"{hello.engine_id}.{hello.incarnation}"), event.peers[0]
+        who, peer = self.incarnations.known.get(incarnation_name(hello.engine_id, hello.incarnation)), event.peers[0]
         if isinstance(hello, m.Join):
             if who is None or self._why_not_join(event, hello):
                 return False
@@ -168,7 +169,7 @@ class Admission:
         token, lock = hello.claims.get(ACTIVE), self.active
         if token is None or lock.phase in (Phase.HELD, Phase.GRANTING) or self._why_not_register(event, hello):
             return False
-        if self._why_no_claim(f"{hello.engine_id}.{hello.incarnation}", token, 0):
+        if self._why_no_claim(incarnation_name(hello.engine_id, hello.incarnation), token, 0):
             return False
         who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
         self.incarnations.enter_main(who, peer, hello.pid, None)

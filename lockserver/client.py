@@ -28,11 +28,12 @@ from lockserver import messages as m
 from lockserver.client_machine import Me
 from lockserver.messages import ACTIVE, INIT
 from lockserver.rundir import absolute
-from lockserver.session import EXIT_LOST, LockError, Lost, NotInTime, Refused, Session, end_process
+from lockserver.session import LockError, Lost, NotInTime, Refused, Session, end_process
+from sidecar.exit_codes import EX_LOST
 from sidecar.logs import complain
 
 __all__ = [
-    "EXIT_LOST",
+    "EX_LOST",
     "RUN_DIR_VARIABLE",
     "TREE_VARIABLE",
     "Grant",

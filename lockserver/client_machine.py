@@ -8,10 +8,10 @@ The rules:
  1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.
  2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes,
     the address.
- 3. A holder whose server is away goes on while nobody else can be granted. With proof that is so as long as the path
-    leads to the directory in which it was granted, or to no server at all; a server at the end of it that doesn't have
-    us back may grant once it has settled, and by then this process has ended. Where a silent holder is presumed dead it
-    ends *before* the window does.
+ 3. A holder whose server is away goes on for as long as nobody else can be granted. That is so while the path of the
+    run directory leads to the directory in which it was granted, or to no server at all. If it leads to another server
+    that doesn't take this holder back, that server may grant as soon as it has settled: this process ends before.
+    Under `--unsafe-presume-dead` a new server grants when its window is over: the holder ends before that, too.
  4. A main process looks where its path leads, when the kernel says that it may have changed and every second besides.
     If it leads elsewhere, whoever serves there has to hear of us at once: the connection is made there.
  5. Told that another holds, or refused: it ends at once. So does a member that is refused.
@@ -66,6 +66,7 @@ from lockserver.client_events import (
     Without,
 )
 from lockserver.messages import ACTIVE, INIT
+from sidecar.names import incarnation_name
 from sidecar.reconnect import Reconnect
 
 RETRY_MOST_S = 0.1
@@ -337,7 +338,7 @@ class ClientMachine:
         """
         if self.link is not Link.IN:
             self._return_copies()
-        own = f"{self.me.engine_id}.{self.me.incarnation}"
+        own = incarnation_name(self.me.engine_id, self.me.incarnation)
         for tree in list(self._kept):
             if tree not in (own, message.tree) and message.tree != own:
                 del self._kept[tree]

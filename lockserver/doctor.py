@@ -26,6 +26,7 @@ from lockserver.rundir import HOLDER, LIFE, SOCKET
 from lockserver.status_text import size
 from sidecar import peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
+from sidecar.names import incarnation_name
 
 DESCRIPTORS_FEW, DESCRIPTORS_TOO_FEW = 4096, 256
 SPACE_LITTLE, SPACE_TOO_LITTLE = 16 << 20, 1 << 20
@@ -355,9 +356,11 @@ def _known(status: m.Status | None) -> dict[str, set[int] | None]:
     """Life files that the server knows -> their processes; None where it doesn't name them all."""
     if status is None:
         return {}
-    known: dict[str, set[int] | None] = {f"{waiter.engine_id}.{waiter.incarnation}": None for waiter in status.waiters}
+    known: dict[str, set[int] | None] = {
+        incarnation_name(waiter.engine_id, waiter.incarnation): None for waiter in status.waiters
+    }
     if (holder := status.holder) is not None:
-        known[f"{holder.engine_id}.{holder.incarnation}"] = {member.pid for member in holder.members}
+        known[incarnation_name(holder.engine_id, holder.incarnation)] = {member.pid for member in holder.members}
     return known
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sidecar import process_setup
+from sidecar.exit_codes import EX_CANT_RUN, EX_LOST
 from sidecar.lifelock import LifeLock, LifeLockError
 
 READY = "ready"
@@ -29,7 +30,6 @@ ENDED = "ended "
 TOKEN_VARIABLE = "FAILOVER_TOKEN"
 NAME = "lockctl-guard"
 """As ps shows it, and `lockctl doctor` knows it."""
-LOST, CANT_RUN = 70, 126
 _PARENT_DIED = signal.SIGTERM
 
 
@@ -154,12 +154,12 @@ def _be_the_command(guard: int, command: Command, pipes: Pipes) -> NoReturn:
             signal.pthread_sigmask(signal.SIG_SETMASK, command.mask)
             _exec(command, {**os.environ, **command.environment, TOKEN_VARIABLE: token})
     except LifeLockError as error:
-        os.write(pipes.of_command, f"{LOST} {error}\n".encode())
+        os.write(pipes.of_command, f"{EX_LOST} {error}\n".encode())
     except OSError as error:
         why = "the interpreter that it names isn't there" if error.errno == errno.ENOENT else error.strerror
-        os.write(pipes.of_command, f"{CANT_RUN} {command.program}: {why}\n".encode())
+        os.write(pipes.of_command, f"{EX_CANT_RUN} {command.program}: {why}\n".encode())
     finally:
-        os._exit(CANT_RUN)
+        os._exit(EX_CANT_RUN)
 
 
 def _exec(command: Command, environment: dict[str, str]) -> NoReturn:

@@ -24,12 +24,13 @@ from typing import NoReturn
 
 from lockserver import status_text
 from lockserver.client import LockClient, NotInTime, Refused
-from lockserver.guard import CANT_RUN, ENDED, READY, Command, Pipes, be_the_guard, kill_all_children
+from lockserver.guard import ENDED, READY, Command, Pipes, be_the_guard, kill_all_children
 from lockserver.observer import ObserverError, watch_forever
 from lockserver.rundir import LIFE
 from sidecar import logs, peers, process_setup
+from sidecar.exit_codes import EX_CANT_RUN, EX_LOST
 
-REFUSED, LOST, NOT_IN_TIME = 69, 70, 75
+REFUSED, NOT_IN_TIME = 69, 75
 PASSED_ON = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _BELL = signal.SIGCHLD
 """Wakes the main thread: when the child has ended, and when another thread has something for it."""
@@ -180,13 +181,13 @@ class HeldCommand:
         peers.await_end(self._pidfd)
         with self._decision:
             if not self._granted:
-                self._give_up(CANT_RUN, "the command was killed while it waited for the lock")
+                self._give_up(EX_CANT_RUN, "the command was killed while it waited for the lock")
 
     def _go(self, token: int) -> None:
         try:
             os.write(self._told, f"{token}\n".encode())
         except BrokenPipeError:
-            raise CantStart(CANT_RUN, "the command was killed before it had the lock") from None
+            raise CantStart(EX_CANT_RUN, "the command was killed before it had the lock") from None
         finally:
             os.close(self._told)
         said = _line(self._of_command)
@@ -249,7 +250,7 @@ class HeldCommand:
         if self._pidfd >= 0:
             self._send(signal.SIGKILL)
         _complain(f"lock lost: {why}" + ("; the command is killed" if self._pid else ""))
-        os._exit(LOST)
+        os._exit(EX_LOST)
 
     def _say(self, text: str) -> None:
         if not self._options.quiet:
@@ -274,7 +275,7 @@ def _line(fd: int) -> str:
 
 def _cant_start(said: str) -> CantStart:
     code, _, why = said.partition(" ")
-    return CantStart(int(code), why) if code.isdigit() else CantStart(LOST, f"the guard ended: {said or 'no word'}")
+    return CantStart(int(code), why) if code.isdigit() else CantStart(EX_LOST, f"the guard ended: {said or 'no word'}")
 
 
 def _complain(text: str) -> None:

@@ -8,9 +8,10 @@ import argparse
 import os
 import sys
 
+from sidecar.exit_codes import EX_CANT_RUN
 from sidecar.settings import BadValue, Parser, name, seconds_or_zero, size_bytes, valued
 
-CANT_RUN, NOT_FOUND = 126, 127
+NOT_FOUND = 127
 
 
 def declare(command: Parser) -> None:
@@ -87,7 +88,7 @@ def find(word: str) -> str:
     if not there:
         raise CantRun(NOT_FOUND, f"{word}: there is no such command" + ("" if "/" in word else " in PATH"))
     why = "is a directory" if os.path.isdir(there[0]) else "is not executable (chmod +x)"
-    raise CantRun(CANT_RUN, f"{there[0]} {why}")
+    raise CantRun(EX_CANT_RUN, f"{there[0]} {why}")
 
 
 # -- values --------------------------------------------------------------------------------------------------------

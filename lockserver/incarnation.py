@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from lockserver.events import Peer
+from sidecar.names import incarnation_name
 
 PROBE_FIRST_S = 0.002
 PROBE_MOST_S = 0.1
@@ -88,7 +89,7 @@ class Incarnation:
     @property
     def name(self) -> str:
         """Also the name of its life file."""
-        return f"{self.engine_id}.{self.random}"
+        return incarnation_name(self.engine_id, self.random)
 
     @property
     def main(self) -> Member | None:

@@ -12,6 +12,7 @@ from lockserver.context import Context
 from lockserver.events import Forget, Kill, LookedUp, LookUp, Peer, ProbeLife, Unlink, WatchDeath
 from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Member, Stage
 from lockserver.record import Tenure
+from sidecar.names import incarnation_name
 
 MOST_REJECTED = 1000
 BOTH_BACK_S = 2.0
@@ -39,7 +40,7 @@ class Incarnations:
 
     def awaited(self, engine_id: str, random: str) -> Incarnation:
         """One that this server has only heard of: its end has to be proven, or it comes back."""
-        name = f"{engine_id}.{random}"
+        name = incarnation_name(engine_id, random)
         incarnation = self.known.get(name)
         if incarnation is None:
             incarnation = self.known[name] = self.ending[name] = Incarnation(engine_id, random, Stage.AWAITED)

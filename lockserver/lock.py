@@ -1,7 +1,7 @@
 """The state of one lock, and every transition of it.
 
-Pure. Nothing else assigns these fields: whoever wants the lock in another state calls one of the transitions, and each
-of them moves along the table or raises. What makes a transition due is `machine.py`'s business.
+Pure. Nothing else in the server assigns these fields: whoever wants the lock in another state calls one of the
+transitions, and each of them moves along the table or raises. What makes a transition due is `machine.py`'s business.
 
     FREE       nobody holds it.
     IN_DOUBT   this server is new: a holder was found in the file, or none could be excluded. It comes back, or its end
@@ -10,14 +10,25 @@ of them moves along the table or raises. What makes a transition due is `machine
     HELD       the holder's main process is there and has been told (or told us: it came back with its claim).
     FENCING    the holder was lost. It must be proven gone, unless the same process comes back.
 
-               FREE ──grant──► GRANTING ──told──► HELD ──lose──► FENCING
-                ▲ ▲ ▲              │               ▲  ▲              │ │
-                │ │ └──take back───┘               │  └──come back───┘ │
-                │ └───────────────────prove gone───│───────────────────┘
-                └──settle── IN_DOUBT ──come back / claim──► HELD
-                               └──lose──► FENCING      (IN_DOUBT again: somebody tells of another holder)
+The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD ──lose──► FENCING ──release──► FREE. All ways there are:
 
-A permit (`permit.py`) has the same states; and its holder may give it back (HELD -> FREE).
+    from       to         by
+    FREE       GRANTING   `grant`: somebody was chosen
+               HELD       `claimed`: somebody says that it holds the lock, and nothing speaks against it
+               IN_DOUBT   `find`, `suspect`: what a new server finds
+    IN_DOUBT   HELD       `come_back`, `claimed`
+               FENCING    `lose`: the holder that was found is dead
+               FREE       `release`: it is proven gone; `settle`: nobody holds it
+               IN_DOUBT   `hear_of`: another holder; `release`: it is proven gone, and there may be another
+    GRANTING   HELD       `tell`: the grant is on disk
+               FREE       `take_back`: it can't be written
+               FENCING    `lose`: whoever was chosen is dead
+    HELD       FENCING    `lose`
+               FREE       `release`: a permit is given back (`permit.py`). The lock itself never is
+    FENCING    FREE       `release`: the holder is proven gone
+               HELD       `come_back`, `claimed`
+               IN_DOUBT   `hear_of`, `release`: as above
+               FENCING    `lose`: its connection had ended, and now it is dead
 """
 
 import enum
@@ -152,11 +163,24 @@ class Lock:
         self.holder, self.token, self.granted_at, self.endpoint = holder, token, "", None
         self.verified, self.fencing_since, self.recorded_by = False, 0.0, None
 
-    def grant(self, holder: Incarnation, token: int, at: str, waiter: Waiter | None, verified: bool) -> None:
+    def grant(
+        self,
+        holder: Incarnation,
+        token: int,
+        at: str,
+        waiter: Waiter | None,
+        verified: bool,
+        proven: bool = False,
+    ) -> None:
         self._move(Phase.GRANTING, _F)
         self.holder, self.token, self.granted_at = holder, token, at
         self.waiter, self.verified, self.endpoint, self.recorded_by = waiter, verified, None, None
-        self.proven = False
+        self.proven = proven
+
+    def written_by(self, number: int) -> None:
+        """The write with this number says how the lock stands. It counts if it is the first that names the holder."""
+        if self.holder is not None and self.recorded_by is None:
+            self.recorded_by = number
 
     def tell(self) -> None:
         """The grant is on disk."""

@@ -29,8 +29,9 @@ from lockserver.observer import (
     watch_forever,
 )
 from lockserver.rundir import SOCKET
+from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.settings import Parser, count, directory, seconds, seconds_or_zero, valued
-from sidecar.terminal import INTERRUPTED, OutputLost, observer_exit_code, ping_forever, say, terminal_paint
+from sidecar.terminal import OutputLost, observer_exit_code, ping_forever, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -287,7 +288,7 @@ def main(argv: list[str] | None = None) -> int:
     except OutputLost as error:
         return error.exit_code("lockctl")
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EX_INTERRUPTED
 
 
 def _split(said: list[str]) -> tuple[list[str], list[str]]:

@@ -388,8 +388,7 @@ class Machine:
         number, succession = self.disk.ask(), self.succession
         self.incarnations.pending_unlinks = dict.fromkeys(self.incarnations.pending_unlinks, number)
         for lock in self.succession.locks:
-            if lock.holder is not None and lock.recorded_by is None:
-                lock.recorded_by = number
+            lock.written_by(number)
         for name in sorted(self._members_ended):
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()

@@ -1,7 +1,8 @@
 """The permit `init`: one engine at a time initialises device memory.
 
-Pure. It is a lock too, with less: a word gives it back, and it asks for no memory and no second look. Who waits for it
-is here; when it may be given away is decided with what the lock itself is doing (`why_not`).
+Pure. The permit has a state like the lock (`lock.py`), and is simpler: its holder gives it back by saying so, and it is
+granted without asking for free memory and without asking the engine again whether it is well. Who waits for it is kept
+here, and so is the rule when it may be granted, which depends on what the lock is doing (`why_not`).
 """
 
 from lockserver.context import Context
@@ -45,8 +46,8 @@ class Permit:
         return f"the lock is {state}"
 
     def _nobody_dies(self, active: Lock) -> bool:
-        """Or nobody can be told more of it before somebody waits: a restarted server lacks of the proof only what a
-        waiter's need of memory would bring, and nobody can wait who may not initialise.
+        """No holder is on its way out. Or one is, and waiting brings no proof: a restarted server lacks only free
+        memory, which is looked for when an engine waits for the lock, and none can wait before it has initialised.
         """
         holder, doubt = active.holder, active.doubt
         if holder is None or doubt is None:

@@ -3,14 +3,17 @@
 Pure functions: what is known goes in, a verdict comes out that can be printed. Nothing is asked, waited for or changed
 here; whoever calls sees to it that more becomes known.
 
-Ordinary fencing takes nothing less than both parts: every process's pidfd is readable, and nobody holds the life lock.
-(The third part, memory, belongs to whoever comes next: `queue.py`.) A server that has restarted may not have all
-pidfds. What it takes instead: processes that it looked up by their numbers and the kernel's own names for them, and
-pidfds that clients had kept (`pidfd_copies.py`) count like those that it had armed itself. Where neither is to be had
-(everything was killed at once, in containers of their own), a free life lock counts for those processes that can't let
-go of it while they live: they have ended, or are past the point in their end at which files are closed. What a process
-has left after that is memory, so that must be seen to be free, too. Free memory alone proves nothing: a process that
-has not allocated yet needs none.
+A server that has seen the holder all along needs two things: the pidfd of every process of the holder is readable,
+and nobody holds the life lock. (The third part of the proof is memory. It depends on who comes next: `queue.py`.)
+
+A server that has restarted doesn't have the pidfds that its predecessor had. It gets them back in two ways: it looks
+the processes up, by their numbers and by the kernel's own names for them, and clients hand back the copies that they
+kept (`pidfd_copies.py`). These pidfds count like those that it opened itself.
+
+Where there is neither (everything was killed at once, in containers of their own), a free life lock counts instead, for
+those processes that can't let go of it while they live: they have ended, or they are dying and have lost it already.
+All that a dying process may still have is memory, so what the next engine needs must be seen to be free, too. Free
+memory alone proves nothing: a process that has not allocated yet needs none.
 """
 
 import math
@@ -65,9 +68,7 @@ def holder_gone(
         all_known = holder.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
-    if holder.gone:
-        return Verdict(False, missing=missing)
-    if doubt is None:
+    if holder.gone or doubt is None:
         return Verdict(False, missing=missing)
     if over and policy.presume_dead:
         return Verdict(
@@ -88,6 +89,11 @@ def holder_gone(
         )
     if not over:
         return Verdict(False, missing=missing)
+    return _unproven(holder, policy, missing)
+
+
+def _unproven(holder: Incarnation, policy: Policy, missing: tuple[str, ...]) -> Verdict:
+    """Its life lock is free, nothing proves more, and nothing more will become known: a person has to say."""
     if policy.grant_unproven:
         return Verdict(
             True,

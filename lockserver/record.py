@@ -7,6 +7,8 @@ import zlib
 
 import msgspec
 
+from sidecar.names import incarnation_name
+
 
 class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """A process of the holder's tree."""
@@ -57,8 +59,8 @@ class UnreadableRecord(ValueError):
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True):
-    """The file's shape: flat, with Decision 8's `holder` and `granted_at` first, so that a person finds them. Fields
-    that came later have defaults: a server reads what the version before it wrote.
+    """The file's shape: flat, with `holder` and `granted_at` first (the specification's Decision 8), so that a person
+    finds them. Fields that came later have defaults: a server reads what the version before it wrote.
     """
 
     version: int
@@ -127,7 +129,7 @@ def decode(data: bytes) -> Record:
     if file.holder is not None:
         if file.incarnation is None or file.granted_at is None or file.life_file is None or not file.members:
             raise UnreadableRecord("a holder is named, and too little is known of it")
-        if file.token > file.newest_token or file.life_file != f"{file.holder}.{file.incarnation}":
+        if file.token > file.newest_token or file.life_file != incarnation_name(file.holder, file.incarnation):
             raise UnreadableRecord("what it says of the holder doesn't fit together")
         active = Tenure(
             engine_id=file.holder,

@@ -28,6 +28,7 @@ from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
+from sidecar.names import incarnation_name
 from sidecar.path_watch import CannotWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
@@ -95,26 +96,28 @@ class Server(Shell):
             self._holder.reserve()
         except OSError as error:
             raise CannotStart(_why_not(options.run_dir, error)) from None
-        self.machine = Machine(
-            e.Config(
-                server_incarnation=self.incarnation,
-                server_pid=os.getpid(),
-                boot_id=peers.boot_id(),
-                pid_namespace=os.readlink("/proc/self/ns/pid"),
-                evidence={
-                    peers.Evidence.PEER: "peer pidfd",
-                    peers.Evidence.SENT: "sent pidfd",
-                    peers.Evidence.NONE: "end-of-file only",
-                }[self.processes.evidence],
-                window_s=options.window_s,
-                settle_s=options.settle_s,
-                memory_bound_s=options.memory_bound_s,
-                prepare_timeout_s=options.prepare_timeout_s,
-                presume_dead=options.presume_dead,
-                grant_unproven=options.grant_unproven,
-                reads_memory=reader is not None,
-                memory_why=options.memory_why,
-            )
+        self.machine = Machine(self._config())
+
+    def _config(self) -> e.Config:
+        options = self.options
+        return e.Config(
+            server_incarnation=self.incarnation,
+            server_pid=os.getpid(),
+            boot_id=peers.boot_id(),
+            pid_namespace=os.readlink("/proc/self/ns/pid"),
+            evidence={
+                peers.Evidence.PEER: "peer pidfd",
+                peers.Evidence.SENT: "sent pidfd",
+                peers.Evidence.NONE: "end-of-file only",
+            }[self.processes.evidence],
+            window_s=options.window_s,
+            settle_s=options.settle_s,
+            memory_bound_s=options.memory_bound_s,
+            prepare_timeout_s=options.prepare_timeout_s,
+            presume_dead=options.presume_dead,
+            grant_unproven=options.grant_unproven,
+            reads_memory=self._reader is not None,
+            memory_why=options.memory_why,
         )
 
     # -- start and end ---------------------------------------------------------------------------------------------
@@ -348,7 +351,7 @@ class Server(Shell):
             self.connections.complain(conn, str(error))
             return
         try:
-            held = self._life_held(f"{message.engine_id}.{message.incarnation}", message.life)
+            held = self._life_held(incarnation_name(message.engine_id, message.incarnation), message.life)
         except OSError as error:
             self.processes.forget_all([named])
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")

@@ -24,12 +24,13 @@ from lockserver.rundir import LIFE, RunDir, RunDirGone, absolute, connect, names
 from sidecar import exclusive_names, process_setup
 from sidecar.client_connection import ClientConnection
 from sidecar.client_loop import CannotWait, ClientLoop
+from sidecar.exit_codes import EX_LOST
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
 from sidecar.logs import complain
+from sidecar.names import incarnation_name
 from sidecar.path_watch import CannotWatch, Leads, PathWatch, make_private_directory
 
-EXIT_LOST = 70
 _NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """This process can't look; that tells nothing of where its path leads."""
@@ -55,14 +56,14 @@ class NotInTime(LockError, TimeoutError):
 def end_process(why: str) -> NoReturn:
     """Ends this process at once, and with it whatever was armed to die with it."""
     complain(f"lock lost: {why}; this process ends")
-    os._exit(EXIT_LOST)
+    os._exit(EX_LOST)
 
 
 class Session:
     def __init__(self, run_dir: Path | str, me: Me, on_lost: Callable[[str], object]) -> None:
         self.run_dir = absolute(run_dir)
         self.me = me
-        self.name = f"{me.engine_id}.{me.incarnation}"
+        self.name = incarnation_name(me.engine_id, me.incarnation)
         self._on_lost = on_lost
         self._machine = ClientMachine(me)
         self._directory: RunDir | None = None
@@ -221,7 +222,7 @@ class Session:
         try:
             self._on_lost(why)
         except SystemExit as error:
-            os._exit(error.code if isinstance(error.code, int) else EXIT_LOST)
+            os._exit(error.code if isinstance(error.code, int) else EX_LOST)
         except BaseException as error:
             complain(f"on_lost raised {type(error).__name__}: {error}")
             end_process(why)

@@ -135,8 +135,8 @@ class Succession:
             verified = self.queue.granted(waiter)
             self.newest = max(self.newest, self.token_floor) + 1
             self.context.calm("unproven", "record", "strangers", "version", "names")
-            lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified)
-            lock.proven = verified and self._every_process_ended
+            proven = verified and self._every_process_ended
+            lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified, proven)
             self._every_process_ended = False
             self.must_write = True
 

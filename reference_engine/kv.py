@@ -1,7 +1,8 @@
 """The KV cache: blocks of positions in device memory.
 
-The memory is the engine's own (Decision 7, Option B): created on the device when the engine wakes, given back when it
-sleeps. If another engine still has its own, there is none to be had, and the wake fails with OutOfMemory.
+The memory is the engine's own (the specification's Decision 7, Option B): created on the device when the engine wakes,
+given back when it sleeps. If another engine still has its own, there is none to be had, and the wake fails with
+OutOfMemory.
 
 What this file may not do: know who has which block (`kv_prefix.py`), or requests (`scheduler.py`).
 """

@@ -1,7 +1,7 @@
 """Where the weights are: in GMS, for an engine that is one of a pair; in the process's own memory, for one alone.
 
-With GMS the engine's role decides (Decision 5): a primary writes them if nobody has, a shadow only ever reads. Both map
-them read-only afterwards, and asleep neither has them mapped. Views keep their addresses.
+With GMS the engine's role decides (the specification's Decision 5): a primary writes them if nobody has, a shadow only
+ever reads. Both map them read-only afterwards, and asleep neither has them mapped. Views keep their addresses.
 
 What this file may not do: know how the weights are made (`weights.py`) or used (`model.py`).
 """

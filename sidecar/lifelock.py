@@ -11,7 +11,8 @@ Rules:
 * A lock that was taken on a file that the path no longer names is worth nothing, so taking ends with that check.
 * It can't be let go of by accident: the file is mapped, too, and a mapping keeps the lock when every descriptor is
   closed (`os.closerange` of a daemon, say). Only the end of a process frees it, or executing another program.
-* It is one of three proofs, and no proof by itself: a dying process frees its files before its memory.
+* It is one of three proofs, and no proof by itself: a process that is dying may have lost the lock and still have
+  memory. The kernel takes descriptors and mappings away one after the other, in an order that nobody may count on.
 
 `LifeLock` is what a member holds, `LifeProbe` what the server asks. They can't be one class: a probe's descriptor must
 never hold a lock itself.

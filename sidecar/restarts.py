@@ -9,7 +9,8 @@
 
 from dataclasses import dataclass
 
-EX_USAGE = 64
+from sidecar.exit_codes import EX_USAGE
+
 STEADY_S = 30.0
 PAUSES_S = (0.0, 0.5, 1.0, 2.0, 5.0)
 """After the first failure, the second, and so on; the last for all that follow."""

@@ -17,9 +17,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from sidecar.exit_codes import EX_USAGE
 from sidecar.names import NAME, NAME_IN_WORDS, VERSION
 
-EX_USAGE = 64
 ENVIRONMENT_PREFIX = "FAILOVER_"
 
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {

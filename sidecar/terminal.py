@@ -17,7 +17,7 @@ from sidecar.frames import Message
 from sidecar.observer import Busy, Incompatible, Observer, ObserverError, Refused
 
 NO_SERVER, OUTPUT_LOST, NO_ROOM, OTHER_VERSION, NO_PERMISSION = 2, 74, 75, 76, 77
-INTERRUPTED, READER_LEFT = 128 + signal.SIGINT, 128 + signal.SIGPIPE
+READER_LEFT = 128 + signal.SIGPIPE
 
 
 class OutputLost(Exception):

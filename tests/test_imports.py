@@ -240,6 +240,7 @@ PURE_GROUND = {
     FRAMES,
     "sidecar.context",
     "sidecar.disk_writes",
+    "sidecar.exit_codes",
     "sidecar.formatting",
     "sidecar.names",
     "sidecar.reconnect",

@@ -9,6 +9,7 @@ from pathlib import Path
 from k8s.lint import structure
 from k8s.lint.check import check
 from k8s.lint.node import Finding, Level
+from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, valued
 
 EXAMPLES = """\
@@ -71,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     except structure.NoSchemas as error:
         if structure.HOW_TO_GET_IT not in str(error):
             print(f"k8s.lint: {error}\nsee: python -m k8s.lint --help", file=sys.stderr)
-            return 64
+            return EX_USAGE
         shapes = str(error)
     findings = check(texts, options.kubernetes, options.have)
     if options.errors_only:
@@ -135,4 +136,4 @@ if __name__ == "__main__":
     try:
         sys.exit(main())
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(EX_INTERRUPTED)

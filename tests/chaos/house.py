@@ -24,14 +24,8 @@ from sidecar import peers
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeLock
 from tests.chaos.engine import receive, send
-from tests.support.chance import seeded as seeded  # these `as` are for tests/engine and tests/vllm,
-from tests.support.processes import ROOT
-from tests.support.processes import Process as Process  # until they import from tests.support themselves
-from tests.support.root import needs_root as needs_root
-from tests.support.slow_exits import dies_slowly as dies_slowly
-from tests.support.slow_exits import hangs_in_exit as hangs_in_exit
-from tests.support.waiting import DEADLINE_S, readable, until
-from tests.support.waiting import NEVER_S as NEVER_S
+from tests.support.processes import ROOT, Process
+from tests.support.waiting import DEADLINE_S, NEVER_S, readable, until
 
 LISTENERS = 2
 """A server's sockets that aren't connections: `lock.sock`, and the path's name."""

@@ -10,39 +10,26 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from engine_shim import paths, shim_status
 from engine_shim.shm_cleanup import ShmCleanup
 from gms.messages import AskStatus
 from gms.messages import Status as Weights
-from gms.observer import Observer as GmsOnlooker
+from gms.observer import Observer as GmsObserver
 from lockserver.messages import Status
 from lockserver.observer import Observer, ObserverError
 from sidecar import peers, process_tree
 from sidecar.sockets import address_of
 from tests.engine.kinds import Kind
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
-ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "40"))
-LOOK_EVERY_S = DEADLINE_S / 4000
-"""Whoever waits for minutes looks less often: a hundred looks a second at two pairs took a third of two processors."""
-T = TypeVar("T")
 NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "url": ""}
 NO_ANSWER["incarnation"] = ""
-
-
-def until(look: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
-    """For what nothing announces. Returns what was true."""
-    end = time.monotonic() + deadline_s
-    while not (value := look()):
-        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
-        select.select([], [], [], LOOK_EVERY_S)
-    return value
 
 
 def alone(story: Callable[[], None], said: Path) -> None:
@@ -282,7 +269,7 @@ class House:
     def weights(self, device: str = "host:0") -> Weights | None:
         """What GMS says."""
         try:
-            with GmsOnlooker(self.run_dir, device) as observer:
+            with GmsObserver(self.run_dir, device) as observer:
                 return observer.ask(AskStatus(), Weights)
         except ObserverError:
             return None

@@ -18,11 +18,12 @@ from engine_shim import paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
 from engine_shim.pair_status import redundancy, serving
 from sidecar.durable import AlreadyLocked, DirectoryLock
-from tests.engine.house import House, Program, Shim, until
+from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
 from tests.engine.test_scenarios import settled
 from tests.engine.test_up import TOY as TOY_PAIR
 from tests.engine.test_up import running, said, status
+from tests.support.waiting import until
 
 chaos = pytest.mark.chaos
 KINDS = [pytest.param(kind, id=kind.name) for kind in there()]

@@ -12,8 +12,10 @@ import pytest
 
 from engine_shim import __main__ as shim_command
 from engine_shim import failover
-from tests.engine.house import ROOT, House, Program, until
+from tests.engine.house import House, Program
 from tests.engine.kinds import TOY
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 SHIM = ("--engine", "reference", "--engine-id", "a", "--run-dir", "/run/failover", "--probe", ":0")
 

@@ -18,11 +18,13 @@ import pytest
 
 from gms.client import GmsClient
 from tests import emulated_driver
-from tests.engine.house import DEADLINE_S, ROOT, House, until
+from tests.engine.house import House
 from tests.engine.kinds import Kind
 from tests.engine.rank import CONTENT
 from tests.gms.memory.makers import MAKERS
 from tests.gms.memory.remote import Remote
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
 MIB = 1 << 20
 DEVICE = "GPU-656d756c-6174-6564-0000-000000000000"

@@ -12,7 +12,8 @@ import pytest
 from engine_shim.vllm_engine.kv_pool import KvPool
 from gms.memory import DeviceError, Memory, OutOfMemory
 from tests.gms.memory.makers import MAKERS
-from tests.gms.memory.remote import Died, Remote, until
+from tests.gms.memory.remote import Died, Remote
+from tests.support.waiting import until
 
 
 class Stage:
@@ -78,7 +79,7 @@ def test_a_wake_while_the_other_is_awake_is_out_of_memory_and_works_when_it_is_g
         waiting.wake()
     assert stage.free == 6
     holder.kill()
-    until(lambda: stage.free == 16)
+    until(lambda: stage.free == 16, "all pages are free")
     waiting.wake()
     assert (stage.free, waiting.addresses) == (6, [address])
 
@@ -121,7 +122,7 @@ def test_a_killed_engine_comes_back_as_the_standby_while_the_survivor_serves(sta
         process, standby, address = stage.pool(12)
         standby.sleep()
         active[0].kill()
-        until(lambda: stage.free == 16)
+        until(lambda: stage.free == 16, "all pages are free")
         standby.wake()
         process.poke(address, b"mine")
         active = process, standby, address

@@ -19,7 +19,7 @@ from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WorkerFai
 from engine_shim.membership import NotAMember
 from lockserver import client
 from lockserver.client import LockError
-from sidecar.settings import EX_USAGE
+from sidecar.exit_codes import EX_USAGE
 
 TOKEN = 17
 OWN = Path("/run/failover")

@@ -8,8 +8,8 @@ from engine_shim import events as e
 from engine_shim.events import State
 from engine_shim.metrics import prepare, registry_of
 from sidecar import metrics
-from tests.engine.house import ROOT
 from tests.engine.machine import WALL, Bench
+from tests.support.processes import ROOT
 
 pytest.importorskip("prometheus_client")
 BEHIND = e.LockSeen("engine-b.0123456789abcdef", serves=True)

@@ -10,11 +10,14 @@ from pathlib import Path
 import pytest
 
 from sidecar import process_tree
-from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit, needs_root
-from tests.chaos.house import Process as Traced
-from tests.engine.house import ROOT, House, Process, Program, Shim, until
+from tests.engine.house import House, Process, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.test_scenarios import all_dead, settled
+from tests.support.processes import ROOT
+from tests.support.processes import Process as Traced
+from tests.support.root import needs_root
+from tests.support.slow_exits import dies_slowly, hangs_in_exit
+from tests.support.waiting import NEVER_S, until
 
 pytestmark = pytest.mark.chaos
 reference = pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.processes import ROOT
 
 # In the main process, then in one that multiprocessing spawns, and in one that is started as a program.
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""What the probes answer in each state, in both modes: Decision 2's table, and the design's."""
+"""What the probes answer in each state, in both modes: the specification's Decision 2 and the design's table."""
 
 import pytest
 

@@ -14,9 +14,10 @@ from gms.client import GmsClient
 from gms.memory.host import HostMemory
 from reference_engine import options
 from reference_engine.store import _write
-from tests.engine.house import House, Program, Shim, until
+from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.test_scenarios import all_dead, settled
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
 SLOW = ("--init-delay-s", "1", "--wake-delay-s", "1", "--wake-timeout-s", "3")

@@ -8,8 +8,9 @@ import signal
 import pytest
 
 from gms.memory.host import HostMemory
-from tests.engine.house import House, Program, Shim, until
+from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import PROMPT, REFERENCE, there
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
 

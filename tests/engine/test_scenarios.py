@@ -9,8 +9,9 @@ import pytest
 
 from sidecar import process_tree
 from tests.engine import kinds
-from tests.engine.house import House, Process, Shim, until
+from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 MOST_GROWTH_KIB = 4 << 10
@@ -154,7 +155,9 @@ def test_sigterm_drains_the_active_and_the_other_takes_over(house: House, kind: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sleeping_engine_is_never_discoverable(house: House, kind: Kind) -> None:
-    """Decision 2's sequencing bug: the sleeper was announced, and got requests that it could not serve."""
+    """The sequencing bug of the specification's Decision 2: the sleeper was announced, and got requests that it could
+    not serve.
+    """
     house.start_lock(*kind.lock)
     house.start_gms(kind)
     urls: set[str] = set()

@@ -14,8 +14,9 @@ from engine_shim import paths
 from lockserver import messages as lock_messages
 from sidecar.frames import Channel
 from sidecar.sockets import connect
-from tests.engine.house import House, Program, until
+from tests.engine.house import House, Program
 from tests.engine.kinds import TOY, Kind
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 

@@ -26,7 +26,9 @@ from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
 from sidecar.logs import Log
 from tests.engine.bare import BEGIN
-from tests.engine.house import DEADLINE_S, NO_ANSWER, ROOT, House, Process, Program, alone, until
+from tests.engine.house import NO_ANSWER, House, Process, Program, alone
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
 NAP = "import threading; threading.Event().wait()"
 

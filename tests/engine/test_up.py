@@ -15,10 +15,12 @@ import pytest
 from engine_shim import failover as failover_command
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
-from tests.engine.house import DEADLINE_S, ROOT, House, Process, Program, until
+from tests.engine.house import House, Process, Program
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
 chaos = pytest.mark.chaos
 REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")

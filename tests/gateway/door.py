@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tests.engine.house import DEADLINE_S, House, Program, until
+from tests.engine.house import House, Program
+from tests.support.waiting import DEADLINE_S, until
 
 
 class GatewayProgram(Program):

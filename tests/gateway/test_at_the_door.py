@@ -17,9 +17,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import DEADLINE_S, House, Program, until
+from tests.engine.house import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
+from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.chaos
 BODY: dict[str, Any] = {"prompt": "tell me", "max_tokens": 20, "temperature": 0, "ignore_eos": True}

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 from tests.engine import kinds
-from tests.engine.house import House, Shim, until
+from tests.engine.house import House, Shim
 from tests.gateway.door import GatewayProgram, Stream
+from tests.support.waiting import until
 
 PIDFD_GETFD = 438
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(3600)]

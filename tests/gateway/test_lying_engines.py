@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import House, Program, until
+from tests.engine.house import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 

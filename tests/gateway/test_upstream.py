@@ -15,9 +15,9 @@ from gateway.server import Gateway, Settings
 from sidecar.http_server import Limits
 from sidecar.logs import Log
 from sidecar.sockets import address_of
-from tests.engine.house import DEADLINE_S
 from tests.gateway import engine, liar
 from tests.gateway.door import Stream
+from tests.support.waiting import DEADLINE_S
 
 BODY: dict[str, Any] = {"prompt": "The sea", "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 

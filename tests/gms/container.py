@@ -20,7 +20,8 @@ from gms import layout as lay
 from gms import messages as m
 from gms.rundir import connect
 from sidecar.frames import Channel, Message, close_all
-from tests.lockctl.house import DEADLINE_S, ROOT, Program, until
+from tests.support.processes import ROOT, Program
+from tests.support.waiting import DEADLINE_S, until
 
 MIB = 1 << 20
 CAPACITY = 64 * MIB

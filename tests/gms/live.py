@@ -5,8 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,10 @@ from gms.layout import ITEM_BITS, Layout, Tensor
 from gms.memory.host import HostMemory
 from gms.memory.host_device import create_device
 from gms.rundir import connect
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 MIB = 1 << 20
-DEADLINE_S = 30.0
-ROOT = Path(__file__).resolve().parents[2]
-
-
-def until(what: Callable[[], Any], about: str, deadline_s: float = DEADLINE_S) -> Any:
-    """Waits for it to become so, and returns it."""
-    end = time.monotonic() + deadline_s
-    while not (so := what()):
-        if time.monotonic() > end:
-            raise AssertionError(f"not within {deadline_s:g} s: {about}")
-        time.sleep(0.002)
-    return so
 
 
 class House:
@@ -105,10 +95,21 @@ class House:
     def close(self) -> None:
         for program in self.programs:
             program.kill()
+        for server in self.servers.values():
+            server.send_signal(signal.SIGCONT)  # a client that closes would wait for a stopped one
         for client in self.clients:
             client.close()
         for device in list(self.servers):
             self.kill(device)
+
+
+def houses(**settings: Any) -> Iterator[House]:
+    """For a fixture: one with a server that listens, on tmpfs, and gone at the end."""
+    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
+        house = House(Path(directory), **settings)
+        house.start()
+        yield house
+        house.close()
 
 
 def ask(run_dir: Path, device: str, question: Any) -> Any:

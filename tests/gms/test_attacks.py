@@ -23,9 +23,9 @@ from gms.rundir import connect, directory
 from sidecar.frames import close_all
 from sidecar.process_setup import raise_descriptor_limit
 from tests.gms.container import CAPACITY, SLAB, Caller, Container, containers, hello
-from tests.gms.live import ROOT
-from tests.lockctl.house import DEADLINE_S, until
-from tests.sidecar.processes import Child
+from tests.support.children import Child
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S, until
 
 
 @pytest.fixture

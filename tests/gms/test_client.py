@@ -3,10 +3,8 @@
 import os
 import subprocess
 import sys
-import tempfile
 import zlib
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,16 +15,14 @@ from gms.errors import Asleep
 from gms.layout import Layout, Tensor
 from gms.reader import Reader
 from gms.writer import Writer
-from tests.gms.live import MIB, ROOT, House, ask, plain_layout, until
+from tests.gms.live import MIB, House, ask, houses, plain_layout
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory))
-        house.start()
-        yield house
-        house.close()
+    yield from houses()
 
 
 def commit(house: House, *fills: int, name: str = "w", engine: str = "writer", size: int = 2 * MIB) -> Reader:

@@ -6,11 +6,9 @@ import os
 import random
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,19 +19,14 @@ from gms.client import GmsError
 from gms.rundir import socket_path
 from sidecar.client_loop import ClientLoop
 from sidecar.frames import Channel, close_all
-from tests.gms.live import MIB, House, plain_layout, until
-from tests.sidecar.processes import open_descriptors
+from tests.gms.live import MIB, House, houses, plain_layout
+from tests.support.descriptors import open_descriptors
+from tests.support.waiting import until
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory))
-        house.start()
-        yield house
-        for server in house.servers.values():
-            server.send_signal(signal.SIGCONT)
-        house.close()
+    yield from houses()
 
 
 class Interrupted(Exception):

@@ -15,8 +15,9 @@ from gms import messages as m
 from gms.rundir import directory
 from sidecar.formatting import Paint, Tone
 from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, containers, document, hello, kill
-from tests.lockctl.house import DEADLINE_S, ROOT
-from tests.sidecar.processes import Child
+from tests.support.children import Child
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S
 
 FIELDS = ["state", "device", "clients", "generation", "hash", "bytes", "slabs", "tensors", "free", "capacity"]
 FIELDS += [

@@ -9,10 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +19,9 @@ from gms import messages as m
 from gms.client import NoCommonProtocol, PoolOwned, PoolShape
 from gms.rundir import socket_path
 from sidecar.frames import Channel
-from tests.gms.live import MIB, ROOT, Failed, House, Program, ask, until
+from tests.gms.live import MIB, Failed, House, Program, ask, houses
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 A: list[Any] = ["sha256:a", [4 * MIB, 2 * MIB], 8192]
 B: list[Any] = ["sha256:b", [4 * MIB, 2 * MIB], 8192]
@@ -30,11 +30,7 @@ SIZE = 6 * MIB
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory), capacity=32 * MIB)
-        house.start()
-        yield house
-        house.close()
+    yield from houses(capacity=32 * MIB)
 
 
 def engine(house: House, name: str = "engine-a") -> Program:

@@ -4,24 +4,20 @@ import os
 import random
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.gms.live import MIB, Ended, Failed, House, Program, until
+from tests.gms.live import MIB, Ended, Failed, House, Program, houses
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory), devices=("host:0", "host:1"))
-        house.start()
-        yield house
-        house.close()
+    yield from houses(devices=("host:0", "host:1"))
 
 
 def commit(house: House, *fills: int, name: str = "w", device: str = "host:0") -> Program:
@@ -78,7 +74,7 @@ def test_a_writer_killed_at_any_step_leaves_what_was_or_what_it_committed(house:
 
 
 def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_reader_restarts(house: House) -> None:
-    """Decision 5's story of a partial commit."""
+    """The story of the specification's Decision 5 of a partial commit."""
     house.start("host:1")
     b0, b1 = house.program("engine-b", "host:0"), house.program("engine-b", "host:1")
     a0, a1 = house.program("engine-a", "host:0"), house.program("engine-a", "host:1")
@@ -105,7 +101,7 @@ def test_a_half_committed_pair_of_devices_is_finished_by_the_next_start_and_no_r
 def test_two_engines_on_two_devices_wait_for_ever_unless_one_of_them_only_reads(
     house: House, b_mode: str, deadlock: bool
 ) -> None:
-    """Decision 5: an engine loads its weights only once all its workers have connected."""
+    """The specification's Decision 5: an engine loads its weights only once all its workers have connected."""
     house.start("host:1")
     workers = {
         (engine, device): house.program(engine, device) for engine in ("a", "b") for device in ("host:0", "host:1")

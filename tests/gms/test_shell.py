@@ -16,8 +16,8 @@ from gms.layout import structure_hash
 from gms.rundir import connect, directory
 from sidecar.frames import close_all
 from tests.gms.container import SLAB, Caller, Container, containers, dead, descriptors, document, hello, kill
-from tests.lockctl.house import until
-from tests.sidecar.processes import Child
+from tests.support.children import Child
+from tests.support.waiting import until
 
 OBSERVE = m.Observe(protocol=m.PROTOCOL)
 

@@ -11,7 +11,7 @@ import pytest
 from gms import messages as m
 from gms.rundir import directory, socket_path
 from tests.gms.container import CAPACITY, MIB, SLAB, Container, containers, dead, descriptors, hello, kill
-from tests.lockctl.house import until
+from tests.support.waiting import until
 
 TWO = "host:0,host:1"
 

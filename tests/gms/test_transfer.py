@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +17,9 @@ import pytest
 from gms.layout import ITEM_BITS, Layout, Tensor
 from gms.safetensors_file import FILE_NAMES, compose
 from gms.transfer import get
-from tests.gms.live import MIB, ROOT, House, until
+from tests.gms.live import MIB, House, houses
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 Shapes = list[tuple[str, str, tuple[int, ...]]]
 
@@ -101,11 +102,7 @@ def contents_of(data: bytes) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 @pytest.fixture
 def house() -> Iterator[House]:
-    with tempfile.TemporaryDirectory(prefix="gpu-failover-test-", dir="/dev/shm") as directory:
-        house = House(Path(directory), capacity=1024 * MIB)
-        house.start()
-        yield house
-        house.close()
+    yield from houses(capacity=1024 * MIB)
 
 
 def command(house: House, *arguments: object) -> list[str]:

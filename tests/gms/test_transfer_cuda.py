@@ -11,8 +11,10 @@ import pytest
 
 from gms.rundir import connect, devices
 from tests import emulated_driver
-from tests.gms.live import MIB, ROOT, until
+from tests.gms.live import MIB
 from tests.gms.test_transfer import contents, dense_7b, write_file
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(emulated_driver.why_not()), reason=emulated_driver.why_not() or "")
 pytest.importorskip("cuda.bindings")

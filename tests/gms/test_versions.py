@@ -21,10 +21,9 @@ from sidecar.frames import Channel, Message, close_all
 from tests.gms import messages_1 as m1
 from tests.gms import recorded_1
 from tests.gms.container import SLAB, Container, containers, hello, kill
-from tests.gms.live import ROOT, House, ask, plain_layout
-from tests.gms.live import until as until_so
-from tests.gms.test_client import house as house
-from tests.lockctl.house import until
+from tests.gms.live import House, ask, houses, plain_layout
+from tests.support.processes import ROOT
+from tests.support.waiting import until
 
 RECORDED = [recorded_1.WRITES, recorded_1.SLEEPS, recorded_1.WAKES, recorded_1.COMES_BACK, recorded_1.OBSERVES]
 
@@ -32,6 +31,11 @@ RECORDED = [recorded_1.WRITES, recorded_1.SLEEPS, recorded_1.WAKES, recorded_1.C
 @pytest.fixture
 def container() -> Iterator[Container]:
     yield from containers()
+
+
+@pytest.fixture
+def house() -> Iterator[House]:
+    yield from houses()
 
 
 def body(frame: recorded_1.Frame) -> bytes:
@@ -213,12 +217,12 @@ def test_a_reader_under_a_server_that_cant_talk_to_it_reads_on_and_is_back_when_
     monkeypatch.setattr(m, "OLDEST", 98)  # of this process: the server has its own
     monkeypatch.setattr(m, "PROTOCOL", 99)
     house.start()
-    until_so(lambda: client.problem, "it is told")
+    until(lambda: client.problem, "it is told")
     assert "98 to 99" in client.problem and problems
     assert reader.lost == "" and reader.memory(0)[0] == 7
     monkeypatch.setattr(m, "OLDEST", 1)
     monkeypatch.setattr(m, "PROTOCOL", 2)
-    until_so(lambda: house.status().state == "RO", "it is back")
+    until(lambda: house.status().state == "RO", "it is back")
     assert house.status().generation == generation and not client.problem
     sleeper.wake(10)
     assert sleeper.memory(0)[0] == 7
@@ -230,7 +234,7 @@ def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatc
     monkeypatch.setattr(m, "OLDEST", 98)
     house.kill()
     house.start()
-    until_so(lambda: client.problem, "it is told")
+    until(lambda: client.problem, "it is told")
     monkeypatch.setattr(m, "OLDEST", 1)
     assert any("reader (pid" in alarm for alarm in ask(house.run_dir, "host:0", m.AskStatus()).alarms)
 

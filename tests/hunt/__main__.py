@@ -15,12 +15,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from tests.hunt import processes
 from tests.sim.__main__ import CHUNK, WORLDS, _run
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 STATEFUL = (
     "tests/lockserver/test_stateful.py",
     "tests/gms/test_machine_stateful.py",

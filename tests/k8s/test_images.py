@@ -17,9 +17,9 @@ import pytest
 
 from k8s.images import add_to_python
 from sidecar.names import VERSION
+from tests.support.processes import ROOT
 from tools.local_pod import image
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 IMAGES = ROOT / "k8s" / "images"
 VLLM_BRINGS = {"msgspec", "prometheus_client", "pynvml", "cuda", "torch", "vllm", "uvicorn", "numpy"}
 """What vLLM's own requirements, or torch's, bring into its image."""

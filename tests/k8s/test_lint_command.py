@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
-
-ROOT = HERE.parent.parent
+from tests.support.processes import ROOT
 
 
 def lint(*words: str, stdin: str = "", code: int = 0) -> tuple[str, str]:

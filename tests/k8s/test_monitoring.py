@@ -16,8 +16,8 @@ import pytest
 import yaml
 
 from tests.k8s.manifests import SHIPPED
+from tests.support.processes import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 FILES = ROOT / "k8s" / "chart" / "files"
 TESTS = Path(__file__).parent / "alerts.test.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.house import House, until
+from tests.engine.house import House
 from tests.engine.kinds import Kind
 from tests.kv.engines import GMS, Chain
+from tests.support.waiting import until
 
 
 @pytest.fixture

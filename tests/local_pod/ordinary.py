@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.support.processes import ROOT
 from tools.local_pod import namespaces, places
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 USER = 2000
 PATIENCE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "60"))
 

@@ -4,11 +4,11 @@ import importlib
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+from tests.support.processes import ROOT
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SCRIPTS: dict[str, str] = PROJECT["project"]["scripts"]
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]

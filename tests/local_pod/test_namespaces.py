@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local_pod.ordinary import ROOT, Place, words
+from tests.local_pod.ordinary import Place, words
+from tests.support.processes import ROOT
 from tools.local_pod import image, namespaces
 from tools.local_pod.namespaces import forbidden
 

@@ -14,11 +14,8 @@ from lockserver.lifefiles import life_files
 from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rundir import LIFE, SOCKET
 from sidecar.lifelock import LifeLock
-from tests.support.processes import ROOT as ROOT  # these `as` are for tests/gms, until they import from tests.support
-from tests.support.processes import Program as Program
-from tests.support.processes import run_to_end
-from tests.support.waiting import DEADLINE_S as DEADLINE_S
-from tests.support.waiting import until as until
+from tests.support.processes import Program, run_to_end
+from tests.support.waiting import DEADLINE_S, until
 
 LOCKCTL = (sys.executable, "-m", "lockserver.lockctl")
 STAY = ("sh", "-c", "echo started $$; exec sleep 1000")

@@ -103,7 +103,7 @@ def _hunt(mutant: Mutant, first: int) -> int:
     """In a process of its own: prints what was found, as JSON."""
     sys.meta_path.insert(0, _Finder(mutated(mutant)))
     from tests.sim.__main__ import WORLDS
-    from tests.sim.world import Violation
+    from tests.sim.schedule import Violation
 
     world = WORLDS[mutant.world]
     for seed in range(first, first + mutant.seeds):

@@ -18,8 +18,8 @@ from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import Model, Part, Shape, share
 from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.weights import fill
+from tests.support.waiting import DEADLINE_S
 
-DEADLINE_S = 30.0
 SMALL = ("--standalone", "--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "512")
 
 

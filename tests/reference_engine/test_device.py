@@ -6,7 +6,6 @@ import signal
 import socket
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,9 +23,10 @@ from reference_engine.kv import block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.options import KV_BYTES, PRESETS, parse
 from reference_engine.store import OtherWeights
-from sidecar.settings import EX_USAGE
+from sidecar.exit_codes import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
 from tests.reference_engine.house import Client, ask, serving, unix
+from tests.support.waiting import until
 
 NUMBERS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "512")
 GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperature": 0}
@@ -68,13 +68,6 @@ def engines(container: Container) -> Iterator[Callable[..., ReferenceEngine]]:
     yield make
     for engine in made:
         engine.stop()
-
-
-def until(so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 20
-    while not so():
-        assert time.monotonic() < end, f"not in time: {what}"
-        time.sleep(0.005)
 
 
 def free() -> int:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from sidecar.restarts import EX_USAGE, PAUSES_S, SOON_S, STEADY_S, Restarts
+from sidecar.exit_codes import EX_USAGE
+from sidecar.restarts import PAUSES_S, SOON_S, STEADY_S, Restarts
 
 
 def ran(restarts: Restarts, for_s: float, code: int) -> float | None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar import settings
-from sidecar.settings import EX_USAGE, BadValue, Parser
+from sidecar.exit_codes import EX_USAGE
+from sidecar.settings import BadValue, Parser
 
 
 def parser(environment: Mapping[str, str] | None = None) -> Parser:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 
 from tests.sim.gms_world import GmsWorld
-from tests.sim.world import Violation, World
+from tests.sim.schedule import Violation
+from tests.sim.world import World
 
 CHUNK = 250
 STUCK_S = 60

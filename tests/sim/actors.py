@@ -8,7 +8,7 @@ hold is `world.py`'s business.
 import contextlib
 import errno
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -20,8 +20,8 @@ from lockserver import record
 from lockserver.client_machine import ClientMachine, Link, Me
 from lockserver.machine import Machine
 from tests.sim.files import Lock
-from tests.sim.kernel import Process
-from tests.sim.process import Event
+from tests.sim.process import Process
+from tests.sim.shell import INF, ServerShell, Shell
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -32,35 +32,27 @@ SOCKET = "lock.sock"
 LIFE = f"{RUN}/life"
 HOLDER = f"{RUN}/holder.json"
 SERVER_LOCK = f"{RUN}/server.lock"
-INF = float("inf")
 ENDING_S = 1.0
-MOST_TURNS = 200
-"""Answers to one's own questions that may follow from one event."""
 ANOTHER_VERSION = 99
 _NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 
 
-class SimServer:
+class SimServer(ServerShell[e.Event, e.Effect]):
+    machine: Machine
+    tick = e.Tick()
+
     def __init__(self, world: "World") -> None:
+        super().__init__(world, world.kernel.spawn("server", container=world.apart), "server")
         self.world = world
-        self.kernel = world.kernel
-        self.process = world.kernel.spawn("server", container=world.apart)
         self.processes: dict[int, int] = {}
         self.probes: dict[str, int] = {}
-        self.conns: dict[int, int] = {}
-        self.by_fd: dict[int, int] = {}
         self.names: dict[str, int] = {}
-        self.number = 0
-        self.pending: deque[e.Event] = deque()
-        self.timer: Event | None = None
-        self.stopped = False
         self.directory = 0
         self.socket = 0
         self.readings_asked = 0
         self.free_when_read = 0
         """What the newest reading said: memory moves between it and the grant."""
         self.speaks_another_version = world.rng.random() < world.skew
-        self.machine: Machine
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
         self.gives_up_at = self.kernel.now + ENDING_S
 
@@ -88,12 +80,6 @@ class SimServer:
         self.socket = process.stat(f"{RUN}/{SOCKET}")
         process.on_readable(listener, self._on_connect)
 
-    def start_or_end(self) -> None:
-        try:
-            self.start()
-        except OSError:
-            self.process.exit()
-
     @property
     def serves(self) -> bool:
         return self.process.alive and self.socket != 0 and not self.stopped
@@ -109,62 +95,30 @@ class SimServer:
             process.rename(HOLDER, f"{HOLDER}.unreadable-{self.incarnation}")
             return e.Started(None, unreadable=str(error), token_floor=floor)
 
-    def feed(self, event: e.Event) -> None:
-        if self.stopped:
-            return
-        self.pending.append(event)
-        if len(self.pending) > 1:
-            return
-        world, machine = self.world, self.machine
-        turns = 0
-        while self.pending and not self.stopped:
-            turns += 1
-            if turns > MOST_TURNS:
-                world.fail("the server asks the same for ever")
-            event = self.pending[0]
-            if world.trace is not None:
-                world.say(f"server < {event}")
-            for effect in machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s)):
-                world.effect_boundary(self)
-                if world.trace is not None:
-                    world.say(f"server > {effect}")
-                action = _DO.get(type(effect))
-                if action is not None:
-                    action(self, effect)
-                if self.stopped:
-                    return
-            self.pending.popleft()
-        self._set_timer()
+    def _handle(self, event: e.Event) -> Iterable[e.Effect]:
+        return self.machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s))
 
-    def _set_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.machine.deadline < INF:
-            self.timer = self.process.after(max(0.0, self.machine.deadline - self.kernel.now), self._tick)
-
-    def _tick(self) -> None:
-        self.timer = None
-        self.feed(e.Tick())
+    def _do(self, effect: e.Effect) -> None:
+        action = _DO.get(type(effect))
+        if action is not None:
+            action(self, effect)
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
     def _do_send(self, effect: e.Send) -> None:
-        fd = self.conns.get(effect.conn)
-        if fd is None:
+        if effect.conn not in self.conns:
             return
         message = effect.message
         if isinstance(message, m.Granted) and message.lock == m.ACTIVE:
             self.world.granting(self, effect.conn)
         elif isinstance(message, m.Welcome) and m.ACTIVE in message.holds:
             self.world.granting(self, effect.conn, back=True)
-        elif type(effect.message) is m.Exit:
+        elif type(message) is m.Exit:
             self.world.exiting(self)
         passed = [self.processes[p] for p in effect.processes if p in self.processes]
         if effect.names:
             passed = list(self.names.values())
-        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
-            self.process.send(fd, effect.message, passed)
+        self._send(effect.conn, message, passed)
 
     def _do_close(self, effect: e.Close) -> None:
         self._drop(effect.conn)
@@ -292,8 +246,7 @@ class SimServer:
         self.world.noted(self, effect)
 
     def _do_stop(self, effect: e.Stop) -> None:
-        self.stopped = True
-        self.process.exit()
+        self._stop()
 
     def holder_on_disk(self) -> tuple[str, int] | None:
         """In the truth: who stands in this server's file, and with which token."""
@@ -323,27 +276,8 @@ class SimServer:
         if self.socket and not self.stopped and self.replaced():
             self.feed(e.DirectoryReplaced("replaced"))
 
-    def _on_connect(self, listener: int) -> None:
-        while (fd := self.process.accept(listener)) is not None:
-            self.number += 1
-            self.conns[self.number] = fd
-            self.by_fd[fd] = self.number
-            self.process.on_readable(fd, self._on_ready)
-
-    def _on_ready(self, fd: int) -> None:
-        conn = self.by_fd.get(fd)
-        if conn is None:
-            return
-        received, ended = self.process.receive(fd)
-        for message, descriptors in received:
-            if conn in self.conns:
-                self._on_message(conn, fd, message, descriptors)
-            else:
-                for passed in descriptors:
-                    self.process.close(passed)
-        if ended and conn in self.conns:
-            self._drop(conn)
-            self.feed(e.Closed(conn))
+    def _closed(self, conn: int) -> e.Event:
+        return e.Closed(conn)
 
     def _on_message(self, conn: int, fd: int, message: Any, descriptors: tuple[int, ...]) -> None:
         if isinstance(message, m.Register | m.Join):
@@ -400,12 +334,6 @@ class SimServer:
                 return None
         return fd
 
-    def _drop(self, conn: int) -> None:
-        fd = self.conns.pop(conn, None)
-        if fd is not None:
-            del self.by_fd[fd]
-            self.process.close(fd)
-
 
 _DO: dict[type, Callable[[SimServer, Any], None]] = {
     e.Send: SimServer._do_send,
@@ -438,12 +366,15 @@ class _LifeFileGone(Exception):
     """Of an engine whose end was proven, or of one that is elsewhere."""
 
 
-class SimClient:
+class SimClient(Shell[c.Event, c.Effect]):
     """One process's client: the machine, its connection, its life lock. What it does with a grant is told to `on`."""
 
+    machine: ClientMachine
+    tick = c.Tick()
+
     def __init__(self, world: "World", process: Process, me: Me, on: Callable[[c.Effect], None]) -> None:
+        super().__init__(world, process, process)
         self.world = world
-        self.process = process
         self.machine = ClientMachine(me)
         self.me = me
         self.name = f"{me.engine_id}.{me.incarnation}"
@@ -459,59 +390,28 @@ class SimClient:
         self.names: list[int] = []
         self.arriving: tuple[int, ...] = ()
         self.children: dict[int, int] = {}
-        self.pending: deque[c.Event] = deque()
-        self.timer: Event | None = None
-        self.closed = False
 
-    def feed(self, event: c.Event) -> None:
-        if self.closed:
-            return
-        self.pending.append(event)
-        if len(self.pending) > 1:
-            return
-        turns = 0
-        while self.pending and not self.closed:
-            turns += 1
-            if turns > MOST_TURNS:
-                self.world.fail(f"{self.process} asks the same for ever")
-            if self.world.trace is not None:
-                self.world.say(f"{self.process} < {self.pending[0]}")
-            for effect in self.machine.handle(self.pending[0], self.world.kernel.now):
-                if self.world.trace is not None:
-                    self.world.say(f"{self.process} > {effect}")
-                if self.world.cuts_short(self, effect):
-                    self._cut_short()
-                    break
-                self._do(effect)
-                self.process.must_live()
-            self.pending.popleft()
-        self._set_timer()
+    def _handle(self, event: c.Event) -> Iterable[c.Effect]:
+        return self.machine.handle(event, self.world.kernel.now)
 
-    def _set_timer(self) -> None:
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
+    def _is_cut_short(self, effect: c.Effect) -> bool:
+        """A signal handler has raised, between two effects. What the program had said is said again."""
+        if not self.world.cuts_short():
+            return False
+        said = [event for event in self.pending if isinstance(event, _SAID_BY_THE_PROGRAM)]
+        self._hang_up()
+        self.pending = deque([c.Tick(), c.Torn(), *said])
+        return True
+
+    def _due(self) -> float:
         if self.machine.link is Link.IN and not self.world.directory_lost:
-            return  # all that is due is a look at the path, which leads where it led
-        if self.machine.deadline < INF and not self.closed:
-            self.timer = self.process.after(max(0.0, self.machine.deadline - self.world.kernel.now), self._tick)
+            return INF  # all that is due is a look at the path, which leads where it led
+        return super()._due()
 
     def look_now_and_then(self) -> None:
         """The path has changed for the first time."""
         if not self.pending and self.process.alive:
             self._set_timer()
-
-    def _tick(self) -> None:
-        self.timer = None
-        self.feed(c.Tick())
-
-    def _cut_short(self) -> None:
-        """A signal handler has raised, between two effects: what is left of this turn isn't done. What the program had
-        said is said again.
-        """
-        said = [event for event in self.pending if isinstance(event, _SAID_BY_THE_PROGRAM)]
-        self._hang_up()
-        self.pending = deque([c.Tick(), c.Torn(), *said])
 
     def _do(self, effect: c.Effect) -> None:
         kind = type(effect)
@@ -622,7 +522,7 @@ class SimClient:
     def close(self) -> None:
         """`LockClient.close()`: whatever it may hold it holds until it ends."""
         self._hang_up()
-        self.closed = True
+        self.stopped = True
         for fd in (fd for copies in self.kept.values() for fd in copies):
             self.process.close(fd)
         self.kept.clear()

@@ -12,7 +12,7 @@ from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver.client_machine import Me
 from tests.sim.actors import SimClient
-from tests.sim.kernel import Process
+from tests.sim.process import Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World
@@ -74,8 +74,6 @@ class Slot:
         self.sickly = self.was_sickly = rng.random() < 0.15
 
     def start(self) -> None:
-        if self.world.over:
-            return
         main = self.world.kernel.spawn(self.engine_id)
         tree = self._run(main)
         watcher = self.world.shim
@@ -99,7 +97,7 @@ class Slot:
             return
         before.let_go, before.holds = True, False
         before.processes = [process for process in before.processes if process is not main]
-        self.client.closed = True
+        self.client.stopped = True
         main.execute()
         self._run(main).children = before.children
 

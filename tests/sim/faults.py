@@ -12,7 +12,7 @@ from lockserver import messages as m
 from lockserver.client_machine import Me
 from tests.sim.actors import HOLDER, RUN, SOCKET, SimClient
 from tests.sim.engines import DEVICE, Slot, Tree
-from tests.sim.kernel import Process
+from tests.sim.process import Process
 
 if TYPE_CHECKING:
     from tests.sim.world import World

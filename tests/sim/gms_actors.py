@@ -6,8 +6,7 @@ between any two effects of the server it may be killed. Who starts them, what go
 """
 
 import contextlib
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from gms import client_events as c
@@ -16,9 +15,9 @@ from gms import messages as m
 from gms import record
 from gms.client_machine import ClientMachine, Link
 from gms.machine import Machine
-from tests.sim.events import Event
 from tests.sim.openfiles import Allocation, Connection
 from tests.sim.process import Process
+from tests.sim.shell import ServerShell, Shell
 
 if TYPE_CHECKING:
     from tests.sim.gms_world import GmsWorld
@@ -27,8 +26,6 @@ RUN = "/run"
 SOCKET = "/run/gpu.sock"
 FILE = "/run/gpu.json"
 DEVICE = "gpu"
-INF = float("inf")
-MOST_TURNS = 200
 
 
 def memory(process: Process, fd: int) -> Allocation | None:
@@ -36,22 +33,18 @@ def memory(process: Process, fd: int) -> Allocation | None:
     return file if isinstance(file, Allocation) else None
 
 
-class SimGms:
+class SimGms(ServerShell[e.Event, e.Effect]):
+    machine: Machine
+    tick = e.Tick()
+
     def __init__(self, world: "GmsWorld") -> None:
+        super().__init__(world, world.kernel.spawn("gms"), "gms")
         self.world = world
-        self.kernel = world.kernel
-        self.process = world.kernel.spawn("gms")
         self.slabs: dict[int, int] = {}
         """Handle -> descriptor."""
         self.pidfds: dict[int, int] = {}
-        self.conns: dict[int, int] = {}
-        self.by_fd: dict[int, int] = {}
         self.process_of: dict[int, int] = {}
         """Connection -> handle of its process."""
-        self.number = 0
-        self.answers: deque[e.Event] = deque()
-        self.timer: Event | None = None
-        self.stopped = False
         self.incarnation = f"{world.rng.getrandbits(32):08x}"
         self.machine = Machine(world.server_config(self.incarnation))
 
@@ -71,39 +64,17 @@ class SimGms:
         except record.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=floor)
 
-    def feed(self, event: e.Event) -> None:
-        """One event, and the answers to every question that follows from it."""
-        if self.stopped:
-            return
-        world, machine = self.world, self.machine
-        self.answers.append(event)
-        turns = 0
-        while self.answers and not self.stopped:
-            event = self.answers.popleft()
-            turns += 1
-            if turns > MOST_TURNS:
-                world.fail("the server asks the same for ever")
-            if world.trace is not None:
-                world.say(f"gms < {event}")
-            for effect in machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s)):
-                world.effect_boundary(self)
-                if world.trace is not None:
-                    world.say(f"gms > {effect}")
-                action = _DO.get(type(effect))
-                if action is not None:
-                    action(self, effect)
-                if self.stopped:
-                    return
-        world.turn_ended(self)
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if machine.deadline < INF:
-            self.timer = self.process.after(max(0.0, machine.deadline - self.kernel.now), self._tick)
+    def _handle(self, event: e.Event) -> Iterable[e.Effect]:
+        return self.machine.handle(event, e.Time(self.kernel.now, self.kernel.wall_time_s))
 
-    def _tick(self) -> None:
-        self.timer = None
-        self.feed(e.Tick())
+    def _do(self, effect: e.Effect) -> None:
+        action = _DO.get(type(effect))
+        if action is not None:
+            action(self, effect)
+
+    def _at_rest(self) -> None:
+        self.world.turn_ended(self)
+        super()._at_rest()
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
@@ -115,8 +86,7 @@ class SimGms:
         self.world.sending(self, fd, message)
         if isinstance(message, m.Slabs | m.Created):
             message = type(message)(**{**_fields(message), "fds": len(effect.slabs)})
-        with contextlib.suppress(BrokenPipeError):  # its end of file is under way
-            self.process.send(fd, message, [self.slabs[handle] for handle in effect.slabs])
+        self._send(effect.conn, message, [self.slabs[handle] for handle in effect.slabs])
 
     def _do_close(self, effect: e.Close) -> None:
         self._drop(effect.conn)
@@ -137,9 +107,9 @@ class SimGms:
         try:
             fd = self.process.allocate(DEVICE, effect.size)
         except OSError:
-            self.answers.append(e.NotAllocated(effect.conn, effect.size, self.kernel.devices[DEVICE].free_bytes))
+            self.pending.append(e.NotAllocated(effect.conn, effect.size, self.kernel.devices[DEVICE].free_bytes))
             return
-        self.answers.append(e.Allocated(effect.conn, self._slab(fd)))
+        self.pending.append(e.Allocated(effect.conn, self._slab(fd)))
 
     def _slab(self, fd: int) -> e.Slab:
         self.number += 1
@@ -151,7 +121,7 @@ class SimGms:
             self.process.close(self.slabs.pop(handle))
 
     def _do_check_memory(self, effect: e.CheckMemory) -> None:
-        self.answers.append(e.MemoryChecked(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
+        self.pending.append(e.MemoryChecked(self.kernel.devices[DEVICE].free_bytes, self.world.held(effect.identities)))
 
     def _do_check_peer(self, effect: e.CheckPeer) -> None:
         fd = self.conns.get(effect.conn)
@@ -159,7 +129,7 @@ class SimGms:
         handle = self.process_of.get(effect.conn)
         if handle is not None and handle in self.pidfds and self.process.is_dead(self.pidfds[handle]):
             there = False
-        self.answers.append(e.PeerChecked(effect.conn, there))
+        self.pending.append(e.PeerChecked(effect.conn, there))
 
     def _ended(self, fd: int) -> bool:
         file = self.process.descriptors[fd]
@@ -170,9 +140,9 @@ class SimGms:
         try:
             self.process.write_durable(FILE, record.encode(effect.record))
         except OSError as error:
-            self.answers.append(e.PersistFailed(effect.seq, str(error.strerror)))
+            self.pending.append(e.PersistFailed(effect.seq, str(error.strerror)))
         else:
-            self.answers.append(e.Persisted(effect.seq))
+            self.pending.append(e.Persisted(effect.seq))
         finally:  # it may have been killed in the middle
             self.world.wrote(self, before)
 
@@ -180,32 +150,12 @@ class SimGms:
         self.world.noted(self, effect)
 
     def _do_stop(self, effect: e.Stop) -> None:
-        self.stopped = True
-        self.process.exit()
+        self._stop()
 
     # -- connections -----------------------------------------------------------------------------------------------
 
-    def _on_connect(self, listener: int) -> None:
-        while (fd := self.process.accept(listener)) is not None:
-            self.number += 1
-            self.conns[self.number] = fd
-            self.by_fd[fd] = self.number
-            self.process.on_readable(fd, self._on_ready)
-
-    def _on_ready(self, fd: int) -> None:
-        conn = self.by_fd.get(fd)
-        if conn is None:
-            return
-        received, ended = self.process.receive(fd)
-        for message, descriptors in received:
-            if conn in self.conns:
-                self._on_message(conn, fd, message, descriptors)
-            else:
-                for passed in descriptors:
-                    self.process.close(passed)
-        if ended and conn in self.conns:
-            self._drop(conn)
-            self.feed(e.Closed(conn))
+    def _closed(self, conn: int) -> e.Event:
+        return e.Closed(conn)
 
     def _on_message(self, conn: int, fd: int, message: Any, descriptors: tuple[int, ...]) -> None:
         if isinstance(message, m.Hello):
@@ -219,11 +169,8 @@ class SimGms:
             self.feed(e.Received(conn, message, tuple(self._slab(passed) for passed in descriptors)))
 
     def _drop(self, conn: int) -> None:
-        fd = self.conns.pop(conn, None)
         self.process_of.pop(conn, None)
-        if fd is not None:
-            del self.by_fd[fd]
-            self.process.close(fd)
+        super()._drop(conn)
 
 
 def _fields(message: Any) -> dict[str, Any]:
@@ -245,20 +192,21 @@ _DO: dict[type, Callable[[SimGms, Any], None]] = {
 }
 
 
-class SimReader:
+class SimReader(Shell[c.Event, c.Effect]):
     """One process's client: the machine, its connection, its descriptors. What its program does is told to `on`."""
 
+    machine: ClientMachine
+    tick = c.Tick()
+
     def __init__(self, world: "GmsWorld", process: Process, name: str, on: Callable[[c.Effect], None]) -> None:
+        super().__init__(world, process, process)
         self.world = world
-        self.process = process
         self.machine = ClientMachine(name, process.pid, batch=world.batch)
         self.on = on
         self.fd: int | None = None
         self.kept: dict[int, dict[int, int]] = {}
         """Generation -> slab -> descriptor."""
         self.arriving: tuple[int, ...] = ()
-        self.pending: deque[c.Event] = deque()
-        self.timer: Event | None = None
 
     @property
     def connected(self) -> bool:
@@ -273,45 +221,30 @@ class SimReader:
         """And has let it in."""
         return self.connected and self.machine.link is Link.IN
 
-    def feed(self, event: c.Event) -> None:
-        self.pending.append(event)
-        if len(self.pending) > 1:
-            return
-        world = self.world
-        while self.pending:
-            if world.trace is not None:
-                world.say(f"{self.process} < {self.pending[0]}")
-            for effect in self.machine.handle(self.pending[0], world.kernel.now):
-                if world.trace is not None:
-                    world.say(f"{self.process} > {effect}")
-                if type(effect) is c.Say:
-                    self._say(effect)
-                elif type(effect) is c.Connect:
-                    self.pending.append(self._connect())
-                elif type(effect) is c.Keep:
-                    self._keep(effect)
-                elif type(effect) is c.LetGo:
-                    for fd in self.kept.pop(effect.generation, {}).values():
-                        self.process.close(fd)
-                    world.letting_go(self, effect.generation)
-                    self.pending.append(c.Gone(effect.generation))
-                else:
-                    self.on(effect)
-                self.process.must_live()
-            for fd in self.arriving:
-                self.process.close(fd)
-            self.arriving = ()
-            self.pending.popleft()
-        world.client_moved(self)
-        if self.timer is not None:
-            self.timer.cancel()
-            self.timer = None
-        if self.machine.deadline < INF:
-            self.timer = self.process.after(max(0.0, self.machine.deadline - world.kernel.now), self._tick)
+    def _handle(self, event: c.Event) -> Iterable[c.Effect]:
+        yield from self.machine.handle(event, self.world.kernel.now)
+        for fd in self.arriving:  # what nobody has kept
+            self.process.close(fd)
+        self.arriving = ()
 
-    def _tick(self) -> None:
-        self.timer = None
-        self.feed(c.Tick())
+    def _do(self, effect: c.Effect) -> None:
+        if type(effect) is c.Say:
+            self._say(effect)
+        elif type(effect) is c.Connect:
+            self.pending.append(self._connect())
+        elif type(effect) is c.Keep:
+            self._keep(effect)
+        elif type(effect) is c.LetGo:
+            for fd in self.kept.pop(effect.generation, {}).values():
+                self.process.close(fd)
+            self.world.letting_go(self, effect.generation)
+            self.pending.append(c.Gone(effect.generation))
+        else:
+            self.on(effect)
+
+    def _at_rest(self) -> None:
+        self.world.together()
+        super()._at_rest()
 
     def _keep(self, effect: c.Keep) -> None:
         slabs = self.kept.setdefault(effect.generation, {})

@@ -16,10 +16,11 @@ import heapq
 import random
 from collections.abc import Callable, Sequence
 
+from tests.sim.events import Event, Killed, Namespace, Watch
 from tests.sim.files import Inode, OpenFile
 from tests.sim.filesystem import FileSystem
 from tests.sim.openfiles import AddressSpace, Device, Listener
-from tests.sim.process import Event, Killed, Namespace, Process, Watch
+from tests.sim.process import Process
 
 __all__ = ["BusyLoop", "Kernel", "Killed", "Process", "ReleaseOrder"]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sim.files import OpenFile
 
 if TYPE_CHECKING:
-    from tests.sim.kernel import Process
+    from tests.sim.process import Process
 
 
 class Received(NamedTuple):

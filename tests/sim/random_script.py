@@ -8,8 +8,8 @@ import random
 from collections.abc import Callable
 
 from tests.sim.files import File
-from tests.sim.kernel import Process
 from tests.sim.openfiles import Allocation, Connection, Listener, Pidfd
+from tests.sim.process import Process
 from tests.sim.scripts import Step, parse
 from tests.sim.sim_world import SimWorld
 

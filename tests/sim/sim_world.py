@@ -9,8 +9,9 @@ import random
 from collections.abc import Callable
 
 from tests.sim.files import Lock
-from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.kernel import Kernel, ReleaseOrder
 from tests.sim.names import Names
+from tests.sim.process import Process
 from tests.sim.scripts import Race, Step
 
 PIN_LATE_S = 0.3

@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.files import Lock
-from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.kernel import Kernel, ReleaseOrder
+from tests.sim.process import Process
 
 RUN_S = 10.0
 

@@ -23,47 +23,34 @@ What must hold, by policy:
 11. The machine never finds one of its own rules broken.
 """
 
-import random
-from collections import Counter
+from collections.abc import Callable, Iterable
 
-from lockserver import client_events as c
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
 from lockserver.lock import Phase
-from tests.sim.actors import HOLDER, LIFE, SimClient, SimServer
+from tests.sim.actors import HOLDER, LIFE, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
 from tests.sim.faults import Faults
-from tests.sim.kernel import Kernel, Process, ReleaseOrder
+from tests.sim.kernel import Kernel, ReleaseOrder
 from tests.sim.path_faults import ABOVE, LINK, PathFaults
+from tests.sim.process import Process
+from tests.sim.schedule import FAULTS_END_S, Schedule
 
-FAULTS_END_S = 4.0
 WINDOW_S = 1.0
 SETTLE_S = 0.3
 READER_S = 0.2
 PREPARE_S = 0.1
-CALM_S = 12.0
-"""After the faults: every wait of the server fits in it several times."""
-
-
 SETTLED_S = 3.0
-MOST_EVENTS = 20_000
 
 
-class Violation(AssertionError):
-    """Something that must hold did not."""
+class World(Schedule[SimServer]):
+    calm_s = 12.0
+    most_events = 20_000
 
-
-def kind_of(fault: str) -> str:
-    """Without the names: `kill engine-a[3]` and `kill engine-b/worker[7]` are one kind."""
-    return " ".join(word for word in fault.split() if not any(mark in word for mark in "[."))
-
-
-class World:
     def __init__(self, seed: int, *, trace: bool = False) -> None:
-        self.seed = seed
-        self.trace: list[str] | None = [] if trace else None
-        rng = self.rng = random.Random(seed)
+        super().__init__(seed, trace=trace)
+        rng = self.rng
         policy = rng.random()
         self.presume_dead = policy < 0.06
         self.grant_unproven = 0.06 <= policy < 0.2
@@ -97,11 +84,9 @@ class World:
         self.trees: dict[str, Tree] = {}
         self.spawned: list[Process] = []
         self.slots = [Slot(self, number) for number in range(rng.choice((2, 2, 3)))]
-        self.server: SimServer | None = None
         self.crash_rate = rng.choice((0.0, 0.0, 0.002, 0.02))
         self.last_token = 0
         self.alarms: set[str] = set()
-        self.grants = 0
         self.memory_alarm = False
         self.fenced_at = self.drained_at = -1.0
         self.gap = False
@@ -116,8 +101,6 @@ class World:
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
         self.one_stays_stopped = False
         """To a server that never heard of anybody, it may be the holder."""
-        self.over = False
-        self.faults: Counter[str] = Counter()
         self._faults = Faults(self)
         self.paths = PathFaults(self)
 
@@ -142,22 +125,13 @@ class World:
             history_size=10,
         )
 
-    def effect_boundary(self, server: SimServer) -> None:
-        if self.crash_rate and self.rng.random() < self.crash_rate and self.kernel.now < FAULTS_END_S:
-            self.note_fault("the server is killed between two effects")
-            self.kernel.kill(server.process)
-            server.process.must_live()
-
-    def cuts_short(self, client: SimClient, effect: c.Effect) -> bool:
+    def cuts_short(self) -> bool:
         if self.cut_rate and self.rng.random() < self.cut_rate and self.kernel.now < FAULTS_END_S:
             self.note_fault("something raises in a client's turn")
             return True
         return False
 
     # -- what must hold --------------------------------------------------------------------------------------------
-
-    def fail(self, what: str) -> None:
-        raise Violation(f"seed {self.seed}, at {self.kernel.now:.4f} s: {what}")
 
     def granting(self, server: SimServer, conn: int, *, back: bool = False) -> None:
         """The server tells somebody that it holds: for the first time, or because it is back."""
@@ -323,10 +297,6 @@ class World:
         if "is granted though" in text:
             self.memory_alarm = True
 
-    def note_fault(self, what: str) -> None:
-        self.faults[kind_of(what)] += 1
-        self.say(f"fault: {what}")
-
     @property
     def undecided(self) -> bool:
         """The server says in an alarm that nothing proves the last holder's end."""
@@ -336,45 +306,23 @@ class World:
             and bool({"unproven", "strangers"} & set(self.server.machine.context.alarms))
         )
 
-    def say(self, what: str) -> None:
-        if self.trace is not None:
-            self.trace.append(f"{self.kernel.now:9.5f} {what}")
-
     # -- the server's container ------------------------------------------------------------------------------------
 
-    def start_server(self) -> None:
-        kernel = self.kernel
-        if self.server is not None and self.server.process.alive:
-            return
+    def _new_server(self) -> SimServer | None:
         try:
-            kernel.make_directories(LIFE)
+            self.kernel.make_directories(LIFE)
         except OSError:
-            kernel.after(0.1, self.start_server)  # the disk is full, or there is no way to it
-            return
-        server = self.server = SimServer(self)
-        pidfd = self.shim.pidfd_open(server.process.pid)
-
-        def ended(fd: int) -> None:
-            self.shim.close(fd)
-            kernel.after(self.rng.random() ** 3 * 1.5 if kernel.now < FAULTS_END_S else 0.05, self.start_server)
-
-        self.shim.on_death(pidfd, ended)
-        server.process.after(0.002, server.start_or_end)
+            self.kernel.after(0.1, self.start_server)  # the disk is full, or there is no way to it
+            return None
+        return SimServer(self)
 
     # -- a schedule ------------------------------------------------------------------------------------------------
 
-    def run(self) -> None:
-        kernel, rng = self.kernel, self.rng
-        kernel.after(0.0, self.start_server)
-        for slot in self.slots:
-            kernel.after(rng.random() * 0.5, slot.start)
-        for _ in range(rng.choice((1, 2, 4, 8))):
-            kernel.after(0.3 + rng.random() * (FAULTS_END_S - 0.5), self._faults.any)
-        kernel.run(FAULTS_END_S, MOST_EVENTS)
-        self._calm()
-        while kernel.now < FAULTS_END_S + CALM_S and not self._is_settled():
-            kernel.run(kernel.now + 1.0, MOST_EVENTS)
-        self._check_the_end()
+    def _clients(self) -> Iterable[Callable[[], None]]:
+        return [slot.start for slot in self.slots]
+
+    def _any_fault(self) -> None:
+        self._faults.any()
 
     def _is_settled(self) -> bool:
         """Somebody holds and serves, and nothing more is to be expected."""
@@ -388,9 +336,8 @@ class World:
         )
 
     def _calm(self) -> None:
-        """No more faults; what is stopped goes on, and orphans are killed as their containers would be."""
+        """What is stopped goes on, and orphans are killed as their containers would be."""
         kernel = self.kernel
-        self.say("the faults end")
         self.skew = 0.0
         self._faults.end()
         waiting = [
@@ -437,12 +384,11 @@ class World:
         server = self.server
         if server is None or not server.serves:
             self.fail("no server runs at the end")
-            return
         machine = server.machine
         can_prove = self.sees_all and not (self.spoiled or self.life_lost or self.one_stays_stopped)
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
-            self.fail(f"nobody was granted within {CALM_S} s after the faults: {machine.status}")
+            self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(

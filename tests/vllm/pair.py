@@ -15,8 +15,9 @@ from gms.memory.host import HostMemory
 from gms.messages import Status as Weights
 from lockserver.observer import Observer
 from sidecar.sockets import address_of
-from tests.engine.house import DEADLINE_S, House, Process, Shim, until
+from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.support.waiting import DEADLINE_S, until
 
 NAME = "tiny"
 KV_BYTES = 16 << 20

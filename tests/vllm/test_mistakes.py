@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import House, Shim, until
+from tests.engine.house import House, Shim
+from tests.support.waiting import until
 from tests.vllm.pair import kind
 
 pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("mistakes")]

@@ -15,9 +15,10 @@ import pytest
 
 from engine_shim import scratch
 from lockserver.observer import Observer
-from tests.chaos.house import NEVER_S, dies_slowly, hangs_in_exit
-from tests.chaos.house import Process as Traced
-from tests.engine.house import Process, Program, Shim, until
+from tests.engine.house import Process, Program, Shim
+from tests.support.processes import Process as Traced
+from tests.support.slow_exits import dies_slowly, hangs_in_exit
+from tests.support.waiting import NEVER_S, until
 from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, victim
 
 TURNS = 10

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from gms.client import GmsClient
-from tests.engine.house import ROOT, House
+from tests.engine.house import House
 from tests.engine.kinds import Kind
+from tests.support.processes import ROOT
 
 GMS = Kind("none", "", (), "", ("--devices", "host:0", "--capacity", "64MiB"))
 

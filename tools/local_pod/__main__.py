@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.settings import BadValue, Parser, seconds, valued
 from tools.local_pod import commands, places
 
@@ -178,7 +179,7 @@ def main(argv: list[str] | None = None) -> int:
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:
-        return commands.INTERRUPTED
+        return EX_INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -13,15 +13,16 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
+from sidecar.exit_codes import EX_USAGE
 from tools.local_pod import places, status_text, wire
 
-FAILED, CANT_RUN, USAGE, INTERRUPTED = 1, 2, 64, 130
+FAILED, CANT_RUN = 1, 2
 
 
 class Mistake(Exception):
     """What a person can put right, and the exit code."""
 
-    def __init__(self, text: str, code: int = USAGE) -> None:
+    def __init__(self, text: str, code: int = EX_USAGE) -> None:
         super().__init__(text)
         self.code = code
 

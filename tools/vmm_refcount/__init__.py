@@ -1,4 +1,4 @@
-"""The experiment of Decision 7: when is device memory free again?
+"""The experiment of the specification's Decision 7: when is device memory free again?
 
 GMS leans on the answers: memory lives as long as anybody, in any process, has a handle, a descriptor or a mapping of
 it, and not one moment longer. `python -m tools.vmm_refcount --help` says how to run it, `docs/vmm_refcount.md` what it

@@ -25,8 +25,9 @@ DIFFERS, CANT_RUN, INTERRUPTED = 1, 2, 130
 HOST_DEVICE = "vmm-refcount"
 
 DESCRIPTION = """\
-The experiment of Decision 7: device memory, shared between processes as descriptors over Unix sockets, and when it is
-free again. Each step is measured from outside. Beside it stands what the specification's authors saw."""
+The experiment of the specification's Decision 7: device memory, shared between processes as descriptors over Unix
+sockets, and when it is free again. Each step is measured from outside. Beside it stands what the specification's
+authors saw."""
 
 EPILOG = """\
 Every process of the experiment is its own and is killed at its end. On the host it makes a device of its own in

@@ -1,4 +1,5 @@
-"""The experiment, stage by stage. First Decision 7's own, in its order; then what GMS leans on beyond it.
+"""The experiment, stage by stage. First that of the specification's Decision 7, in its order; then what GMS leans on
+beyond it.
 
 Each story begins with an empty device and processes of its own. Contents are written by one process and compared in
 another, because memory that is merely not free could still be other memory.

@@ -7,7 +7,7 @@ from pathlib import Path
 from gms.memory.host_device import GRANULARITY
 from sidecar import host_usage
 from tests.gms.memory.remote import Remote
-from tests.sidecar.processes import Child
+from tests.support.children import Child
 
 UNITS = 16
 CAPACITY = UNITS * GRANULARITY

@@ -9,16 +9,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gms.memory import DeviceError, Handle, OutOfMemory
 from tests.gms.memory.worker import MAX_BYTES
-
-DEADLINE_S = 30.0
-ROOT = Path(__file__).resolve().parents[3]
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S
 
 
 class Died(Exception):
@@ -27,14 +24,6 @@ class Died(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(f"the process ended with {status}")
         self.status = status
-
-
-def until(condition: Callable[[], object]) -> None:
-    """Waits for it. A dead process's descriptors in a socket, and the driver's memory, go a moment after it."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't come true in time"
-        time.sleep(0.002)
 
 
 class Remote:

@@ -16,7 +16,9 @@ import pytest
 
 from gms.memory import DeviceError
 from tests import emulated_driver
-from tests.gms.memory.remote import DEADLINE_S, ROOT, Died, Remote
+from tests.gms.memory.remote import Died, Remote
+from tests.support.processes import ROOT
+from tests.support.waiting import DEADLINE_S
 
 MAKER = "cuda on the emulated driver"
 MIB = 1 << 20

@@ -24,8 +24,10 @@ from gms.memory.host import MAX_ALLOCATIONS, HostMemory, _Spans
 from gms.memory.host_device import GRANULARITY, create_device
 from sidecar import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
-from tests.gms.memory.remote import Died, until
-from tests.sidecar.processes import descriptors_left, no_descriptor_leaks, stay
+from tests.gms.memory.remote import Died
+from tests.support.children import stay
+from tests.support.descriptors import descriptors_left, no_descriptor_leaks
+from tests.support.waiting import until
 
 
 def range_lock(fd: int, kind: int, start: int, length: int) -> None:
@@ -64,7 +66,10 @@ def test_the_ledger_of_the_lock_server_shows_what_is_allocated(devices: Path, ho
     with process(devices) as other:
         other.create(2 * GRANULARITY)
         assert host_usage.read_devices(devices) == {"host:0": (CAPACITY - 5 * GRANULARITY, CAPACITY)}
-    until(lambda: host_usage.read_devices(devices) == {"host:0": (CAPACITY - 3 * GRANULARITY, CAPACITY)})
+    until(
+        lambda: host_usage.read_devices(devices) == {"host:0": (CAPACITY - 3 * GRANULARITY, CAPACITY)},
+        "the memory is free again",
+    )
     host.release(handle)
     assert host_usage.read_devices(devices) == {"host:0": (CAPACITY, CAPACITY)}
 
@@ -318,7 +323,7 @@ def test_a_forked_childs_descriptors_hold_the_memory_as_the_parents_do(host: Hos
         assert child.line() == "alive"
         host.release(handle)
         assert host.free() == CAPACITY - GRANULARITY
-    until(lambda: host.free() == CAPACITY)
+    until(lambda: host.free() == CAPACITY, "the memory is free again")
 
 
 def _read_at(address: int) -> Callable[[Callable[[str], None]], None]:

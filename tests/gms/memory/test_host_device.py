@@ -14,8 +14,8 @@ from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
 from sidecar import host_usage
 from tests.gms.memory.host_stage import CAPACITY, crowd, process
-from tests.gms.memory.remote import ROOT
-from tests.sidecar.processes import no_descriptor_leaks
+from tests.support.descriptors import no_descriptor_leaks
+from tests.support.processes import ROOT
 
 NO_DEVICE = r"can't be opened|not a host device"
 

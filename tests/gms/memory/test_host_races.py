@@ -14,21 +14,21 @@ from gms.memory import host as host_module
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, remove_device, try_lock
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd
-from tests.gms.memory.remote import until
-from tests.sidecar.processes import stay
+from tests.support.children import stay
+from tests.support.waiting import until
 
 
 def test_of_two_processes_that_race_for_the_last_range_one_gets_it(devices: Path, host: HostMemory) -> None:
     host.create(CAPACITY - GRANULARITY)
     for _ in range(20):
         assert sorted(_race(devices, host, processes=2, allocations=1)) == [0, 1]
-        until(lambda: host.free() == GRANULARITY)
+        until(lambda: host.free() == GRANULARITY, "the memory is free again")
 
 
 def test_who_loses_a_range_gets_another_while_there_is_one(devices: Path, host: HostMemory) -> None:
     for _ in range(5):
         assert _race(devices, host, processes=4, allocations=UNITS // 4) == [UNITS // 4] * 4
-        until(lambda: host.free() == CAPACITY)
+        until(lambda: host.free() == CAPACITY, "the memory is free again")
 
 
 def _race(devices: Path, host: HostMemory, *, processes: int, allocations: int) -> list[int]:
@@ -163,4 +163,4 @@ def test_killed_while_it_creates_a_process_leaves_nothing(devices: Path, host: H
             assert child.line() == "begun"
             for _ in range(chance.randrange(2000)):  # some way into it
                 host.free()
-        until(lambda: host.free() == CAPACITY)
+        until(lambda: host.free() == CAPACITY, "the memory is free again")

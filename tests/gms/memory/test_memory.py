@@ -15,7 +15,8 @@ import pytest
 
 from gms.memory import DeviceError, Handle, OutOfMemory
 from tests.gms.memory.conftest import Stage
-from tests.gms.memory.remote import Died, Remote, until
+from tests.gms.memory.remote import Died, Remote
+from tests.support.waiting import until
 
 HELLO = b"these are the weights"
 
@@ -97,7 +98,7 @@ def test_out_of_memory_is_real_across_processes(stage: Stage) -> None:
         with pytest.raises(OutOfMemory):
             process.create(unit)
     greedy.kill()
-    until(lambda: late.free() == free - unit)
+    until(lambda: late.free() == free - unit, "the memory is free again")
     late.create(free - unit)
 
 
@@ -118,7 +119,7 @@ def test_new_memory_reads_as_zeros_also_where_others_wrote(stage: Stage) -> None
     handle = writer.create(size)
     writer.fill(writer.mapped(handle, size), size, 0xA5)
     writer.kill()
-    until(lambda: heir.free() == size)
+    until(lambda: heir.free() == size, "the memory is free again")
     handle = heir.create(size)
     address = heir.mapped(handle, size)
     assert heir.all_zero(address, size)
@@ -196,7 +197,7 @@ def test_memory_lives_while_a_descriptor_a_handle_or_a_mapping_does(stage: Stage
         assert observer.free() == before - 2 * unit
         assert observer.held(identity) in (True, None)
         give_up[what]()
-    until(lambda: observer.free() == before)
+    until(lambda: observer.free() == before, "the memory is free again")
     assert observer.held(identity) in (False, None)
 
 
@@ -233,7 +234,7 @@ def test_memory_outlives_its_exporter_with_one_thing_in_another_process(
         observer.release(handle)
     assert observer.free() == before - 2 * unit
     heir.kill()
-    until(lambda: observer.free() == before)
+    until(lambda: observer.free() == before, "the memory is free again")
 
 
 def test_a_descriptor_forwarded_by_who_never_imported_it_is_mapped_by_a_fourth(stage: Stage) -> None:
@@ -253,7 +254,7 @@ def test_a_descriptor_forwarded_by_who_never_imported_it_is_mapped_by_a_fourth(s
     assert content(fourth, handle) == HELLO
     assert fourth.free() == before - 2 * unit
     fourth.release(handle)
-    until(lambda: fourth.free() == before)
+    until(lambda: fourth.free() == before, "the memory is free again")
 
 
 def test_killed_with_everything_in_hand_a_process_leaves_nothing(stage: Stage) -> None:
@@ -266,7 +267,7 @@ def test_killed_with_everything_in_hand_a_process_leaves_nothing(stage: Stage) -
             owner.keep(fd)
     assert observer.free() == before - 3 * unit
     owner.kill()
-    until(lambda: observer.free() == before)
+    until(lambda: observer.free() == before, "the memory is free again")
 
 
 def test_close_gives_back_everything_but_exported_descriptors(stage: Stage) -> None:
@@ -280,7 +281,7 @@ def test_close_gives_back_everything_but_exported_descriptors(stage: Stage) -> N
         owner.close_memory()
         assert observer.free() == before - 2 * unit
         observer.release(observer.import_(fd, 2 * unit))
-    until(lambda: observer.free() == before)
+    until(lambda: observer.free() == before, "the memory is free again")
     assert owner.descriptors() <= open_before
 
 

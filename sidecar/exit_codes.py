@@ -1,0 +1,14 @@
+"""The exit codes that mean the same in several programs. What only one command means by a number stands beside that
+command. Pure.
+
+The numbers are those of BSD's sysexits.h and of the shells, so that a script can tell them from a command's own.
+"""
+
+EX_USAGE = 64
+"""The arguments are wrong: another start would change nothing."""
+EX_LOST = 70
+"""The lock is lost, and with it the right to go on."""
+EX_CANT_RUN = 126
+"""The command that was to be run can't be."""
+EX_INTERRUPTED = 130
+"""Ctrl-C: 128 and the number of SIGINT."""

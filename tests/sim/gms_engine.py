@@ -1,0 +1,235 @@
+"""The engines of the simulator for GMS: each is one process that writes, reads, sleeps and wakes, and is started again
+when it has ended.
+
+What must hold is `gms_world.py`'s business, and what goes wrong `gms_faults.py`'s.
+"""
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gms import client_events as c
+from gms import layout as lay
+from gms.client_machine import Doing
+from tests.sim.gms_actors import SimReader, memory
+from tests.sim.process import Process
+
+if TYPE_CHECKING:
+    from tests.sim.gms_world import GmsWorld
+
+WAKE_S = 3.0
+SHAPES = ((20,), (10, 15), (8, 8, 8, 8), (30, 25))
+"""Slabs of the models that are loaded here: some layouts are of the same structure, and other memory."""
+
+
+def document(sizes: tuple[int, ...]) -> bytes:
+    tensors = tuple(lay.Tensor(f"t{slab}", slab, 0, (size,), (1,), "uint8") for slab, size in enumerate(sizes))
+    return lay.encode(lay.Layout(sizes, tensors))
+
+
+@dataclass
+class Engine:
+    """One process, started again when it has ended."""
+
+    world: "GmsWorld"
+    number: int
+    process: Process = field(init=False)
+    client: SimReader = field(init=False)
+    mapped: list[int] = field(default_factory=list)
+    reads: int = 0
+    """The layout that it has mapped."""
+    bound: str = ""
+    """The structure by which its views are laid out."""
+    writes: tuple[int, ...] = ()
+    made: int = 0
+    wakes: bool = False
+    stale: bool = False
+    was_stopped: bool = False
+    asked_at: float = -1.0
+    told: int = 0
+    """Which layout there is, as far as it was told."""
+
+    def __post_init__(self) -> None:
+        self.role = ("primary", "shadow", "deployer", "shadow")[self.number]
+
+    @property
+    def alive(self) -> bool:
+        return hasattr(self, "client") and self.process.alive
+
+    def start(self) -> None:
+        world, rng = self.world, self.world.rng
+        process = self.process = world.kernel.spawn(f"{self.role}-{self.number}")
+        self.mapped, self.reads, self.bound, self.writes, self.made = [], 0, "", (), 0
+        self.wakes = self.stale = self.was_stopped = False
+        self.asked_at, self.told = -1.0, 0
+        client = self.client = SimReader(world, process, f"{self.role}-{self.number}", lambda effect: self._on(effect))
+        pidfd = world.shim.pidfd_open(process.pid)
+        world.shim.on_death(pidfd, self._ended)
+        process.after(rng.random() * 0.01, lambda: client.feed(c.Tick()))
+        process.after(rng.random() * 0.2, self.want)
+
+    def _ended(self, pidfd: int) -> None:
+        self.world.shim.close(pidfd)
+        self.world.kernel.after(self.world.rng.random() * 0.3 + 0.01, self.start)
+
+    # -- what its program does -------------------------------------------------------------------------------------
+
+    def want(self) -> None:
+        rng, world = self.world.rng, self.world
+        if self.client.machine.doing is not Doing.NOTHING or self.bound:
+            return  # (who sleeps wakes)
+        self.wakes = False
+        timeout = rng.choice((None, 0.0, 0.1, 2.0)) if not world.calm else WAKE_S
+        if self.role == "deployer" and not world.calm:
+            self.writes = rng.choice(SHAPES)
+            replace = rng.random() < 0.5
+            wish = c.Want("rw", rng.choice((0.05, 0.5, 2.0)), replace=replace, bytes=sum(self.writes))
+        elif self.role == "shadow":
+            wish = c.Want("ro", timeout)
+        else:
+            self.writes = rng.choice(SHAPES)
+            wish = c.Want("rw_or_ro", timeout)
+        self.asked_at = world.kernel.now
+        self.client.feed(wish)
+
+    def again(self, most_s: float = 0.2) -> None:
+        self.process.after(self.world.rng.random() * most_s + 0.005, self.want)
+
+    def _on(self, effect: c.Effect) -> None:
+        world, rng, process = self.world, self.world.rng, self.process
+        if isinstance(effect, c.Got):
+            self.asked_at = -1.0
+            if effect.opened.mode == "rw":
+                self.made = 0
+                process.after(rng.random() * 0.05, self._make)
+            else:
+                if self.bound not in ("", effect.opened.hash):
+                    world.fail(f"{process} wakes on a layout of another structure")
+                self.bound = effect.opened.hash
+                self._read(effect.opened.generation)
+        elif isinstance(effect, c.Made):
+            self.made, self.asked_at = self.made + 1, -1.0
+            process.after(rng.random() * 0.05, self._make)
+        elif isinstance(effect, c.Changed):
+            self.told = effect.generation
+        elif isinstance(effect, c.Done):
+            world.grants, self.asked_at = world.grants + 1, -1.0
+            self.told = effect.generation
+            self.bound = effect.hash
+            self._read(effect.generation)
+        elif isinstance(effect, c.No):
+            self._refused(effect)
+        elif isinstance(effect, c.Lost):
+            self.asked_at = -1.0
+            self.again()
+        elif isinstance(effect, c.Stale):
+            world.told_stale(self, effect)
+            if self.mapped:
+                self.stale = True
+                process.after(rng.random() * 0.02, self._give_up if rng.random() < 0.3 else process.exit)
+            else:
+                process.after(rng.random() * 2, self._wake)
+
+    def _refused(self, no: c.No) -> None:
+        rng, process, machine = self.world.rng, self.process, self.client.machine
+        self.asked_at = -1.0
+        if machine.doing is Doing.WRITING:
+            if no.reason == "disk" and rng.random() < 0.7:
+                process.after(0.05 + rng.random() * 0.1, self._publish)
+            else:
+                process.after(0.001, self._give_up)
+            return
+        if self.wakes or no.reason == "stale":
+            process.after(0.001, process.exit)  # a wake that fails is fatal
+        else:
+            self.again()
+
+    def _make(self) -> None:
+        rng = self.world.rng
+        if self.client.machine.doing is not Doing.WRITING:
+            return
+        if self.made < len(self.writes):
+            if rng.random() < 0.03:
+                self._give_up()
+            else:
+                self.asked_at = self.world.kernel.now
+                self.client.feed(c.Make(self.writes[self.made]))
+        else:
+            self._publish()
+
+    def _publish(self) -> None:
+        if self.client.machine.doing is not Doing.WRITING:
+            return
+        generation, sizes = self.client.machine.draft, self.writes
+        if self.world.rng.random() < 0.05:
+            self.client.feed(c.Publish(document((*sizes, 1)), sizes))  # refused: those aren't its slabs
+            return
+        slabs = self.client.kept[generation]
+        self.asked_at = self.world.kernel.now
+        self.world.layouts[generation] = [memory(self.process, slabs[number]) for number in range(len(sizes))]
+        self.client.feed(c.Publish(document(sizes), sizes))
+
+    def _read(self, generation: int) -> None:
+        rng = self.world.rng
+        slabs = self.client.kept[generation]
+        self.world.reading(self, generation, [memory(self.process, slabs[number]) for number in sorted(slabs)])
+        self.mapped = [self.process.map(fd) for fd in slabs.values()]
+        self.reads = generation
+        how_long = rng.random() * 1.0
+        if self.role == "deployer" or rng.random() < 0.3:
+            self.process.after(how_long, self._give_up)
+        elif rng.random() < 0.8:
+            self.process.after(how_long, self._sleep)
+        if rng.random() < 0.3:
+            self.client.feed(c.Sums(generation, tuple("ab" for _ in slabs)))
+
+    def _unmap(self) -> None:
+        for mapping in self.mapped:
+            self.process.unmap(mapping)
+        self.mapped, self.reads = [], 0
+
+    def _give_up(self) -> None:
+        if self.client.machine.doing is Doing.NOTHING and not self.stale:
+            return
+        if self.world.calm and self.client.machine.doing is Doing.READING:
+            return
+        self._unmap()
+        self.stale, self.bound, self.asked_at = False, "", -1.0
+        self.client.feed(c.Release())
+        self.again(0.5)
+
+    def _sleep(self) -> None:
+        if self.client.machine.doing is Doing.READING:
+            self._unmap()
+            self.client.feed(c.Sleep())
+            if self.world.rng.random() < 0.8:  # else it sleeps until it is killed, or its layout is no more
+                self.process.after(self.world.rng.random() * 1.0 + 0.001, self._wake)
+
+    def _wake(self) -> None:
+        if self.client.machine.doing is Doing.NOTHING and not self.stale:
+            self.wakes = True
+            self.asked_at = self.world.kernel.now
+            self.client.feed(c.Want("ro", WAKE_S, expect=self.bound))
+
+    # -- how the world sees it -------------------------------------------------------------------------------------
+
+    @property
+    def is_writer(self) -> bool:
+        return (
+            self.alive
+            and self.client.connected
+            and self.client.machine.doing is Doing.WRITING
+            and not self.client.machine.commits
+        )
+
+    @property
+    def waits_to_write(self) -> bool:
+        return self.role == "deployer" and self.client.machine.doing is Doing.WAITING
+
+    @property
+    def is_reader(self) -> bool:
+        return self.alive and self.client.machine.doing is Doing.READING
+
+    def has(self, generation: int) -> bool:
+        """Asleep or awake, it could bring that layout back."""
+        kept = self.client.machine.kept if self.alive else None
+        return kept is not None and kept.generation == generation
