@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, handoff, pair, rest, stage, vllm, weights
+from bench import acquire, failover, handoff, pair, pod, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
 examples:
-  python -m bench                          everything but vLLM, in about twenty minutes
+  python -m bench                          everything but vLLM and the pod, in about twenty minutes
   python -m bench --quick                  does it all work? A few rounds of each; the figures mean little
   python -m bench --only handoff           one of: {names};
-                                           with vLLM (make bench-vllm): {vllm}
+                                           with vLLM (make bench-vllm): {vllm};
+                                           the pair in a pod, by local-pod: {pod}
   python -m bench --rounds 1000 --only handoff --only acquire
   python -m bench --disk-dir /var/tmp      which disk
 
@@ -46,6 +47,10 @@ class Size:
     """Of an engine, which takes a second to come back; and of vLLM, which takes most of a minute."""
     stalls: int = 50
     vllm_kills: int = 20
+    pod_rounds: int = 10
+    """Of a pod from its start to its end; and of the death of each container's first process."""
+    pod_kills: int = 100
+    pod_rest_s: float = 60.0
 
 
 FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
@@ -62,6 +67,9 @@ QUICK = Size(
     kills=2,
     stalls=1,
     vllm_kills=2,
+    pod_rounds=1,
+    pod_kills=2,
+    pod_rest_s=5.0,
 )
 
 
@@ -98,6 +106,8 @@ ON_VLLM: dict[str, Bench] = {
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
 }
+IN_A_POD: dict[str, Bench] = {"pod": lambda w, n: pod.measure(w.tmpfs, n.pod_rounds, n.pod_kills, n.pod_rest_s)}
+NAMED = ON_VLLM | IN_A_POD
 """Only when they are named."""
 
 
@@ -107,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.rounds:
         n = options.rounds
         size = replace(size, rounds=n, disk_rounds=n, crowd_rounds=n, start_rounds=n, heavy_rounds=n)
-        size = replace(size, kills=n, stalls=n, vllm_kills=n)
+        size = replace(size, kills=n, stalls=n, vllm_kills=n, pod_rounds=n, pod_kills=n)
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1
@@ -125,7 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         for name in options.only or BENCHES:
             print(f"measuring {name} ...", file=sys.stderr, flush=True)
-            results[name] = list((BENCHES | ON_VLLM)[name](where, size))
+            results[name] = list((BENCHES | NAMED)[name](where, size))
     except (stage.Broken, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         broken = True  # what was measured before is still worth reading
@@ -151,11 +161,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description="The benchmarks: each a ratio to a floor measured in the same run.",
-        epilog=EXAMPLES.format(names=", ".join(BENCHES), vllm=", ".join(ON_VLLM)),
+        epilog=EXAMPLES.format(names=", ".join(BENCHES), vllm=", ".join(ON_VLLM), pod=", ".join(IN_A_POD)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--only", action="append", choices=[*BENCHES, *ON_VLLM], metavar="NAME", help="only this one; may be repeated"
+        "--only", action="append", choices=[*BENCHES, *NAMED], metavar="NAME", help="only this one; may be repeated"
     )
     parser.add_argument("--quick", action="store_true", help="a few rounds of each, to see that it works")
     parser.add_argument("--rounds", type=_positive, metavar="N", help="this many rounds of everything")
