@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import IO, Any
 
-from tools.local_pod import places, status_text, wire
+from . import places, status_text, wire
 
 FAILED, CANT_RUN, USAGE, INTERRUPTED = 1, 2, 64, 130
 
