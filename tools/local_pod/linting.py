@@ -1,8 +1,10 @@
 """The linter, under the name that it has here: `k8s.lint` in a checkout, `gpu_failover_lint` in a wheel."""
 
+from typing import TYPE_CHECKING
+
 from . import CHECKOUT
 
-if CHECKOUT:
+if TYPE_CHECKING or CHECKOUT:
     from k8s.lint.check import check
     from k8s.lint.documents import Unreadable, read
     from k8s.lint.formats import NoQuantity, quantity
