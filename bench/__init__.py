@@ -11,6 +11,8 @@
     pair.py         a pair of engines, and one takeover played and timed
     failover.py     the reference engine is killed, or stops -> the other's first token
     vllm.py         the same with vLLM on the CPU, and its cold start (`make bench-vllm`)
+    pod.py          the pair in a pod: start, end, kills, NotReady, probes, the linter (`--only pod`)
+    programs.py     the same programs without a pod
 
 Times of one machine say little and times of two runs can't be compared, so nothing here is compared with a number from
 another run, and nothing here fails because something was slow: a missed goal is said in the table. How to read it, and

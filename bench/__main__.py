@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, handoff, kv, pair, rest, stage, vllm, weights
+from bench import acquire, failover, handoff, kv, pair, pod, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -51,6 +51,10 @@ class Size:
     """Tokens of one stream's context."""
     stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
     """Of each of sixteen. What sixteen of 32k take to read again is a matter of many minutes."""
+    pod_rounds: int = 10
+    """Of a pod from its start to its end; and of the death of each container's first process."""
+    pod_kills: int = 100
+    pod_rest_s: float = 60.0
 
 
 FULL = Size(rounds=400, disk_rounds=100, crowd_rounds=120, start_rounds=20, connections=1000, rest_s=3.0)
@@ -69,6 +73,9 @@ QUICK = Size(
     vllm_kills=2,
     contexts=(128, 512),
     stream_contexts=(128,),
+    pod_rounds=1,
+    pod_kills=2,
+    pod_rest_s=5.0,
 )
 
 
@@ -105,8 +112,9 @@ NAMED: dict[str, Bench] = {
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
+    "pod": lambda w, n: pod.measure(w.tmpfs, n.pod_rounds, n.pod_kills, n.pod_rest_s),
 }
-"""Only when they are named: they take long, or need vLLM."""
+"""Only when they are named: they take long, or need vLLM or local-pod."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -115,7 +123,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.rounds:
         n = options.rounds
         size = replace(size, rounds=n, disk_rounds=n, crowd_rounds=n, start_rounds=n, heavy_rounds=n)
-        size = replace(size, kills=n, stalls=n, vllm_kills=n)
+        size = replace(size, kills=n, stalls=n, vllm_kills=n, pod_rounds=n, pod_kills=n)
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1

@@ -2,9 +2,13 @@
 
 Each file of chart/variants is one set of values; its first comment is the file's heading. Needs Helm in a library
 (`pip install 'gpu-failover[helm]'`); no cluster and no network.
+
+Beside what is rendered stands `rendered.sha256`: of which files of the chart it was made, and what came of them. So it
+is seen without Helm that somebody changed one and not the other (`stale`; tests/k8s/test_rendered.py).
 """
 
 import difflib
+import hashlib
 import importlib
 import sys
 from collections.abc import Mapping
@@ -19,6 +23,7 @@ HERE = Path(__file__).parent
 CHART = HERE / "chart"
 VARIANTS = CHART / "variants"
 RENDERED = HERE / "dra"
+DIGESTS = "rendered.sha256"
 RELEASE = "failover"
 ORDER = ("claims", "models", "deployment", "container", "service", "networkpolicy", "poddisruptionbudget")
 MONITORING = ("podmonitor", "alerts", "dashboard")
@@ -106,6 +111,23 @@ def differences() -> str:
     return said
 
 
+def digests() -> str:
+    """Of the chart's files and of what is rendered, as they are now; as `sha256sum` writes them, and can check them."""
+    named = {str(path.relative_to(HERE.parent)): path for path in CHART.rglob("*") if path.is_file()}
+    named |= {f"k8s/dra/{path.name}": path for path in RENDERED.glob("*.yaml") if path.name != "kustomization.yaml"}
+    return "".join(f"{hashlib.sha256(named[name].read_bytes()).hexdigest()}  {name}\n" for name in sorted(named))
+
+
+def stale() -> list[str]:
+    """Files that aren't what they were when k8s/dra was rendered: changed, new, or gone. Needs no Helm."""
+    try:
+        then = (RENDERED / DIGESTS).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        then = ""
+    changed = set(then.splitlines()) ^ set(digests().splitlines())
+    return sorted({line.partition("  ")[2] for line in changed})
+
+
 def main(argv: list[str] | None = None) -> int:
     p = Parser(prog="python -m k8s.render", description="Writes k8s/dra/*.yaml from the chart.", epilog=EXAMPLES)
     p.add_argument("--check", action="store_true", help="write nothing; say what differs")
@@ -136,12 +158,13 @@ def _render(given: Mapping[str, Any] | None, name: str, *, check: bool) -> int:
         sys.stdout.write(manifest(given, name=name))
         return 0
     if check:
-        said = differences()
+        said = differences() or "".join(f"{name} has changed since\n" for name in stale())
         sys.stdout.write(said or "k8s/dra is what the chart renders\n")
         return 1 if said else 0
     for file, text in variants().items():
         (RENDERED / file).write_text(text, encoding="utf-8")
         print(f"k8s/dra/{file}")
+    (RENDERED / DIGESTS).write_text(digests(), encoding="utf-8")
     return 0
 
 

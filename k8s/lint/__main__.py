@@ -6,11 +6,12 @@ import signal
 import sys
 from pathlib import Path
 
-from k8s.lint import structure
-from k8s.lint.check import check
-from k8s.lint.node import Finding, Level
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, valued
+
+from . import structure
+from .check import check
+from .node import Finding, Level
 
 EXAMPLES = """\
 examples:
@@ -23,6 +24,7 @@ examples:
 exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be read, 64 wrong usage
 """
 
+PROGRAM = "python -m k8s.lint" if __package__ == "k8s.lint" else "k8s-lint"
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -36,10 +38,10 @@ def have(text: str) -> tuple[str, str]:
 
 def parser() -> Parser:
     p = Parser(
-        prog="python -m k8s.lint",
+        prog=PROGRAM,
         description="Says what is wrong with manifests before a cluster does: their shape, each field, the references "
         "between them, and the commands of gpu-failover in them.",
-        epilog=EXAMPLES,
+        epilog=EXAMPLES.replace("python -m k8s.lint", PROGRAM),
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="manifests, directories of them, or - for standard input")
     p.add_argument(
@@ -71,7 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         shapes = ""
     except structure.NoSchemas as error:
         if structure.HOW_TO_GET_IT not in str(error):
-            print(f"k8s.lint: {error}\nsee: python -m k8s.lint --help", file=sys.stderr)
+            print(f"k8s.lint: {error}\nsee: {PROGRAM} --help", file=sys.stderr)
             return EX_USAGE
         shapes = str(error)
     findings = check(texts, options.kubernetes, options.have)

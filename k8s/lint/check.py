@@ -5,7 +5,7 @@ Reading order: this file, `node.py` (what a rule sees), then any file `..._rules
 
 from collections.abc import Iterable
 
-from k8s.lint import (
+from . import (
     claim_rules,
     objects,
     own_rules,
@@ -15,9 +15,9 @@ from k8s.lint import (
     structure,
     workload_rules,
 )
-from k8s.lint.documents import Unreadable, read
-from k8s.lint.node import Document, Finding, Level
-from k8s.lint.pods import pods
+from .documents import Unreadable, read
+from .node import Document, Finding, Level
+from .pods import pods
 
 
 def check(texts: Iterable[tuple[str, str]], version: str = structure.NEWEST,

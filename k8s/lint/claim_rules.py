@@ -6,9 +6,9 @@ Beyond the API: a sharing stanza of NVIDIA's driver, which is off unless somebod
 import re
 from collections.abc import Iterator
 
-from k8s.lint import cel, formats
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, one_of
+from . import cel, formats
+from .node import Node
+from .objects import complain, one_of
 
 MOST = 32
 CEL_BYTES_MAX = 10 << 10

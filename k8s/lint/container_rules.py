@@ -6,11 +6,11 @@ Beyond the API: two containers of a pod on one port, `$(NAME)` of nothing, a GPU
 import re
 from fractions import Fraction
 
-from k8s.lint import formats
-from k8s.lint.formats import NoQuantity, quantity
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, one_of
-from k8s.lint.pods import Container, Pod, Role
+from . import formats
+from .formats import NoQuantity, quantity
+from .node import Node
+from .objects import complain, one_of
+from .pods import Container, Pod, Role
 
 _FIELDS = (
     "metadata.name", "metadata.namespace", "metadata.uid", "spec.nodeName", "spec.serviceAccountName",

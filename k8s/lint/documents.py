@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from k8s.lint.node import Document, Path
+from .node import Document, Path
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MERGE = "tag:yaml.org,2002:merge"

@@ -3,8 +3,8 @@
 From the API's ValidateObjectMeta and ValidateLabelSelector.
 """
 
-from k8s.lint import formats
-from k8s.lint.node import Node
+from . import formats
+from .node import Node
 
 CLUSTER_SCOPED = {
     "ClusterRole", "ClusterRoleBinding", "DeviceClass", "IngressClass", "Namespace", "Node", "PersistentVolume",

@@ -3,10 +3,10 @@
 from collections import Counter
 from pathlib import PurePosixPath
 
-from k8s.lint.formats import NoQuantity, quantity
-from k8s.lint.node import Node
-from k8s.lint.pods import Container, Pod
-from k8s.lint.programs import Program
+from .formats import NoQuantity, quantity
+from .node import Node
+from .pods import Container, Pod
+from .programs import Program
 
 _WRITTEN = (
     "HOME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HF_HOME", "HF_HUB_CACHE", "VLLM_CACHE_ROOT",

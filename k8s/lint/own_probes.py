@@ -2,10 +2,10 @@
 
 from pathlib import PurePosixPath
 
-from k8s.lint import programs
-from k8s.lint.node import Node
-from k8s.lint.pods import Pod, Role
-from k8s.lint.programs import Program
+from . import programs
+from .node import Node
+from .pods import Pod, Role
+from .programs import Program
 
 _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "engine-shim": {"startupProbe": ("/startup",), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},

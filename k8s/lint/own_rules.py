@@ -8,10 +8,10 @@ import difflib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from k8s.lint import claim_rules, own_places, own_probes, programs
-from k8s.lint.node import Document, Node
-from k8s.lint.pods import Container, Pod, Role
-from k8s.lint.programs import Program
+from . import claim_rules, own_places, own_probes, programs
+from .node import Document, Node
+from .pods import Container, Pod, Role
+from .programs import Program
 
 _COMMANDS = (*programs.MODULES, *programs.TOOLS)
 _OWN_MODULES = ("engine_shim", "engine_shim.failover", *programs.SERVERS)

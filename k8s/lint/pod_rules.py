@@ -3,10 +3,10 @@
 Beyond the API: what it takes and no cluster can run. Containers and probes have files of their own.
 """
 
-from k8s.lint import container_rules, formats, objects, probe_rules, security_rules, volume_rules
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, one_of
-from k8s.lint.pods import Pod, Role
+from . import container_rules, formats, objects, probe_rules, security_rules, volume_rules
+from .node import Node
+from .objects import complain, one_of
+from .pods import Pod, Role
 
 INT32_MAX = (1 << 31) - 1
 

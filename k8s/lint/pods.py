@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from k8s.lint.node import Document, Node
+from .node import Document, Node
 
 TEMPLATES = {
     "Deployment": ("spec", "template"),

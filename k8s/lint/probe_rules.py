@@ -5,11 +5,11 @@ Beyond the API: ports that nobody declares, a start that waits for itself, hooks
 
 from collections.abc import Iterator
 
-from k8s.lint import formats
-from k8s.lint.container_rules import check_port_number
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, not_negative, one_of
-from k8s.lint.pods import Container, Pod, Role
+from . import formats
+from .container_rules import check_port_number
+from .node import Node
+from .objects import complain, not_negative, one_of
+from .pods import Container, Pod, Role
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _COUNTS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")

@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
-from k8s.lint.pods import Container
+from .pods import Container
 
 MODULES = {
     "lockserver": "lockserver.__main__",

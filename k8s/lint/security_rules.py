@@ -5,10 +5,10 @@ From the API's validatePodSpecSecurityContext, ValidateSecurityContext and valid
 
 import re
 
-from k8s.lint import formats
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, one_of
-from k8s.lint.pods import Pod
+from . import formats
+from .node import Node
+from .objects import complain, one_of
+from .pods import Pod
 
 ID_MAX = (1 << 31) - 1
 _HOST = ("hostNetwork", "hostPID", "hostIPC")

@@ -7,11 +7,11 @@ second object is in `set_rules.py`.
 import base64
 import ipaddress
 
-from k8s.lint import formats, objects
-from k8s.lint.container_rules import check_port_number
-from k8s.lint.formats import NoQuantity, quantity
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, not_negative, one_of
+from . import formats, objects
+from .container_rules import check_port_number
+from .formats import NoQuantity, quantity
+from .node import Node
+from .objects import complain, not_negative, one_of
 
 CONFIG_BYTES_MAX = 1 << 20
 _ACCESS = ("ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod")

@@ -7,9 +7,9 @@ makes (the default service account, kube-root-ca.crt, system's priority classes)
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from k8s.lint import claim_rules, objects, pod_rules
-from k8s.lint.node import Document, Node
-from k8s.lint.pods import Container, Pod, pods
+from . import claim_rules, objects, pod_rules
+from .node import Document, Node
+from .pods import Container, Pod, pods
 
 _ALWAYS_THERE = {
     ("ServiceAccount", "default"), ("ConfigMap", "kube-root-ca.crt"), ("PriorityClass", "system-cluster-critical"),

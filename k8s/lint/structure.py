@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from k8s.lint import monitoring
-from k8s.lint.documents import without_nulls
-from k8s.lint.node import Document, Level, Path
+from . import monitoring
+from .documents import without_nulls
+from .node import Document, Level, Path
 
 NEWEST = "1.36"  # what the recorded verdicts of tests/k8s are from
 OLDEST = "1.34"  # the first that serves resource.k8s.io/v1

@@ -5,11 +5,11 @@ Beyond the API: a medium that kubelet doesn't know, memory without a limit, volu
 
 import re
 
-from k8s.lint import formats
-from k8s.lint.formats import NoQuantity, quantity
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, one_of
-from k8s.lint.pods import Container, Pod
+from . import formats
+from .formats import NoQuantity, quantity
+from .node import Node
+from .objects import complain, one_of
+from .pods import Container, Pod
 
 SOURCES = {
     "awsElasticBlockStore", "azureDisk", "azureFile", "cephfs", "cinder", "configMap", "csi", "downwardAPI",

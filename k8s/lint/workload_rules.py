@@ -1,9 +1,9 @@
 """What makes pods: Deployments, StatefulSets, DaemonSets, Jobs. From the API's apps and batch validation."""
 
-from k8s.lint import formats, objects
-from k8s.lint.node import Node
-from k8s.lint.objects import complain, not_negative, one_of
-from k8s.lint.pods import TEMPLATES
+from . import formats, objects
+from .node import Node
+from .objects import complain, not_negative, one_of
+from .pods import TEMPLATES
 
 
 def check(root: Node) -> None:

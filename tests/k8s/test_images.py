@@ -157,6 +157,41 @@ def test_the_image_is_laid_out_as_local_pod_shows_it() -> None:
     assert f"/sidecar:{VERSION} " in sidecar
 
 
+BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
+
+
+def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(tmp_path: Path) -> None:
+    """`tools` and `k8s` are other people's names, too, so linter and local-pod have longer ones there."""
+    lines = re.findall(r"^COPY (?!--)(.+) (\S+)$", text("sidecar.Containerfile"), re.M)
+    for words, target in lines:
+        for name in words.split():
+            copied = tmp_path / "source" / (name if target != "./" else Path(name).name)
+            copied.parent.mkdir(parents=True, exist_ok=True)
+            if (ROOT / name).is_dir():
+                shutil.copytree(ROOT / name, copied, ignore=shutil.ignore_patterns("__pycache__"))
+            elif not target.startswith("/"):
+                shutil.copy(ROOT / name, copied)
+    command = [sys.executable, "-c", BUILD, str(tmp_path)]
+    built = subprocess.run(command, cwd=tmp_path / "source", capture_output=True, text=True, check=False, timeout=200)
+    assert built.returncode == 0, built.stderr
+    site = tmp_path / "site"
+    shutil.unpack_archive(tmp_path / built.stdout.split()[-1], site, "zip")
+    others = {"gpu_failover_lint", "gpu_failover_local_pod", f"gpu_failover-{VERSION}.dist-info"}
+    assert {each.name for each in site.iterdir()} == OURS | others
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    for module, words, code in (
+        ("gpu_failover_lint", [str(ROOT / "k8s" / "dra")], 0),
+        ("gpu_failover_local_pod", ["run", "/nowhere.yaml"], 2),
+    ):
+        program = f"import runpy, sys, {module}; assert {module}.__file__.startswith({str(site)!r}); "
+        program += f"sys.argv = {[module, *words]!r}; runpy.run_module({module!r}, run_name='__main__')"
+        command = [sys.executable, "-c", program]
+        done = subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200
+        )
+        assert done.returncode == code and "Traceback" not in done.stderr, done.stderr
+
+
 def test_no_image_is_roots_and_none_has_torch() -> None:
     for name in ("sidecar.Containerfile", "engine.Containerfile"):
         lines = text(name).splitlines()

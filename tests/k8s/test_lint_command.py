@@ -13,7 +13,7 @@ from tests.support.processes import ROOT
 
 def lint(*words: str, stdin: str = "", code: int = 0) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, "-m", "k8s.lint", *words], input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=60
+        [sys.executable, "-m", "k8s.lint", *words], input=stdin, capture_output=True, text=True, cwd=ROOT, timeout=240
     )
     assert done.returncode == code, done
     assert "Traceback" not in done.stderr

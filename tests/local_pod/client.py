@@ -43,9 +43,9 @@ class Answer:
         return max((later - earlier for earlier, later in zip(self.pieces, self.pieces[1:], strict=False)), default=0.0)
 
 
-def ask(here: Place, tokens: int = TOKENS) -> Answer:
+def ask(here: Place, tokens: int = TOKENS, answer: Answer | None = None) -> Answer:
     """One answer, streamed; an error is in it."""
-    answer = Answer(time.monotonic())
+    answer = answer or Answer(time.monotonic())
     try:
         _, (descriptor,) = wire.ask(here.pod / places.CONTROL, {"do": "dial", "port": PORT})
         connection = http.client.HTTPConnection("pod")
@@ -84,6 +84,7 @@ def _read(reply: http.client.HTTPResponse, answer: Answer) -> str:
 class Clients:
     expected: str
     answers: list[Answer] = field(default_factory=list)
+    begun: list[Answer] = field(default_factory=list)
     until: threading.Event = field(default_factory=threading.Event)
 
     def broken(self, *, refused_after: float = math.inf) -> list[str]:
@@ -102,6 +103,16 @@ class Clients:
             assert time.monotonic() < deadline, self.broken()[-3:]
             time.sleep(0.02)
 
+    def under_way(self, at_most: int) -> Answer:
+        """Waits for an answer of which a first piece has come, and no more than so many."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := [each for each in self.begun if each.pieces and not each.ended]) or all(
+            len(each.pieces) > at_most for each in found
+        ):
+            assert time.monotonic() < deadline, self.broken()[-3:]
+            time.sleep(0.002)
+        return min(found, key=lambda each: len(each.pieces))
+
 
 @contextmanager
 def asking(here: Place, count: int = 2, tokens: int = TOKENS) -> Iterator[Clients]:
@@ -113,8 +124,8 @@ def asking(here: Place, count: int = 2, tokens: int = TOKENS) -> Iterator[Client
 
     def go_on() -> None:
         while not clients.until.is_set():
-            answer = ask(here, tokens)
-            clients.answers.append(answer)
+            clients.begun.append(answer := Answer(time.monotonic()))
+            clients.answers.append(ask(here, tokens, answer))
             if answer.error:
                 clients.until.wait(0.05)  # a client that is refused doesn't ask without a pause
 

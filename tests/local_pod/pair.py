@@ -11,6 +11,8 @@ POD = (str(SHIPPED / "reference.yaml"), "--relist-s", "0.2", "--startup-period-s
 """As it is shipped; kubelet's looks and startup probes come more often, so that a test takes less time."""
 RUN_DIR = "/run/failover/pair"
 MAIN, WORKER = "engine_shim.main_process", "reference_engine.worker"
+LOOK_EVERY_S = PATIENCE_S / 600
+"""A look is a start of Python in a container: whoever waits for minutes looks less often."""
 SERVER = "--restart exit"
 """What a server's command line has behind its keeper."""
 
@@ -32,7 +34,7 @@ def whole(here: Place, holder: str = "", *, since: int = 0, container: str = "en
         if redundant and holder in ("", serves["engine_id"]) and serves["token"] > since:
             return seen
         assert time.monotonic() < deadline, seen
-        time.sleep(0.05)
+        time.sleep(LOOK_EVERY_S)
 
 
 def kill_kept(here: Place, server: str, pattern: str = SERVER) -> None:

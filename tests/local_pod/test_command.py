@@ -23,10 +23,11 @@ def test_what_a_command_starts_is_installed_with_it(name: str) -> None:
 
 def test_local_pod_is_a_command_and_brings_what_it_imports() -> None:
     assert "local-pod" in SCRIPTS
-    imported = "import sys, tools.local_pod.run, tools.local_pod.kubelet; print(*sys.modules)"
+    imported = "import sys, gpu_failover_local_pod.run, gpu_failover_local_pod.kubelet; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", imported], cwd=ROOT, capture_output=True, text=True, check=True)
-    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")}
+    ours = {path.parent.name for path in ROOT.glob("*/__init__.py")} | set(PACKAGES)
     needed = {each for each in done.stdout.split() if each.partition(".")[0] in ours}
+    assert "gpu_failover_lint.check" in needed
     assert {each.rpartition(".")[0] for each in needed if "." in each} <= set(PACKAGES)
 
 

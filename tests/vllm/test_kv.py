@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.engine.house import Program, Shim
-from tests.support.waiting import until
 from tests.vllm.conftest import _apart, _house
 from tests.vllm.pair import NAME, Pair, _Unix
 

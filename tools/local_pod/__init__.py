@@ -3,4 +3,8 @@
 Reading order: `machine.py` (kubelet's rules, in prose first), `container.py`, `probing.py`, `backoff.py`; these are
 pure. Around them `kubelet.py` (the loop inside the pod's namespaces), `sandbox.py` (roots, volumes, users),
 `asking.py` (probes); outside them `run.py` (reads, makes the namespaces, waits) and `commands.py` (what people say).
+
+In a wheel this package is called `gpu_failover_local_pod`, so its parts import each other relatively.
 """
+
+CHECKOUT = __name__ == "tools.local_pod"

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.settings import BadValue, Parser, seconds, valued
-from tools.local_pod import commands, places
+
+from . import commands, places
 
 EXAMPLES = """\
 examples:
@@ -166,7 +167,7 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         module, _, function = options.do.partition(":")  # only what is asked for is loaded
-        code: int = getattr(importlib.import_module(f"tools.local_pod.{module}"), function)(options)
+        code: int = getattr(importlib.import_module(f".{module}", __package__), function)(options)
         return code
     except commands.Mistake as error:
         print(f"local-pod: {error}", file=sys.stderr)

@@ -13,7 +13,7 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 
-from tools.local_pod.spec import Exec, Handler, Http, Sleep, Tcp
+from .spec import Exec, Handler, Http, Sleep, Tcp
 
 _SHOWN = 120
 _BODY_BYTES = 10 << 10

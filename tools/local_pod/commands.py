@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from sidecar.exit_codes import EX_USAGE
-from tools.local_pod import places, status_text, wire
+
+from . import places, status_text, wire
 
 FAILED, CANT_RUN = 1, 2
 

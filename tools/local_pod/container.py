@@ -18,10 +18,10 @@ What this file may not do: know other containers. `machine.py` says when it is w
 import enum
 from dataclasses import dataclass, field
 
-from tools.local_pod import events as e
-from tools.local_pod.backoff import Backoff
-from tools.local_pod.probing import Probing
-from tools.local_pod.spec import Container, Kind, Policy
+from . import events as e
+from .backoff import Backoff
+from .probing import Probing
+from .spec import Container, Kind, Policy
 
 LEAST_GRACE_S = 2
 NEVER = float("inf")

@@ -4,7 +4,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tools.local_pod.spec import Kind
+from .spec import Kind
 
 
 class Hook(enum.Enum):

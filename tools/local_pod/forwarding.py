@@ -6,8 +6,8 @@ import socket
 import threading
 from pathlib import Path
 
-from tools.local_pod import places, wire
-from tools.local_pod.commands import FAILED, Mistake, ask
+from . import places, wire
+from .commands import FAILED, Mistake, ask
 
 Ports = tuple[str, int, int]
 """Host and port here, port of the pod."""

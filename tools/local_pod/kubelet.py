@@ -1,7 +1,7 @@
 """The loop inside the pod's namespaces: the shell of `machine.py`. PID 1 of them, so nothing outlives it.
 
 It starts containers, watches their ends, asks probes, runs hooks, and does what people say over the control socket.
-It decides nothing; the machine does. Started by `run.py` as `python -m tools.local_pod.kubelet DIRECTORY`.
+It decides nothing; the machine does. Started by `run.py` as `python -m PACKAGE.kubelet DIRECTORY`.
 """
 
 import asyncio
@@ -23,11 +23,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from sidecar.logs import Log
-from tools.local_pod import asking, image, network, places, processes, status, wire
-from tools.local_pod import events as e
-from tools.local_pod.machine import Machine
-from tools.local_pod.sandbox import CantMake, Order, Sandbox
-from tools.local_pod.spec import Container
+
+from . import asking, image, network, places, processes, status, wire
+from . import events as e
+from .machine import Machine
+from .sandbox import CantMake, Order, Sandbox
+from .spec import Container
 
 OOM = "OOMKilled"
 PROBES_AT_A_TIME = 32

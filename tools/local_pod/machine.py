@@ -20,11 +20,11 @@ What is not modelled: resources, eviction, container restart rules, resizing, ep
 
 from dataclasses import dataclass, field
 
-from tools.local_pod import events as e
-from tools.local_pod.backoff import INITIAL_S, MOST_S, Backoff
-from tools.local_pod.container import NEVER, Life, Phase
-from tools.local_pod.probing import Probing
-from tools.local_pod.spec import Kind, Pod, Role
+from . import events as e
+from .backoff import INITIAL_S, MOST_S, Backoff
+from .container import NEVER, Life, Phase
+from .probing import Probing
+from .spec import Kind, Pod, Role
 
 MOST_FLIPS = 1000
 

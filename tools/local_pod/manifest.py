@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from k8s.lint.formats import NoQuantity, quantity
-from tools.local_pod.spec import (
+from .linting import NoQuantity, quantity
+from .spec import (
     Container,
     Exec,
     Handler,

@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-from tools.local_pod import image
+from . import image
 
 # setting -> (the value that forbids, what to do)
 SETTINGS = {

@@ -13,7 +13,7 @@ What this file may not do: know other probes, or containers.
 import math
 from dataclasses import dataclass
 
-from tools.local_pod.spec import Kind, Probe
+from .spec import Kind, Probe
 
 _FIRST = {Kind.LIVENESS: True, Kind.READINESS: False, Kind.STARTUP: None}
 

@@ -19,14 +19,12 @@ from typing import Any
 
 import yaml
 
-from k8s.lint.check import check
-from k8s.lint.documents import Unreadable, read
-from k8s.lint.node import Level
-from tools.local_pod import forwarding, image, manifest, merging, namespaces, places, wire
-from tools.local_pod.commands import CANT_RUN, FAILED, Mistake
-from tools.local_pod.machine import Settings
-from tools.local_pod.sandbox import CantMake, Order, users
-from tools.local_pod.spec import Pod
+from . import CHECKOUT, forwarding, image, manifest, merging, namespaces, places, wire
+from .commands import CANT_RUN, FAILED, Mistake
+from .linting import Level, Unreadable, check, read
+from .machine import Settings
+from .sandbox import CantMake, Order, users
+from .spec import Pod
 
 _IPV4, _IPV6 = "10.88.0.2", "fd00:88::2"
 
@@ -55,13 +53,12 @@ def _inside(pod: Pod, root: bool, directory: Path, options: argparse.Namespace) 
     words = [
         image.find("setpriv") or "setpriv", "--pdeathsig", "KILL", "--", image.find("unshare") or "unshare",
         *namespaces.flags(who.uid, who.gid, root=root, network=not pod.host_network),
-        "--", sys.executable, "-m", "tools.local_pod.kubelet", str(directory),
+        "--", sys.executable, "-m", f"{__package__}.kubelet", str(directory),
     ]  # fmt: skip
-    here = Path(__file__).resolve().parent.parent.parent
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(here), *filter(None, [os.environ.get("PYTHONPATH")])]),
-    }
+    environment = dict(os.environ)
+    if CHECKOUT:  # wherever it was started
+        places_of_ours = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, places_of_ours))
     loop = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, start_new_session=True)
     forwarders = [forwarding.listen(directory / places.CONTROL, each) for each in options.forward]
     asked = False

@@ -10,9 +10,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from tools.local_pod import image
-from tools.local_pod.machine import Settings
-from tools.local_pod.spec import Container, Mount, Pod, Volume
+from . import image
+from .machine import Settings
+from .spec import Container, Mount, Pod, Volume
 
 SHM_BYTES = 64 << 20  # what a container runtime gives; a volume at /dev/shm replaces it
 _MODE = 0o2777  # of a volume of a pod with fsGroup

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tools.local_pod.container import Life
-from tools.local_pod.machine import Machine
+from .container import Life
+from .machine import Machine
 
 
 def as_json(machine: Machine, now: float, pids: Mapping[str, int]) -> dict[str, Any]:
