@@ -18,8 +18,9 @@ from engine_shim import command_settings, known_engines, pair_commands, pair_sta
 from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
+from gms.memory import host_device
 from sidecar import process_setup
-from sidecar.settings import EX_USAGE, BadValue, Parser, host_port, name, seconds, size_bytes
+from sidecar.settings import EX_USAGE, BadValue, Parser, host_port, name, seconds
 
 EXAMPLES = """\
 examples:
@@ -89,8 +90,8 @@ def _why_no_address() -> str:
     )
 
 
-def _size(text: str) -> str:
-    size_bytes(text)
+def _capacity(text: str) -> str:
+    host_device.device_size(text)
     return text
 
 
@@ -126,7 +127,7 @@ def parser() -> Parser:
         shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
         help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
-    up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
+    up.setting("--capacity", default="1GiB", parse=_capacity, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
     up.setting(
         "--listen",
