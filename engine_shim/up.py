@@ -27,12 +27,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import given_up, known_engines
+from engine_shim import given_up, known_engines, part_environment
 from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import Observer, ObserverError, Status, watch_for_good
@@ -77,6 +77,8 @@ class Options:
     """Where clients come; None: there is no door."""
     door: tuple[str, ...] = ()
     """Further settings of the door."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of `failover up`."""
 
     @property
     def address(self) -> str:
@@ -92,21 +94,28 @@ def children(options: Options) -> list[Child]:
     memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
     if not options.devices:  # an engine that needs memory would wait for ever after everything was killed at once
         memory = ("--memory", "none", "--grant-unproven")
-    found = [Child(LOCK, ("lockserver", *place, *memory))]
+    kept = part_environment.kept_from_parts(options.environment)
+
+    def child(name: str, part: str, command: tuple[str, ...], told: Mapping[str, str] | None = None) -> Child:
+        return Child(name, command, {**part_environment.told(part, options.environment), **(told or {})}, kept)
+
+    found = [child(LOCK, part_environment.LOCK, ("lockserver", *place, *memory))]
     if options.devices:
         size = ("--capacity", options.capacity) if on_host else ()
-        found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
+        command = ("gms", *place, "--devices", ",".join(options.devices), *size)
+        found.append(child(GMS, part_environment.GMS, command))
     variable = known_engines.DEVICES.get(options.engine)
     named = options.devices and "cuda" not in options.devices  # cuda stands for as many GPUs as the engine has ranks
     told = {variable: ",".join(options.devices)} if variable and named else {}
     for number, engine_id in enumerate(options.engine_ids):
         role = "shadow" if number else "primary"
         who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")
-        found.append(Child(engine_id, ("engine_shim", *who, *place, *options.shim, "--", *options.arguments), told))
+        command = ("engine_shim", *who, *place, *options.shim, "--", *options.arguments)
+        found.append(child(engine_id, part_environment.ENGINES, command, told))
     if options.listen is not None:
         host, port = options.listen
         listen = ("--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        found.append(Child(DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
+        found.append(child(DOOR, part_environment.DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
     return found
 
 
@@ -184,6 +193,8 @@ class Up:
         loop.add(self._bell, self._on_news)
         threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
+        for line in part_environment.unused(self.options.environment):
+            self.say("up", line)
         if not self.options.devices:
             self.say("up", UNPROVEN)
         self._until(self._base_ready, poll_s=POLL_S)

@@ -1,6 +1,7 @@
 """`failover up` and its fellows, as a person has them: real processes, one Ctrl-C."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -12,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
+from engine_shim import part_environment
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
+from gateway import __main__ as door_command
+from gms import __main__ as gms_command
+from lockserver import __main__ as lock_command
 from tests.engine.house import DEADLINE_S, ROOT, House, Process, Program, until
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
@@ -345,6 +351,46 @@ def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[st
     assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
 
 
+def test_what_is_set_for_up_reaches_the_part_that_is_meant() -> None:
+    environment = {
+        "FAILOVER_LISTEN": ":1",
+        "FAILOVER_DOOR_METRICS": ":2",
+        "FAILOVER_ENGINES_LISTEN": ":3",
+        "HOME": "/x",
+    }
+    options = Options(
+        Path("/run"), "my.module:Engine", (), "1GiB", ("a", "b"), (), (), ("", 80), environment=environment
+    )
+    found = {child.name: child for child in children(options)}
+    assert {name: dict(child.environment) for name, child in found.items()} == {
+        "lock": {},
+        "a": {"FAILOVER_LISTEN": ":3"},
+        "b": {"FAILOVER_LISTEN": ":3"},
+        "door": {"FAILOVER_METRICS": ":2"},
+    }
+    assert {child.without for child in found.values()} == {frozenset(environment) - {"HOME"}}
+    assert part_environment.unused({"FAILOVER_METRICS": ":1", "FAILOVER_LISTEN": ":2", "FAILOVER_RESTART": ""}) == [
+        "FAILOVER_METRICS is passed on to no part: it would be another thing in each; FAILOVER_LOCK_METRICS, "
+        "FAILOVER_GMS_METRICS, FAILOVER_DOOR_METRICS, FAILOVER_ENGINES_METRICS are for one part each"
+    ]
+
+
+def test_of_each_setting_that_several_parts_have_it_is_known_whether_they_share_it() -> None:
+    shared = ("ALLOW_UID", "HOST_DEVICES", "LOG_FORMAT", "RUN_DIR", "SOCKET_MODE", "WINDOW_S")
+    programs = (lock_command, gms_command, shim_command, door_command)
+    named = [set(re.findall(r"\[FAILOVER_(\w+)", program.parser().format_help())) for program in programs]
+    several = {word for words in named for word in words if sum(word in each for each in named) > 1}
+    assert several == {*part_environment.ONE_EACH, *shared}
+    own = set(re.findall(r"\[FAILOVER_(\w+)", up_help()))
+    assert own & set(part_environment.ONE_EACH) == set(part_environment.OWN)
+
+
+def up_help() -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        failover_command.main(["up", "--help"])
+    return out.getvalue()
+
+
 def test_gpus_are_told_by_name_too_and_cuda_is_as_many_as_an_engine_has_ranks() -> None:
     for devices, told in ((("GPU-1", "GPU-2"), {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}), (("cuda",), {})):
         options = Options(Path("/run"), "vllm", devices, "1GiB", ("a", "b"), (), ())
@@ -370,8 +416,17 @@ def test_devices_have_the_names_that_up_was_given(house: House) -> None:
 @chaos
 @REFERENCE
 def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: House) -> None:
-    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        metrics = f"127.0.0.1:{sock.getsockname()[1]}"
+    house.environment |= {
+        "FAILOVER_LISTEN": "127.0.0.1:0",
+        "FAILOVER_METRICS": metrics,
+        "FAILOVER_GMS_METRICS": metrics,
+    }
+    up = running(house, "--capacity", "128MiB")
+    assert "FAILOVER_METRICS is passed on to no part" in up.said() and "ended (" not in up.said()
     until(lambda: "| curl http://" in up.said(), "it says so")
+    assert b"gms_" in urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60).read(), "GMS alone has that port"
     lines = [line.partition(" | ")[2] for line in up.said().splitlines() if line.startswith("up ")]
     at = next(place for place, line in enumerate(lines) if line.startswith("| OpenAI-compatible: "))
     assert lines[at - 1] == lines[at + 1] == f"+{'-' * (len(lines[at]) - 2)}+"
