@@ -60,6 +60,9 @@ It works only where it can see the engine's main process: for a pair in a contai
 DOWN_EXAMPLES = """\
 examples:
   failover down                       the engine that serves drains first
+
+What nobody uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of what
+stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has left.
 """
 INTERRUPTED = 130
 CHOOSE = "choose"

@@ -6,8 +6,9 @@
     door    where clients come (`gateway`)   the same
 
 The engines and the door are started when the other two are ready. When this process is told to end, these end first
-(the engine that serves drains), then the rest; told again, everything ends at once. The children die with this process
-however it ends: it is one failure domain, and where that isn't good enough there is the pod.
+(the engine that serves drains), then the rest; told again, everything ends at once, and the exit code says so (128 and
+the signal's number). The children die with this process however it ends: it is one failure domain, and where that isn't
+good enough there is the pod.
 
 A program that another start won't mend (`sidecar/restarts.py`) never takes an engine that serves with it:
 
@@ -32,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import given_up, known_engines, part_environment
+from engine_shim import given_up, known_engines, leftovers, part_environment
 from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import Observer, ObserverError, Status, watch_for_good
@@ -302,23 +303,33 @@ class Up:
             self._code = child.code or 1
         else:
             self.say("up", f"{self._told[0].name}: the engine that serves drains; told again, everything ends at once")
-        told = len(self._told)
+        told = min(len(self._told), 1)  # two may have come at once
         supervisor.tell(self._shims, signal.SIGTERM)
-        while any(child.pid for child in self._shims) and len(self._told) <= told:
-            supervisor.turn(NEVER)
-        supervisor.tell(self._shims, signal.SIGKILL)
+        self._await_end(self._shims, NEVER, told)
+        if any(child.pid for child in self._shims):  # told again: a shim that is told twice ends its engine at once
+            self._code = self._code or 128 + self._told[-1]
+            told = len(self._told)
+            supervisor.tell(self._shims, signal.SIGTERM)
+            self._await_end(self._shims, REST_END_S, told)
+            supervisor.tell(self._shims, signal.SIGKILL)
         supervisor.tell(self._base, signal.SIGTERM)
-        until = time.monotonic() + REST_END_S
-        while supervisor.living and time.monotonic() < until and len(self._told) <= told:
-            supervisor.turn(until)
+        self._await_end(supervisor.children, REST_END_S, told)
         supervisor.tell(supervisor.living, signal.SIGKILL)
         while supervisor.living:
             supervisor.turn(NEVER)
         given_up.forget(self.options.run_dir)
+        for what in leftovers.remove(self.options.run_dir, self.options.devices):
+            self.say("up", f"stays: {what}")
         self.say("up", "everything has ended")
         UpFacts.remove(self.options.run_dir)
         self._lock.close()
         return self._code
+
+    def _await_end(self, children: list[Child], most_s: float, told: int) -> None:
+        """Until they have ended, or a further signal comes."""
+        until = time.monotonic() + most_s
+        while any(child.pid for child in children) and len(self._told) <= told and time.monotonic() < until:
+            self._supervisor.turn(until)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:

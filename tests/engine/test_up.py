@@ -117,9 +117,10 @@ def test_ctrl_c_twice_ends_everything_at_once(house: House) -> None:
     up.signal(signal.SIGINT)
     until(lambda: "state=Draining" in up.said(), "it drains")
     up.signal(signal.SIGINT)
-    up.code()
+    assert up.code() == 128 + signal.SIGINT, "what was under way was not finished"
     for process in everything:
         process.wait()
+    assert not list(house.run_dir.rglob("*.sock")), up.said()
 
 
 @chaos
@@ -411,6 +412,12 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
 def test_devices_have_the_names_that_up_was_given(house: House) -> None:
     running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
     assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
+    ended = said(house, "down", "down")
+    assert (
+        ended
+        == f"stays: {house.run_dir}, where the newest token is, for the next start; rm -r it if there is to be none\n"
+    )
+    assert not house.devices.exists(), "their memory is the machine's again"
 
 
 @chaos
@@ -433,6 +440,10 @@ def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: H
     answer = json.loads(_pasted(lines[at + 2]))
     assert answer["usage"]["completion_tokens"] == 32
     door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process))
+    door.signal(signal.SIGSTOP)
+    shown = _shown(house)
+    assert "(doesn't answer: says nothing for 2 s: is its process stopped" in shown
+    assert re.search(r"^alarm +the door doesn't answer", shown, re.MULTILINE)
     door.kill()
     until(lambda: "door ended (SIGKILL)" in up.said(), "it says so")
     until(lambda: _pasted(lines[at + 2]), "another is there, at the same address")
