@@ -90,9 +90,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
-        rows += (
-            [] if seen.door["answers"] else [("alarm", "the door doesn't answer: clients reach no engine through it")]
-        )
+        if not seen.door["answers"]:
+            rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
     lock = seen.lock
     if lock is None:
         rows.append(("lock", seen.lock_why))
