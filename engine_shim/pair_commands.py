@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_shim import leftovers, pair_look, paths
+from engine_shim import leftovers, pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
@@ -24,7 +24,7 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
         _end(run_dir, timeout_s)
     finally:
         if run_dir.is_dir() and up_pid(run_dir) is None:
-            for what in leftovers.remove(run_dir, devices):
+            for what in [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)]:
                 print(f"stays: {what}")
             print(f"stays: {run_dir}, where the newest token is, for the next start; rm -r it if there is to be none")
 

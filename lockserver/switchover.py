@@ -64,8 +64,8 @@ class Switchover:
         to = next((waiter for waiter in able if wish.to in ("", waiter.engine_id)), None)
         if to is None:
             who = f"no waiter named {wish.to} is there" if wish.to else "there is no waiter"
-            who = "it holds the lock: no other waiter of that name is there" if wish.to == holder.engine_id else who
-            self._tell(asker, "refused", f"{who}, alive and ready; {self._who_waits()}", done=True)
+            why = f"{who}, alive and ready" if wish.to != holder.engine_id else f"{wish.to} holds the lock already"
+            self._tell(asker, "refused", f"{why}; {self._who_waits()}", done=True)
             return
         self.queue.new_round()
         timeout_s = wish.drain_timeout_s

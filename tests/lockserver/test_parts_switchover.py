@@ -76,7 +76,7 @@ def test_it_is_refused_where_there_is_nobody_to_take_over() -> None:
         "no waiter named zorro is there, alive and ready; waiting: b (ready)",
         "there is no waiter, alive and ready; waiting: b (not ready)",
         "there is no waiter, alive and ready; waiting: b (its need for memory is being looked at)",
-        "it holds the lock: no other waiter of that name is there, alive and ready; waiting: b (ready)",
+        "a holds the lock already; waiting: b (ready)",
         "there is no waiter, alive and ready; nobody waits",
     ]
 
