@@ -50,9 +50,9 @@ def of_others(run_dir: Path) -> list[str]:
         found = [path.name for path in here.parent.iterdir() if _NAME.match(path.name) and mine not in path.name]
     if not found:
         return []
-    few = ", ".join(sorted(found)[:3]) + (", ..." if len(found) > 3 else "")
-    what = "engines of other run directories: their own shims remove them, and what is older than its pair can go"
-    return [f"{here.parent}/{{{few}}}, of {what}"]
+    what = "another run directory" if len(found) == 1 else f"{len(found)} engines of other run directories"
+    advice = "their own shims remove them, and what is older than its pair can be removed by hand"
+    return [f"{here.parent}/{min(found)}{' ...' if len(found) > 1 else ''}, of {what}: {advice}"]
 
 
 def given() -> Path:
