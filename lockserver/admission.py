@@ -60,6 +60,7 @@ class Admission:
         who = self.incarnations.known.get(name)
         if who is None:
             who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
+            who.older = bool(hello.secret)  # another server gave it that
         who.secret = who.secret or hello.secret or event.secret
         replaced = who.conn
         self.incarnations.enter_main(who, event.peers[0], hello.pid, event.conn).kept = hello.kept

@@ -72,7 +72,7 @@ RETRY_MOST_S = 0.1
 LOOK_S = 1.0
 """So often a main process looks where its path leads; more often where a server settles sooner."""
 LATER_S = 2.0
-"""For a server that can't have us now."""
+"""For a server that can't have us now; sooner where a server settles sooner."""
 PRESUMED_DEAD_SHARE = 0.8
 """This share of the window: when it is over, a holder that its server may presume dead has ended."""
 
@@ -164,10 +164,14 @@ class ClientMachine:
         if not self.me.main:
             return
         if self._now >= self._look_at:
-            settle_s = self._policy.settle_s if self._policy is not None else LOOK_S
-            self._look_at = self._now + min(LOOK_S, settle_s / 4)
+            self._look_at = self._now + min(LOOK_S, self._settle_s / 4)
             self._out.append(LookAtPath())
         self.deadline = self._look_at
+
+    @property
+    def _settle_s(self) -> float:
+        """How long a new server waits for whoever may hold: nobody who has joined is silent for so long."""
+        return self._policy.settle_s if self._policy is not None else math.inf
 
     def _must_end_at(self) -> tuple[float, str]:
         """Until when a holder may go on without its server."""
@@ -370,7 +374,7 @@ class ClientMachine:
 
     def _warn(self, text: str) -> None:
         """Nothing ends, and it is asked again later."""
-        self._reconnect.later(self._now, LATER_S)
+        self._reconnect.later(self._now, min(LATER_S, self._settle_s / 2))
         self._tell(text)
 
     def _tell(self, text: str) -> None:

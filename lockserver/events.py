@@ -64,6 +64,8 @@ class Peer(msgspec.Struct, frozen=True):
     """For people: its number as it says itself, where the server has none for it."""
     local_pid: int = 0
     """Its number in the server's own PID namespace; 0 where it has none."""
+    dead: bool = False
+    """Its pidfd is readable already. Only looked at where somebody brings the pidfds of others."""
 
 
 class Config(msgspec.Struct, frozen=True):

@@ -80,6 +80,10 @@ class Incarnation:
     probe_wait_s: float = PROBE_FIRST_S
     speaks: str = ""
     """Why its main process and this server can't talk, though it lives: their versions. Empty if they can."""
+    older: bool = False
+    """It is older than this server, which may not know all its members: a file can be an older copy of itself."""
+    outlived_at: float = -math.inf
+    """When its life lock was last seen held although all members that are known had ended, if it is older."""
 
     @property
     def name(self) -> str:
@@ -144,5 +148,7 @@ class Incarnation:
     def probed(self, held: bool | None, now: float) -> None:
         """The life lock was looked at. None: its file is gone, and nobody has a descriptor of it."""
         self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
+        if held and self.older and self.members and self.members_gone:
+            self.outlived_at = now
         self.probe_at = now + self.probe_wait_s
         self.probe_wait_s = min(self.probe_wait_s * 2, PROBE_MOST_S)

@@ -43,6 +43,7 @@ class Incarnations:
         incarnation = self.known.get(name)
         if incarnation is None:
             incarnation = self.known[name] = self.ending[name] = Incarnation(engine_id, random, Stage.AWAITED)
+            incarnation.older = True
         return incarnation
 
     def from_file(self, tenure: Tenure, *, look_up: bool) -> Incarnation:
@@ -163,7 +164,8 @@ class Incarnations:
         if member is None and not peer.identity:
             member = incarnation.members.get(number)  # an older kernel doesn't tell the pid of the dead
             member = None if member is not None and member.process is not None else member
-        if member is None and not from_file:
+        ended = peer.dead and incarnation.stage is Stage.PRESENT
+        if member is None and not from_file and not ended:  # who has ended needs no proof of it any more
             member = incarnation.add(peer.identity, peer.pid, 0 if number in incarnation.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:
             self.forget((peer,))

@@ -13,6 +13,7 @@ has left after that is memory, so that must be seen to be free, too. Free memory
 has not allocated yet needs none.
 """
 
+import math
 from dataclasses import dataclass
 
 from lockserver.events import StrangersProbed
@@ -54,13 +55,18 @@ def holder_gone(
     memory_is_free: bool,
     policy: Policy,
     life_lock_is_enough: bool = False,
+    unknown_may_be_dying: bool = False,
 ) -> Verdict:
     """`over`: the time is over in which a holder that a new server has found may come back. `memory_is_free`: as much
-    as the next one needs. `life_lock_is_enough`: for a permit, which asks for less.
+    as the next one needs. `life_lock_is_enough`: for a permit, which asks for less. `unknown_may_be_dying`: a process
+    that no file names had the life lock a moment ago; that it has closed its files doesn't say that it has ended.
     """
-    if holder.gone:
-        return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=True)
+    if holder.gone and (memory_is_free or not unknown_may_be_dying):
+        all_known = holder.outlived_at == -math.inf
+        return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
+    if holder.gone:
+        return Verdict(False, missing=missing)
     if doubt is None:
         return Verdict(False, missing=missing)
     if over and policy.presume_dead:
@@ -113,6 +119,8 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
         missing.append(f"life lock of {holder.name}: held by a process that did not join")
     elif holder.life is Life.MISSING:
         missing.append(f"life lock of {holder.name}: its file is missing")
+    elif holder.gone and holder.outlived_at > -math.inf:
+        missing.append(f"somebody who isn't known to this server had the life lock of {holder.name} and may be dying")
     return missing
 
 

@@ -325,7 +325,9 @@ class Server(Shell):
             except Unidentified as error:
                 self.connections.complain(conn, str(error))
                 return
-            self.feed(e.Received(conn, message, tuple(e.Peer(*one) for one in named)))
+            dead = [one.process is not None and self.processes.is_dead(one.process) for one in named]
+            peers = tuple(e.Peer(*one, dead=gone) for one, gone in zip(named, dead, strict=True))
+            self.feed(e.Received(conn, message, peers))
         elif isinstance(message, m.OldLives):
             self._keep_old_lives(message.incarnation, descriptors)
         elif descriptors:

@@ -147,14 +147,17 @@ class Succession:
     def _is_gone(self, lock: Lock, holder: Incarnation) -> bool:
         doubt = lock.doubt
         over = doubt is not None and self.context.reached(doubt.until)
-        asks_memory = doubt is not None and holder.life is Life.FREE and not holder.gone and not holder.seen_alive
+        dying = lock is self.active and not self.context.reached(holder.outlived_at + self.config.window_s)
+        helps = dying if holder.gone else doubt is not None
+        asks_memory = helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
         verdict = holder_gone(
             holder,
             doubt,
             over=over,
-            memory_is_free=asks_memory and lock is self.active and self.queue.memory_proves(),
+            memory_is_free=asks_memory and self.queue.memory_proves(),
             policy=self.policy,
             life_lock_is_enough=lock is not self.active,
+            unknown_may_be_dying=dying,
         )
         if verdict.alarm:
             self.context.alarm("unproven", verdict.alarm)

@@ -645,6 +645,28 @@ class Engine:
         while (fd := os.open("/dev/null", os.O_RDONLY)) < upto:
             self.kept.append(fd)
 
+    def do_use_up_descriptors(self) -> None:
+        """As a busy front end does: whatever becomes free is taken by the next request, until `do_free_descriptors`."""
+        full = threading.Event()
+
+        def take() -> None:
+            taken: list[int] = []
+            while not self.enough.wait(0.001):
+                try:
+                    while True:
+                        taken.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    full.set()
+            for fd in taken:
+                os.close(fd)
+
+        self.enough = threading.Event()
+        threading.Thread(target=take).start()
+        full.wait()
+
+    def do_free_descriptors(self) -> None:
+        self.enough.set()
+
     def do_end_main_thread(self) -> str:
         """The main thread ends as by pthread_exit; another goes on with the commands. /proc shows a zombie."""
         threading.Thread(target=self._go_on).start()

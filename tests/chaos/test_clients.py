@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.chaos.house import House, Server
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 
@@ -134,3 +135,30 @@ def test_who_joins_twice_is_one_member(house: House) -> None:
     a.do("ping")
     child.signal(signal.SIGKILL)
     child.wait()
+
+
+def test_a_holder_without_descriptors_goes_on_until_it_has_some(house: House) -> None:
+    """It can't open the run directory, which doesn't say that the path leads elsewhere."""
+    server = house.server()
+    a = house.engine("a", limits={"RLIMIT_NOFILE": 1024})
+    token = a.holds()
+    a.do("use_up_descriptors")
+    server.kill()
+    server = house.server()
+    a.never_hears("lost")
+    a.do("free_descriptors")
+    until(lambda: a.do("link")["server"], "it is back")
+    a.never_hears("lost", for_s=0)
+    held_by(server, "a", token)
+
+
+def test_a_holder_whose_first_thread_has_ended_finds_the_next_server(house: House) -> None:
+    """Of such a process /proc/self shows no descriptors."""
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    a.do("end_main_thread")
+    server.kill()
+    server = house.server()
+    server.has_back(a)
+    held_by(server, "a", token)

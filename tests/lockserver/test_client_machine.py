@@ -9,7 +9,7 @@ import pytest
 
 from lockserver import client_events as c
 from lockserver import messages as m
-from lockserver.client_machine import LATER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
+from lockserver.client_machine import LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
 from sidecar.reconnect import FIRST_S, STEADY_S
 
@@ -411,7 +411,7 @@ def test_a_server_that_cant_have_us_back_ends_nothing_and_is_asked_again_later(
         before = client.now
         client.tell(c.Connected((1, 2))).hear(word).away()
         assert not client.lost
-        assert client.machine.deadline == pytest.approx(before + LATER_S)
+        assert client.machine.deadline == pytest.approx(before + SETTLE_S / 2)
     assert len([effect for effect in client.all if isinstance(effect, c.Warn)]) == 1, "it is said once"
     assert not client.come_in(server="s2", holds={ACTIVE: 7}).lost
 

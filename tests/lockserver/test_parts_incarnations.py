@@ -203,6 +203,18 @@ def test_a_pidfd_that_is_handed_back_must_be_one_of_those_in_the_file(known: Kno
     assert who.members[3].process == 3, "where no file tells, each that is handed back is a member"
 
 
+def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_whose_end_needs_a_proof(
+    known: Known,
+) -> None:
+    """Written to the file it would have no number, and the next server could never prove its end."""
+    who = known.a()
+    known.incarnations.hand_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
+    assert list(who.members) == [1] and known.asked(Forget) == [Forget(2)]
+    nobody = known.incarnations.awaited("b", "1")
+    known.incarnations.hand_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
+    assert nobody.members[1].process == 3, "of one that isn't here nothing else may be known"
+
+
 # -- ends --------------------------------------------------------------------------------------------------------------
 
 

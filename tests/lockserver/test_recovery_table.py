@@ -1006,6 +1006,34 @@ def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None
     assert c.token > b.token
 
 
+@pytest.mark.parametrize("memory", [True, False])
+def test_a_member_that_an_older_file_does_not_name_may_be_dying_when_it_lets_go(memory: bool) -> None:
+    """It has closed its life file, which is not the end of its end. The main process and whoever kept copies are dead,
+    so nobody else tells of it; that it was there shows in a life lock that outlives all who are known.
+    """
+    harness = Harness(Kernel.PIDFS, memory={"gpu": (40, 100)} if memory else None)
+    harness.pid_namespace = "pid:[1]"
+    a = harness.start().holder("a")
+    older = harness.file
+    child = a.join()
+    harness.crash().file = older
+    harness.dies(a.main)
+    a.main.reaped = True
+    harness.start()
+    b = harness.engine("b").register().acquire(gpu=60)
+    harness.advance(1)
+    assert "held by a process that did not join" in harness.waiting_for and not b.holds
+    harness.dies(child)
+    harness.advance(1)
+    assert "may be dying" in harness.waiting_for and not b.holds
+    if memory:
+        harness.memory = {"gpu": (100, 100)}
+        harness.advance(1)
+    else:
+        harness.advance(WINDOW_S)
+    assert b.holds and not b.proven
+
+
 def test_tokens_grow_across_a_reboot_that_loses_the_file() -> None:
     harness, a = held()
     harness.dies(a.main)

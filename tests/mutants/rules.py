@@ -32,7 +32,7 @@ class Mutant:
     without: str
     edits: tuple[tuple[str, str, str], ...]
     """(file, text, what it becomes)"""
-    seeds: int = 1_500
+    seeds: int = 350
     world: str = "lock"
     """Which simulator has to find it."""
     tests: tuple[str, ...] = ()
@@ -149,7 +149,11 @@ _ALL = (
                 "            pass\n",
             ),
         ),
-        or_tests=("tests/lockserver/test_rules.py::test_a_write_that_fails_asks_for_no_other_one_at_once",),
+    ),
+    Mutant(
+        "unknown-member-may-be-dying",
+        "a life lock that outlives all known members means that there was one more",
+        ((INCARNATION, "            self.outlived_at = now\n", "            pass\n"),),
     ),
     Mutant(
         "claim-on-disk",

@@ -21,7 +21,7 @@ from sidecar.connections import Connections, Protocol
 from sidecar.context import Note, Tick
 from sidecar.frames import Channel, Message, close_all
 from sidecar.logs import Log
-from sidecar.processes import Processes, Unidentified
+from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket, connect
 from tests.support.children import Child
@@ -400,6 +400,27 @@ def test_of_several_pidfds_all_are_kept_or_none(server: Server) -> None:
         with pytest.raises(Unidentified):
             known.keep_all((os.pidfd_open(os.getpid()), os.open("/dev/null", os.O_RDONLY), os.pidfd_open(1)))
         known.forget_all(known.keep_all((os.pidfd_open(os.getpid()), os.pidfd_open(1))))
+
+
+def test_what_has_become_of_a_process_that_had_this_number(server: Server) -> None:
+    known = processes(server, "auto")
+    with no_descriptor_leaks():
+        with Child(lambda say: signal.pause()) as child:
+            there = known.keep(os.pidfd_open(child.pid))
+            found = known.look_up(child.pid, there.identity)
+            assert isinstance(found, type(there)) and found.identity == there.identity
+            assert known.look_up(child.pid, "pidfs:1") is Whereabouts.GONE, "another process has the number"
+            known.forget_all([there, found])
+        assert known.look_up(child.pid, there.identity) is Whereabouts.GONE
+        ends = threading.Event()
+        thread = threading.Thread(target=ends.wait)
+        thread.start()
+        try:
+            found = known.look_up(thread.native_id or 0, there.identity)
+        finally:
+            ends.set()
+            thread.join()
+        assert found is Whereabouts.GONE, "the number is a thread's by now"
 
 
 def test_a_death_is_told_once_and_can_be_seen_before(server: Server) -> None:

@@ -142,7 +142,10 @@ def _run(name: str, seeds: range, jobs: int) -> Outcome:
     on_a_terminal, said = sys.stderr.isatty(), time.monotonic()
     with ProcessPoolExecutor(jobs, initializer=_worker_begins) as pool:
         for done in as_completed([pool.submit(run_seeds, chunk) for chunk in chunks]):
-            total.add(done.result())
+            found = done.result()
+            total.add(found)
+            for violation in found.violations:
+                print(f"VIOLATION {violation}", file=sys.stderr)
             so_far = f"{name}: {total.schedules} of {len(seeds)} schedules, {len(total.violations)} violations"
             if on_a_terminal:
                 print(f"\r{so_far}", end="", file=sys.stderr)

@@ -349,7 +349,11 @@ class SimServer:
         if isinstance(message, m.Register | m.Join):
             self._on_introduction(conn, fd, message, descriptors)
         elif descriptors:
-            self.feed(e.Received(conn, message, tuple(self._peer(passed, 0, 0) for passed in descriptors)))
+            dead = [self.process.is_dead(passed) for passed in descriptors]
+            peers = [
+                replace(self._peer(passed, 0, 0), dead=gone) for passed, gone in zip(descriptors, dead, strict=True)
+            ]
+            self.feed(e.Received(conn, message, tuple(peers)))
         else:
             caller = self.machine.callers.by_conn.get(conn)
             if caller is not None and caller.incarnation is not None:

@@ -427,6 +427,7 @@ class GmsWorld:
             if message.generation in self.given and not self.clock_went_back:
                 self.fail(f"number {message.generation} is given twice")
             self.given.add(message.generation)
+            self.over_since.pop(message.generation, None)  # an older file and an older clock: it is another layout
             disk = self.on_disk()
             if disk is None or disk.given < message.generation:
                 self.fail(f"number {message.generation} is given, and the file says {disk}")

@@ -401,6 +401,7 @@ class World:
             and slot.tree.main.alive
             and m.ACTIVE in slot.client.machine.wants
             and not self._on_file(slot.tree)
+            and not self._was_another_one(slot.tree)
         ]
         stays = self.rng.choice(waiting) if len(waiting) > 1 and self.rng.random() < 0.3 else None
         for process in list(kernel.processes.values()):
@@ -419,6 +420,10 @@ class World:
                     kernel.kill(process)
         for slot in self.slots:
             slot.sickly, slot.shim_kills, slot.forks = False, True, False
+
+    def _was_another_one(self, tree: Tree) -> bool:
+        """Its main process executed its program anew: where only the old one is known, that process is alive."""
+        return any(other is not tree and other.main is tree.main for other in self.trees.values())
 
     def _on_file(self, tree: Tree) -> bool:
         """It holds, though it may not know."""
