@@ -13,8 +13,7 @@ What a part gets on its command line goes before its environment. Pure.
 
 from collections.abc import Mapping
 
-from sidecar.settings import ENVIRONMENT_PREFIX
-
+PREFIX = "FAILOVER_"
 LOCK, GMS, DOOR, ENGINES = PARTS = ("LOCK", "GMS", "DOOR", "ENGINES")
 ONE_EACH = ("LISTEN", "METRICS", "RESTART", "STALL_S")
 """Settings that mean another thing in each program, or that only one of them can have."""
@@ -24,12 +23,8 @@ OWN = ("LISTEN", "STALL_S")
 
 def told(part: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What a person has set for this part alone, under the names that the part knows."""
-    prefix = f"{ENVIRONMENT_PREFIX}{part}_"
-    return {
-        ENVIRONMENT_PREFIX + name.removeprefix(prefix): value
-        for name, value in environment.items()
-        if name.startswith(prefix)
-    }
+    prefix = f"{PREFIX}{part}_"
+    return {PREFIX + name.removeprefix(prefix): value for name, value in environment.items() if name.startswith(prefix)}
 
 
 def kept_from_parts(environment: Mapping[str, str]) -> frozenset[str]:
@@ -39,10 +34,10 @@ def kept_from_parts(environment: Mapping[str, str]) -> frozenset[str]:
 
 def unused(environment: Mapping[str, str]) -> list[str]:
     """What a person has set and nobody gets, in sentences."""
-    names = [f"{ENVIRONMENT_PREFIX}{word}" for word in ONE_EACH if word not in OWN]
+    names = [f"{PREFIX}{word}" for word in ONE_EACH if word not in OWN]
     return [
         f"{name} is passed on to no part: it would be another thing in each; "
-        + ", ".join(name.replace(ENVIRONMENT_PREFIX, f"{ENVIRONMENT_PREFIX}{part}_") for part in PARTS)
+        + ", ".join(name.replace(PREFIX, f"{PREFIX}{part}_") for part in PARTS)
         + " are for one part each"
         for name in names
         if environment.get(name)
@@ -50,5 +45,5 @@ def unused(environment: Mapping[str, str]) -> list[str]:
 
 
 def _is_for_one(name: str) -> bool:
-    word = name.removeprefix(ENVIRONMENT_PREFIX)
+    word = name.removeprefix(PREFIX)
     return word != name and (word in ONE_EACH or word.startswith(tuple(f"{part}_" for part in PARTS)))
