@@ -14,13 +14,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from engine_shim import command_settings, known_engines, pair_commands, pair_status
+from engine_shim import command_settings, known_engines, pair_commands, pair_status, part_environment
 from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
+from gms.memory import host_device
 from sidecar import process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.settings import BadValue, Parser, host_port, name, seconds, size_bytes
+from sidecar.settings import BadValue, Parser, host_port, name, seconds
 
 EXAMPLES = """\
 examples:
@@ -34,6 +35,13 @@ examples:
 
 Everything is one process tree: if the machine or the container ends, both engines end with it. Two pods don't have
 that limit.
+"""
+UP_ENVIRONMENT = """\
+
+environment: a variable that is named above is a setting of failover up, and no part gets it as its own. What a part
+takes beside that: FAILOVER_LOCK_X, FAILOVER_GMS_X, FAILOVER_DOOR_X and FAILOVER_ENGINES_X are FAILOVER_X of that part
+alone (FAILOVER_DOOR_METRICS=:9402, say; see lockserver, gms, gateway and engine-shim --help). Other variables reach all
+parts, but FAILOVER_METRICS and FAILOVER_RESTART reach none.
 """
 
 
@@ -53,6 +61,9 @@ It works only where it can see the engine's main process: for a pair in a contai
 DOWN_EXAMPLES = """\
 examples:
   failover down                       the engine that serves drains first
+
+What nobody uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of what
+stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has left.
 """
 CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
@@ -89,8 +100,8 @@ def _why_no_address() -> str:
     )
 
 
-def _size(text: str) -> str:
-    size_bytes(text)
+def _capacity(text: str) -> str:
+    host_device.device_size(text)
     return text
 
 
@@ -110,7 +121,7 @@ def parser() -> Parser:
         it.set_defaults(parser=it)
         return it
 
-    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES)
+    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES + UP_ENVIRONMENT)
     up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
     up.setting(
         "--engine",
@@ -126,13 +137,12 @@ def parser() -> Parser:
         shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
         help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
-    up.setting("--capacity", default="1GiB", parse=_size, metavar="SIZE", help="how large each host device is")
+    up.setting("--capacity", default="1GiB", parse=_capacity, metavar="SIZE", help="how large each host device is")
     up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
     up.setting(
         "--listen",
         default=CHOOSE,
         parse=_door,
-        env="FAILOVER_UP_LISTEN",
         metavar="HOST:PORT",
         shown_default="127.0.0.1:8000, or a free port where that is taken",
         help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
@@ -244,7 +254,10 @@ def _refused(options: Any, run_dir: Path) -> bool:
     command = [sys.executable, "-m", "engine_shim.main_process", "--check", "--engine", options.engine]
     place = ["--engine-id", options.engine_ids[0], "--run-dir", str(run_dir)]
     words = [*command, *place, "--", *options.arguments]
-    return subprocess.run(words, check=False, process_group=0).returncode == EX_USAGE  # Ctrl-C is for this process
+    kept = part_environment.kept_from_parts(os.environ)
+    environment = {variable: value for variable, value in os.environ.items() if variable not in kept}
+    asked = subprocess.run(words, check=False, process_group=0, env=environment)  # Ctrl-C is for this process
+    return asked.returncode == EX_USAGE
 
 
 def _up(options: Any, run_dir: Path) -> int:
@@ -271,6 +284,7 @@ def _up(options: Any, run_dir: Path) -> int:
         tuple(options.arguments),
         listen,
         door,
+        dict(os.environ),
     )
     return Up(wanted).run()
 

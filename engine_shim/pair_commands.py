@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_shim import pair_look, paths
+from engine_shim import leftovers, pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
@@ -19,7 +19,18 @@ ELSEWHERE = "it is another user's, or in another PID namespace: for a pair in a 
 
 
 def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
-    """Ends a `failover up` and waits for its end. Raises PairError."""
+    """Ends a `failover up`, waits for its end, and says what stays. Raises PairError."""
+    devices = pair_look.devices(run_dir)
+    try:
+        _end(run_dir, timeout_s)
+    finally:
+        if run_dir.is_dir() and up_pid(run_dir) is None:
+            for what in [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)]:
+                print(f"stays: {what}")
+            print(f"stays: {run_dir}, where the newest token is, for the next start; rm -r it if there is to be none")
+
+
+def _end(run_dir: Path, timeout_s: float) -> None:
     pid = up_pid(run_dir)
     if pid is None:
         raise PairError(f"no failover up runs in {run_dir}, as far as this process can see")

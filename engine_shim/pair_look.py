@@ -68,7 +68,7 @@ class Seen:
     engines: list[dict[str, Any]]
     """What each shim says of itself; where it doesn't answer, `state` is None and `why` says why."""
     door: dict[str, Any] | None
-    """`url`, and whether it `answers`."""
+    """`url`, whether it `answers`, and `why` if it doesn't."""
 
 
 def look(run_dir: Path) -> Seen:
@@ -80,9 +80,10 @@ def look(run_dir: Path) -> Seen:
         lock = pool.submit(_lock, run_dir)
         weights = [pool.submit(gms_of, run_dir, device) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
-        door = pool.submit(_answers, facts.door)
+        door = pool.submit(_why_no_answer, facts.door)
     status, why = lock.result()
-    stale = pid is None and not door.result()  # of a failover up that was killed, or in another network namespace
+    why_no_door = door.result()
+    stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
     return Seen(
         str(run_dir),
         pid,
@@ -90,7 +91,7 @@ def look(run_dir: Path) -> Seen:
         why,
         [one.result() for one in weights],
         [one.result() for one in engines],
-        {"url": facts.door, "answers": door.result()} if facts.door and not stale else None,
+        {"url": facts.door, "answers": not why_no_door, "why": why_no_door} if facts.door and not stale else None,
     )
 
 
@@ -138,15 +139,19 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, A
         return {**absent, "why": given.get(engine_id, str(error))}
 
 
-def _answers(url: str) -> bool:
-    """Whether the door's `/live` says 200."""
+def _why_no_answer(url: str) -> str:
+    """Empty if the door's `/live` says 200."""
     if not url:
-        return False
+        return "there is no door"
     try:
         at = urlsplit(url)
         with socket.create_connection((at.hostname or "", at.port or 0), TIMEOUT_S) as sock:
             sock.settimeout(TIMEOUT_S)
             sock.sendall(f"GET /live HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
-            return sock.recv(64).split(b" ")[1:2] == [b"200"]
-    except (OSError, ValueError):
-        return False
+            said = sock.recv(64)
+    except TimeoutError:
+        return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
+    except (OSError, ValueError) as error:
+        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")
+    return "" if code == "200" else f"/live says {code or 'nothing'}"

@@ -88,8 +88,10 @@ def _lines(seen: Seen, said: str) -> list[str]:
     up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
     rows = [("run directory", f"{seen.run_dir}{up}")]
     if seen.door is not None:
-        answers = "answers" if seen.door["answers"] else "doesn't answer"
+        answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
+        if not seen.door["answers"]:
+            rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
     lock = seen.lock
     if lock is None:
         rows.append(("lock", seen.lock_why))

@@ -6,8 +6,9 @@
     door    where clients come (`gateway`)   the same
 
 The engines and the door are started when the other two are ready. When this process is told to end, these end first
-(the engine that serves drains), then the rest; told again, everything ends at once. The children die with this process
-however it ends: it is one failure domain, and where that isn't good enough there is the pod.
+(the engine that serves drains), then the rest; told again, everything ends at once, and the exit code says so (128 and
+the signal's number). The children die with this process however it ends: it is one failure domain, and where that isn't
+good enough there is the pod.
 
 A program that another start won't mend (`sidecar/restarts.py`) never takes an engine that serves with it:
 
@@ -27,12 +28,12 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import given_up, known_engines
+from engine_shim import given_up, known_engines, leftovers, part_environment
 from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import Observer, ObserverError, Status, watch_for_good
@@ -77,6 +78,8 @@ class Options:
     """Where clients come; None: there is no door."""
     door: tuple[str, ...] = ()
     """Further settings of the door."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Of `failover up`."""
 
     @property
     def address(self) -> str:
@@ -92,21 +95,28 @@ def children(options: Options) -> list[Child]:
     memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
     if not options.devices:  # an engine that needs memory would wait for ever after everything was killed at once
         memory = ("--memory", "none", "--grant-unproven")
-    found = [Child(LOCK, ("lockserver", *place, *memory))]
+    kept = part_environment.kept_from_parts(options.environment)
+
+    def child(name: str, part: str, command: tuple[str, ...], told: Mapping[str, str] | None = None) -> Child:
+        return Child(name, command, {**part_environment.told(part, options.environment), **(told or {})}, kept)
+
+    found = [child(LOCK, part_environment.LOCK, ("lockserver", *place, *memory))]
     if options.devices:
         size = ("--capacity", options.capacity) if on_host else ()
-        found.append(Child(GMS, ("gms", *place, "--devices", ",".join(options.devices), *size)))
+        command = ("gms", *place, "--devices", ",".join(options.devices), *size)
+        found.append(child(GMS, part_environment.GMS, command))
     variable = known_engines.DEVICES.get(options.engine)
     named = options.devices and "cuda" not in options.devices  # cuda stands for as many GPUs as the engine has ranks
     told = {variable: ",".join(options.devices)} if variable and named else {}
     for number, engine_id in enumerate(options.engine_ids):
         role = "shadow" if number else "primary"
         who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")
-        found.append(Child(engine_id, ("engine_shim", *who, *place, *options.shim, "--", *options.arguments), told))
+        command = ("engine_shim", *who, *place, *options.shim, "--", *options.arguments)
+        found.append(child(engine_id, part_environment.ENGINES, command, told))
     if options.listen is not None:
         host, port = options.listen
         listen = ("--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        found.append(Child(DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
+        found.append(child(DOOR, part_environment.DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
     return found
 
 
@@ -184,6 +194,8 @@ class Up:
         loop.add(self._bell, self._on_news)
         threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
+        for line in part_environment.unused(self.options.environment):
+            self.say("up", line)
         if not self.options.devices:
             self.say("up", UNPROVEN)
         self._until(self._base_ready, poll_s=POLL_S)
@@ -291,23 +303,33 @@ class Up:
             self._code = child.code or 1
         else:
             self.say("up", f"{self._told[0].name}: the engine that serves drains; told again, everything ends at once")
-        told = len(self._told)
+        told = min(len(self._told), 1)  # two may have come at once
         supervisor.tell(self._shims, signal.SIGTERM)
-        while any(child.pid for child in self._shims) and len(self._told) <= told:
-            supervisor.turn(NEVER)
-        supervisor.tell(self._shims, signal.SIGKILL)
+        self._await_end(self._shims, NEVER, told)
+        if any(child.pid for child in self._shims):  # told again: a shim that is told twice ends its engine at once
+            self._code = self._code or 128 + self._told[-1]
+            told = len(self._told)
+            supervisor.tell(self._shims, signal.SIGTERM)
+            self._await_end(self._shims, REST_END_S, told)
+            supervisor.tell(self._shims, signal.SIGKILL)
         supervisor.tell(self._base, signal.SIGTERM)
-        until = time.monotonic() + REST_END_S
-        while supervisor.living and time.monotonic() < until and len(self._told) <= told:
-            supervisor.turn(until)
+        self._await_end(supervisor.children, REST_END_S, told)
         supervisor.tell(supervisor.living, signal.SIGKILL)
         while supervisor.living:
             supervisor.turn(NEVER)
         given_up.forget(self.options.run_dir)
+        for what in leftovers.remove(self.options.run_dir, self.options.devices):
+            self.say("up", f"stays: {what}")
         self.say("up", "everything has ended")
         UpFacts.remove(self.options.run_dir)
         self._lock.close()
         return self._code
+
+    def _await_end(self, children: list[Child], most_s: float, told: int) -> None:
+        """Until they have ended, or a further signal comes."""
+        until = time.monotonic() + most_s
+        while any(child.pid for child in children) and len(self._told) <= told and time.monotonic() < until:
+            self._supervisor.turn(until)
 
     def _on_signal(self, number: signal.Signals) -> None:
         if number == signal.SIGCHLD:

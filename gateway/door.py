@@ -7,9 +7,10 @@
    is then taken away, to be continued by the successor.
 4. Interrupted answers come first, oldest first, and only so many tokens of theirs are read again at a time. Then
    whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all.
-5. An engine's death counts against whoever was with it and had got nothing from it. Who has two of these is a suspect:
-   it is admitted alone, that is when nobody else is with the engine who has got nothing yet, and nobody is admitted
-   until it has got something. Whoever's engine dies a third time, alone, is refused.
+5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
+   the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
+   with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
+   third time, alone, is refused.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
    has said for a while that it does, it does.
 7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
@@ -130,7 +131,12 @@ class Door:
         self._out.append(e.Forget(grant.token))
 
     def _to_blame(self, grant: Grant, request: int) -> bool:
-        return request in grant.unproven and self._now < grant.leases[request] + self.bounds.acquit_s
+        """It was sent there, and had got nothing: a request that only waited for its connection killed nobody."""
+        return (
+            request in grant.unproven
+            and request in grant.sent
+            and self._now < grant.leases[request] + self.bounds.acquit_s
+        )
 
     # -- the requests ----------------------------------------------------------------------------------------------
 
@@ -184,8 +190,11 @@ class Door:
         self._try_at = self._now + UNREACHABLE_S
 
     def _connected(self, event: e.Connected) -> None:
-        if self.grants.current is not None and event.token == self.grants.current.token:
+        grant = self.grants.current
+        if grant is not None and event.token == grant.token:
             self._try_at = self._scout = None
+            if event.request in grant.leases:
+                grant.sent.add(event.request)
 
     def _stop(self, event: e.Stop) -> None:
         self._stop_at = self._now + event.within_s

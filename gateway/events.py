@@ -109,6 +109,8 @@ class Connected(Event, frozen=True):
     """Somebody listens where this engine was said to be: a connection was made, or one that was kept is used again."""
 
     token: int
+    request: int
+    """It is sent there now; 0: nobody wanted the connection any more."""
 
 
 class Models(Event, frozen=True):

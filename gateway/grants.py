@@ -49,6 +49,8 @@ class Grant:
         """Which requests are with it, since when."""
         self.unproven: dict[int, None] = {}
         """Those that have got nothing from it yet, in the order of their admission."""
+        self.sent: set[int] = set()
+        """And those that were sent to it: the others are still being connected."""
         self.rereading: dict[int, int] = {}
         """Of these, interrupted answers, and how many tokens of each it has to read again."""
         self.sever_at = math.inf
@@ -79,11 +81,13 @@ class Grant:
 
     def release(self, request: int) -> None:
         self.leases.pop(request, None)
+        self.sent.discard(request)
         self.prove(request)
 
     def lose(self) -> None:
         self.leases.clear()
         self.unproven.clear()
+        self.sent.clear()
         self.rereading.clear()
         self.move(Phase.LOST)
 
@@ -93,7 +97,8 @@ class Grant:
             return f"token {self.token} is lost and has leases"
         if self.phase is Phase.OPEN and not self.url:
             return f"token {self.token} is open, and nobody knows where"
-        if not self.rereading.keys() <= self.unproven.keys() <= self.leases.keys():
+        known = self.rereading.keys() <= self.unproven.keys() <= self.leases.keys()
+        if not known or not self.sent <= self.leases.keys():
             return f"leases of token {self.token} are not what they should be"
         return ""
 

@@ -51,7 +51,7 @@ class Upstreams:
             connection = idle.pop()
             if connection.usable:
                 connection.begin(exchange, reused=True)
-                self.tell(e.Connected(ask.token))
+                self.tell(e.Connected(ask.token, ask.request))
                 return
         self._connect(exchange)
 
@@ -105,7 +105,7 @@ class Upstreams:
                 else:
                     self.tell(e.NotSent(ask.request, ask.leg, why))
             return
-        self.tell(e.Connected(ask.token))
+        self.tell(e.Connected(ask.token, ask.request if exchange.wanted else 0))
         if exchange.wanted:
             connection.begin(exchange, reused=False)
         else:

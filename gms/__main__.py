@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from gms import rundir
+from gms.memory.host_device import device_size
 from gms.settings import CannotStart, Settings
 from gms.supervisor import Supervisor, gpus, make_host_device
 from sidecar import host_usage, keeper, process_setup
@@ -12,7 +13,7 @@ from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
 from sidecar.metrics import MetricsUnavailable
 from sidecar.processes import CHOICES
-from sidecar.settings import BadValue, Parser, host_port, mode, seconds, size_bytes, uids
+from sidecar.settings import BadValue, Parser, host_port, mode, seconds, uids
 
 ALL_GPUS = "cuda"
 
@@ -70,7 +71,7 @@ def parser() -> Parser:
     )
     p.setting(
         "--capacity",
-        parse=size_bytes,
+        parse=device_size,
         metavar="SIZE",
         help="how large each host device is, such as 4GiB; not needed for one that is there already",
     )

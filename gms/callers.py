@@ -54,6 +54,7 @@ class Callers:
         return None
 
     def _welcome(self, client: Client) -> None:
+        self._strangers.talks(client.engine_id)
         self._sessions.clients[client.conn] = client
         if client.process is not None:
             self._context.out.append(e.WatchDeath(client.process))

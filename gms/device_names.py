@@ -81,6 +81,13 @@ class DeviceNames:
         self._taken.clear()
 
 
+def take_unused(key: str) -> socket.socket | None:
+    """The device, until the socket is closed; None when a GMS has it. Raises OSError."""
+    if any(exclusive_names.owner(name) is not None for name in _shared_names(key)):
+        return None
+    return exclusive_names.take(_alone_name(key))
+
+
 def _alone_name(key: str) -> str:
     return f"gms-device {key}"
 

@@ -39,7 +39,9 @@ exit codes:
   1  empty            there are none, and nobody writes any (EMPTY)
   2  no server        nobody answers. (Whoever reads goes on without its GMS.)
   3  not yet          somebody writes (RW), or a layout is to be handed back (RECOVERING)
-Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0.
+Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0. The code answers whether there are weights, as
+that of lockctl status answers whether an engine is awake. So 1 is a no and not a failure: it is what a server says
+until somebody has written to it. A script that only wants the state asks for --json and takes no notice of the code.
 
 fields of --json, one object a line for each device:
   state               EMPTY, RW, COMMITTED, RO or RECOVERING

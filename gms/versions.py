@@ -9,7 +9,7 @@ the one). Both sides go by the newest that both speak; the server's welcome says
     3   pools
 
 Pure. A process with whom no protocol is shared is told so, and reads on: nothing is taken away from it. For as long as
-it tries, an alarm names it.
+it tries an alarm names its engine, also between two starts of that engine, until one of its starts can talk.
 """
 
 from gms import messages as m
@@ -17,8 +17,9 @@ from gms.context import Context
 
 OLDEST, NEWEST = m.OLDEST, m.PROTOCOL
 Hello = m.Hello | m.Observe | m.PoolHello
-REMEMBERED_S = 30.0
-"""It tries again every few seconds."""
+REMEMBERED_S = 600.0
+"""It tries again every few seconds, and after a pause when it is started again: the longest of those is kubelet's, five
+minutes. Who hasn't come for longer was taken away."""
 MOST = 8
 
 
@@ -39,24 +40,30 @@ def why_none(hello: Hello) -> str:
 
 
 class Strangers:
-    """Processes with whom no protocol is shared."""
+    """Engines with whom no protocol is shared."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._until: dict[str, float] = {}
+        self._known: dict[str, tuple[float, str]] = {}
+        """By engine: until when it is remembered, and what is said of it."""
 
     def came(self, hello: m.Hello | m.PoolHello) -> None:
-        who = f"{hello.engine_id} (pid {hello.pid}): {why_none(hello)}"
-        self._until.pop(who, None)
-        if len(self._until) >= MOST:
-            del self._until[next(iter(self._until))]
-        self._until[who] = self._context.now + REMEMBERED_S
+        self._known.pop(hello.engine_id, None)
+        if len(self._known) >= MOST:
+            del self._known[next(iter(self._known))]
+        said = f"{hello.engine_id} (pid {hello.pid}): {why_none(hello)}"
+        self._known[hello.engine_id] = self._context.now + REMEMBERED_S, said
+
+    def talks(self, engine_id: str) -> None:
+        """A protocol is shared with it now: it, or this server, was upgraded."""
+        self._known.pop(engine_id, None)
 
     def step(self) -> None:
-        for who, until in list(self._until.items()):
+        for engine_id, (until, _) in list(self._known.items()):
             if self._context.reached(until):
-                del self._until[who]
-        if self._until:
-            self._context.alarm("protocol", "; ".join(self._until)[:1900] + ". Until then it can only read on")
+                del self._known[engine_id]
+        if self._known:
+            named = "; ".join(said for _, said in self._known.values())
+            self._context.alarm("protocol", f"{named[:1900]}. Until then it can only read on")
         else:
             self._context.calm("protocol")

@@ -14,7 +14,6 @@ from lockserver.incarnation import MAIN, Incarnation, Stage
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import ACTIVE, INIT
-from sidecar.context import rfc3339
 from sidecar.names import incarnation_name
 
 MOST_MEMBERS = 200
@@ -109,7 +108,7 @@ class Admission:
         return ""
 
     def _claim(self, lock: Lock, who: Incarnation, token: int) -> None:
-        lock.claimed(who, token, rfc3339(self.context.wall))
+        lock.claimed(who, token)
         self._is_back("claimed", lock, who)
 
     def _is_back(self, how: str, lock: Lock, who: Incarnation) -> None:

@@ -23,7 +23,7 @@ from lockserver.guard import NAME as GUARD
 from lockserver.lifefiles import LifeFile, life_files
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
-from lockserver.status_text import size
+from lockserver.status_text import size, why_unverified
 from sidecar import peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.names import incarnation_name
@@ -300,7 +300,7 @@ def _locks(path: Path) -> Finding:
 # -- the server, and what lies about -------------------------------------------------------------------------------
 
 
-def _server(patient: Patient) -> Iterator[Finding]:
+def server_findings(patient: Patient) -> Iterator[Finding]:
     status, error = patient.status, patient.error
     if status is None:
         start, look = f"lockserver --run-dir {patient.run_dir}", "look at that process: is it stopped (kill -CONT)?"
@@ -314,8 +314,10 @@ def _server(patient: Patient) -> Iterator[Finding]:
     else:
         yield _ok("evidence", f"ends are seen by {status.evidence}")
     if status.holder is not None and status.memory != "verified":
-        do = "give the server a reader (--memory nvml), and say what the engine needs"
-        yield _warn("memory", "unverified: nobody saw that the holder's memory was free", do)
+        do = "nothing, unless the engine says no needs: the server has a reader, and looks at the next grant"
+        if status.memory_why:
+            do = "give the server a reader (--memory nvml), and say what the engine needs"
+        yield _warn("memory", f"unverified: {why_unverified(status)}", do)
     else:
         yield _ok("memory", status.memory)
     for alarm in status.alarms:
@@ -419,7 +421,7 @@ CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     _shared_memory,
     _gpus,
     _directory,
-    _server,
+    server_findings,
     _life_files,
     _leftovers,
 )

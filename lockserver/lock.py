@@ -104,6 +104,7 @@ class Lock:
     token: int = 0
     """The holder's."""
     granted_at: str = ""
+    """Empty: by an earlier server, and its file is lost."""
     endpoint: str | None = None
     verified: bool = False
     """Its memory was seen to be free at the grant."""
@@ -200,10 +201,10 @@ class Lock:
         self._clear()
         return holder, waiter
 
-    def claimed(self, holder: Incarnation, token: int, at: str) -> None:
-        """Somebody says that it holds the lock, and nothing speaks against it."""
+    def claimed(self, holder: Incarnation, token: int) -> None:
+        """Somebody says that it holds the lock, and nothing speaks against it. No file says since when."""
         self._move(Phase.HELD, _F, _D, _X)
-        self.holder, self.token, self.granted_at = holder, token, at
+        self.holder, self.token, self.granted_at = holder, token, ""
         self.endpoint, self.doubt, self.fencing_since, self.waiter = None, None, 0.0, None
         self.verified, self.proven, self.recorded_by = False, False, None
 

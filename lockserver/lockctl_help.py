@@ -41,10 +41,11 @@ exit codes:
 fields of --json:
   state               FREE, HELD, FENCING or RECOVERING
   holder              null, or engine_id, incarnation, token, granted_at, pid, members (pid, alive), endpoint;
-                      while FENCING and RECOVERING it is the one who must be gone, or come back
+                      while FENCING and RECOVERING it is the one who must be gone, or come back; granted_at is empty
+                      where it was granted before this server began, and the file that said when is lost
   waiters             in order: engine_id, ready, needs (device: bytes), incarnation, pid, since
   fencing             null, or since, waiting_for (reasons a person can read)
-  memory              verified or unverified; memory_why: why it can't be verified
+  memory              verified or unverified; memory_why: why the server reads none, empty where it does
   plan                null, or the switchover that is under way: step, old, old_token, to, drain_timeout_s
   waiters_total       how many wait, should the list be cut
   server_incarnation, server_pid

@@ -320,6 +320,7 @@ class HolderState(msgspec.Struct, frozen=True):
     incarnation: str
     token: int
     granted_at: str
+    """Empty: by an earlier server whose file is lost. The holder came back by its claim, which has no time."""
     pid: int
     members: list[MemberState]
     endpoint: str | None

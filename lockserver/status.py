@@ -11,7 +11,7 @@ from lockserver.events import Config
 from lockserver.lock import Lock, Phase, State
 from lockserver.messages import INIT
 from lockserver.proof import what_is_missing
-from lockserver.queue import Waiter
+from lockserver.queue import Queue, Waiter
 from lockserver.succession import Succession
 from sidecar.context import rfc3339
 
@@ -100,7 +100,24 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
     if lock.holder is None and (asked := succession.queue.being_asked) is not None:
         reasons.append(f"{asked.incarnation.engine_id}: asked whether its engine can wake")
     reasons += [text for key, text in context.alarms.items() if key != "reader"]
+    if not reasons:
+        reasons.append(_what_is_next(lock, succession.queue))
     return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS])
+
+
+def _what_is_next(lock: Lock, queue: Queue) -> str:
+    """Nothing is known to be missing: what the server waits for itself, for milliseconds as a rule."""
+    if lock.holder is not None:
+        return f"{lock.holder.engine_id}: its processes and its life lock are being looked at"
+    waiter = next((waiter for waiter in queue.waiters.values() if waiter.ready), None)
+    if waiter is None:
+        return "nobody who is ready asks for it"
+    who = waiter.incarnation.engine_id
+    if not waiter.is_there:
+        return f"{who}: its connection has ended, and it isn't known to be gone"
+    if any(waiter.needs.values()) and queue.memory.is_read:
+        return f"memory: it is being read whether as much is free as {who} needs"
+    return f"{who} is the next one: this server makes sure that no other server has its devices"
 
 
 def _permit(succession: Succession) -> m.PermitState:

@@ -10,7 +10,18 @@ from datetime import datetime
 from lockserver import messages as m
 from sidecar.formatting import PLAIN, Paint, Tone, ago, size
 
-__all__ = ["PLAIN", "Paint", "Tone", "ago", "change_line", "needs", "size", "status_lines", "waiting_line"]
+__all__ = [
+    "PLAIN",
+    "Paint",
+    "Tone",
+    "ago",
+    "change_line",
+    "needs",
+    "size",
+    "status_lines",
+    "waiting_line",
+    "why_unverified",
+]
 
 MARGIN = 10
 _MARK = "  - "
@@ -37,7 +48,7 @@ def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
     state = paint(status.state, _TONES.get(status.state, Tone.BAD))
     holder = status.holder
     if status.state == "HELD" and holder is not None:
-        return f"{state}  {paint(holder.engine_id, Tone.STRONG)} is awake, granted {ago(holder.granted_at, now)}"
+        return f"{state}  {paint(holder.engine_id, Tone.STRONG)} is awake, {_granted(holder, now)}"
     if status.state == "FREE":
         return f"{state}  nobody holds the lock, and nobody who is ready asks for it"
     since = f" (began {ago(status.fencing.since, now)}, {status.fencing.since})" if status.fencing is not None else ""
@@ -51,7 +62,7 @@ def _fencing(status: m.Status, paint: Paint) -> list[str]:
         return []
     reasons = [reason for reason in status.fencing.waiting_for if reason not in status.alarms]
     if not reasons:
-        return ["waits for the proof; nothing is known to stand in its way"]
+        return ["waits for what the alarm above says" if status.alarms else "waits for the proof"]
     return [paint("waits for", Tone.STRONG), *(_MARK + reason for reason in reasons)]
 
 
@@ -60,6 +71,7 @@ def _holder(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     if holder is None:
         return [_row("serves", "nobody")]
     serves = status.state == "HELD"
+    at = f" ({holder.granted_at})" if holder.granted_at else ""
     where = holder.endpoint or ("(has not said yet where it serves)" if serves else "")
     dead = sum(not member.alive for member in holder.members)
     members = ", ".join(f"{member.pid} {'alive' if member.alive else 'dead'}" for member in holder.members)
@@ -69,8 +81,12 @@ def _holder(status: m.Status, now: datetime, paint: Paint) -> list[str]:
         _row(
             "", f"processes: {members}" if serves or dead < len(holder.members) else f"processes: {members}: all dead"
         ),
-        _row("", f"token {holder.token}, granted {ago(holder.granted_at, now)} ({holder.granted_at})"),
+        _row("", f"token {holder.token}, {_granted(holder, now)}{at}"),
     ]
+
+
+def _granted(holder: m.HolderState, now: datetime) -> str:
+    return f"granted {ago(holder.granted_at, now)}" if holder.granted_at else "granted before this server began"
 
 
 def _waiters(status: m.Status, now: datetime, paint: Paint) -> list[str]:
@@ -95,7 +111,8 @@ def _waiters(status: m.Status, now: datetime, paint: Paint) -> list[str]:
 
 
 def _rest(status: m.Status) -> list[str]:
-    lines = [_row("memory", f"{status.memory}{': ' if status.memory_why else ''}{status.memory_why}")]
+    why = why_unverified(status)
+    lines = [_row("memory", f"{status.memory}{': ' if why else ''}{why}")]
     if status.switchover is not None:
         lines.append(_row("switchover", status.switchover))
     for name, permit in status.permits.items():
@@ -110,6 +127,17 @@ def _rest(status: m.Status) -> list[str]:
             f"process {status.server_pid}, incarnation {status.server_incarnation}, sees ends by {status.evidence}",
         ),
     ]
+
+
+def why_unverified(status: m.Status) -> str:
+    """Empty where the holder's memory was seen to be free. `memory_why` is empty where the server has a reader."""
+    if status.memory == "verified" or status.memory_why:
+        return status.memory_why
+    if status.holder is None:
+        return "see the alarm"
+    if not status.holder.granted_at:
+        return "an earlier server granted it, and the file that said what was seen then is lost"
+    return "at the grant nobody saw that what the holder needs was free, or it said no needs"
 
 
 def _row(label: str, text: str) -> str:
@@ -201,7 +229,7 @@ def waiting_line(status: m.Status, incarnation: str) -> str:
         return ""
     holder = status.holder
     if status.state == "HELD" and holder is not None:
-        who = f"process {holder.pid}, token {holder.token}, granted {holder.granted_at}"
+        who = f"process {holder.pid}, token {holder.token}, granted {holder.granted_at or 'before this server began'}"
         why = f"{holder.engine_id} holds the lock ({who})"
     elif holder is not None:
         why = f"{holder.engine_id} (token {holder.token}) is not proven gone"

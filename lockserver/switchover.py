@@ -6,6 +6,7 @@ proof and all, except that a holder that was told to end and doesn't is killed w
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import islice
 
 from lockserver import messages as m
 from lockserver.context import Context
@@ -13,10 +14,14 @@ from lockserver.events import Config
 from lockserver.incarnation import Incarnation
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Lock, Phase
-from lockserver.queue import Queue
+from lockserver.queue import Queue, Waiter
 
 DRAIN_MARGIN_S = 2.0
 """The holder keeps the bound of its drain itself, and says so at its end; this is for one that doesn't."""
+
+
+MOST_NAMED = 10
+"""Of those who wait, where a switchover is refused."""
 
 
 class Step(Enum):
@@ -59,7 +64,8 @@ class Switchover:
         to = next((waiter for waiter in able if wish.to in ("", waiter.engine_id)), None)
         if to is None:
             who = f"no waiter named {wish.to} is there" if wish.to else "there is no waiter"
-            self._tell(asker, "refused", f"{who}, alive and ready", done=True)
+            why = f"{who}, alive and ready" if wish.to != holder.engine_id else f"{wish.to} holds the lock already"
+            self._tell(asker, "refused", f"{why}; {self._who_waits()}", done=True)
             return
         self.queue.new_round()
         timeout_s = wish.drain_timeout_s
@@ -68,6 +74,19 @@ class Switchover:
         self.context.note("switchover", engine=holder.engine_id, to=to.engine_id)
         self.context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=timeout_s))
         self._tell(asker, "draining", f"{holder.engine_id} finishes what it has begun")
+
+    def _who_waits(self) -> str:
+        """So that a person can pick one."""
+        waiters = self.queue.waiters.values()
+        named = [f"{w.incarnation.engine_id} ({self._how_it_waits(w)})" for w in islice(waiters, MOST_NAMED)]
+        more = f" and {len(waiters) - len(named)} more" if len(waiters) > len(named) else ""
+        return f"waiting: {', '.join(named)}{more}" if named else "nobody waits"
+
+    @staticmethod
+    def _how_it_waits(waiter: Waiter) -> str:
+        if not waiter.is_there:
+            return "its connection has ended" if waiter.ready else "not ready"
+        return "ready" if waiter.vetted else "its need for memory is being looked at"
 
     def call_off(self, conn: int) -> None:
         if self.plan is None or self.plan.step is Step.EXITING:

@@ -15,6 +15,7 @@ import fcntl
 import os
 import stat
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
@@ -210,6 +211,24 @@ class DirectoryLock:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def nobody_has(directory: Path, name: str) -> Iterator[bool]:
+    """Whether nobody has that lock; and nobody gets it meanwhile. A lock that was never there is not made."""
+    lock = DirectoryLock(directory, name)
+    if not lock.path.exists():
+        yield True
+        return
+    try:
+        lock.acquire()
+    except (AlreadyLocked, OSError):
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        lock.close()
 
 
 def _blocks(data: bytes) -> int:

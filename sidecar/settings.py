@@ -49,7 +49,10 @@ def size_bytes(text: str) -> int:
     match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip(), re.ASCII)
     unit = _SIZES.get(match[2]) if match else None
     if match is None or unit is None:
-        raise BadValue(f"{text!r} is no size; allowed: bytes, or a whole number with KiB, MiB, GiB or TiB such as 4GiB")
+        meant = re.fullmatch(r"(\d+)\s*([kmgt])(?:i?b?)", text.strip(), re.ASCII | re.IGNORECASE)
+        hint = f" (is {meant[1]}{meant[2].upper()}iB meant?)" if meant is not None else ""
+        allowed = "bytes, or a whole number with KiB, MiB, GiB or TiB such as 4GiB"
+        raise BadValue(f"{text!r} is no size{hint}; allowed: {allowed}")
     return int(match[1]) * unit
 
 

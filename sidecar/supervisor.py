@@ -26,6 +26,8 @@ class Child:
     """One of our modules, and its arguments."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """What it gets beside the environment of this process."""
+    without: frozenset[str] = frozenset()
+    """What of that it doesn't get."""
     pid: int = 0
     """0 while it doesn't run."""
     start_at: float = 0.0
@@ -108,7 +110,8 @@ class Supervisor:
 
     def _start(self, child: Child) -> None:
         command = (sys.executable, "-m", "sidecar.child_program", str(os.getpid()), *child.command)
-        environment = {**os.environ, **child.environment}
+        inherited = {name: value for name, value in os.environ.items() if name not in child.without}
+        environment = {**inherited, **child.environment}
         if self._relay is None:
             child.pid = process_tree.start(command, environment)
         else:

@@ -19,6 +19,8 @@ PUBLIC_CLIENTS = {
     "lockserver.observer",
     "gms.client",
     "gms.observer",
+    "gms.leftovers",  # for whoever has ended everything
+    "lockserver.leftovers",
     "gms.layout",  # what a writer of weights commits,
     "gms.pack",  # and where it puts them
     "gms.memory",  # an engine's KV cache is memory of its own
@@ -47,6 +49,7 @@ SHELLS = {
         "kept_cache",
         "known_engines",
         "kv_room",
+        "leftovers",
         "life_locks",
         "main_process",
         "membership",
@@ -74,6 +77,7 @@ SHELLS = {
         "guard",
         "held_command",
         "hold",
+        "leftovers",
         "lifefiles",
         "lockctl",
         "memory",
@@ -103,6 +107,7 @@ SHELLS = {
         "device_process",
         "gmsctl",
         "layout_slabs",
+        "leftovers",
         "mapping",
         "memory",
         "metrics",

@@ -19,12 +19,29 @@ from pathlib import Path
 from gms.memory import DeviceError
 from sidecar import host_usage
 from sidecar.path_watch import make_private_directory
+from sidecar.settings import BadValue, size_bytes
 
 GRANULARITY = 2 << 20
 """A huge page. Ranges, addresses and offsets are multiples of it, so that huge pages can be had."""
 
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux; l_pid must be 0 for OFD locks
 _TO_THE_END = 0
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20))
+
+
+def device_size(text: str) -> int:
+    """A setting: how large a host device is. Raises BadValue."""
+    size = size_bytes(text)
+    if size <= 0 or size % GRANULARITY:
+        near = size // GRANULARITY * GRANULARITY
+        hint = f" (the next smaller one is {in_a_setting(near)})" if near else ""
+        raise BadValue(f"{text!r} is no host device's size; allowed: multiples of 2MiB such as 512MiB or 4GiB{hint}")
+    return size
+
+
+def in_a_setting(size: int) -> str:
+    """Exactly so much, as it may be given back."""
+    return next((f"{size // unit}{name}" for name, unit in _UNITS if size % unit == 0), str(size))
 
 
 def device_path(name: str, directory: Path | None = None) -> Path:
@@ -170,8 +187,10 @@ def _agree(path: Path, capacity: int) -> None:
             return
         if not try_lock(fd, 0, _TO_THE_END):
             raise DeviceError(
-                f"host:{path.name} has {has} bytes, of which {_in_use(fd)} are in use: it can get another capacity"
-                f" ({capacity} is asked for) when nobody has memory of it any more"
+                f"host:{path.name} is {in_a_setting(has)} large, and {_in_use(fd)} bytes of it are in use: it can't"
+                f" become {in_a_setting(capacity)} before nobody has memory of it any more. Where that is another"
+                f" pair's, give this pair a device of its own (--devices host:NAME); else take --capacity"
+                f" {in_a_setting(has)}, or end whoever has the memory (fuser -v {path})"
             )
         if not same_file(fd, path):
             raise FileNotFoundError(path)

@@ -1,6 +1,7 @@
 """`failover up` and its fellows, as a person has them: real processes, one Ctrl-C."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -12,9 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
+from engine_shim import part_environment
 from engine_shim.failover import default_run_dir, parser
 from engine_shim.up import Options, children
+from gateway import __main__ as door_command
+from gms import __main__ as gms_command
+from lockserver import __main__ as lock_command
 from tests.engine.house import House, Process, Program
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
@@ -113,9 +119,10 @@ def test_ctrl_c_twice_ends_everything_at_once(house: House) -> None:
     up.signal(signal.SIGINT)
     until(lambda: "state=Draining" in up.said(), "it drains")
     up.signal(signal.SIGINT)
-    up.code()
+    assert up.code() == 128 + signal.SIGINT, "what was under way was not finished"
     for process in everything:
         process.wait()
+    assert not list(house.run_dir.rglob("*.sock")), up.said()
 
 
 @chaos
@@ -347,6 +354,46 @@ def test_up_tells_the_engines_which_devices_there_are(engine: str, told: dict[st
     assert [dict(child.environment) for child in children(options)] == [{}, {}, told, told]
 
 
+def test_what_is_set_for_up_reaches_the_part_that_is_meant() -> None:
+    environment = {
+        "FAILOVER_LISTEN": ":1",
+        "FAILOVER_DOOR_METRICS": ":2",
+        "FAILOVER_ENGINES_LISTEN": ":3",
+        "HOME": "/x",
+    }
+    options = Options(
+        Path("/run"), "my.module:Engine", (), "1GiB", ("a", "b"), (), (), ("", 80), environment=environment
+    )
+    found = {child.name: child for child in children(options)}
+    assert {name: dict(child.environment) for name, child in found.items()} == {
+        "lock": {},
+        "a": {"FAILOVER_LISTEN": ":3"},
+        "b": {"FAILOVER_LISTEN": ":3"},
+        "door": {"FAILOVER_METRICS": ":2"},
+    }
+    assert {child.without for child in found.values()} == {frozenset(environment) - {"HOME"}}
+    assert part_environment.unused({"FAILOVER_METRICS": ":1", "FAILOVER_LISTEN": ":2", "FAILOVER_RESTART": ""}) == [
+        "FAILOVER_METRICS is passed on to no part: it would be another thing in each; FAILOVER_LOCK_METRICS, "
+        "FAILOVER_GMS_METRICS, FAILOVER_DOOR_METRICS, FAILOVER_ENGINES_METRICS are for one part each"
+    ]
+
+
+def test_of_each_setting_that_several_parts_have_it_is_known_whether_they_share_it() -> None:
+    shared = ("ALLOW_UID", "HOST_DEVICES", "LOG_FORMAT", "RUN_DIR", "SOCKET_MODE", "WINDOW_S")
+    programs = (lock_command, gms_command, shim_command, door_command)
+    named = [set(re.findall(r"\[FAILOVER_(\w+)", program.parser().format_help())) for program in programs]
+    several = {word for words in named for word in words if sum(word in each for each in named) > 1}
+    assert several == {*part_environment.ONE_EACH, *shared}
+    own = set(re.findall(r"\[FAILOVER_(\w+)", up_help()))
+    assert own & set(part_environment.ONE_EACH) == set(part_environment.OWN)
+
+
+def up_help() -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.suppress(SystemExit):
+        failover_command.main(["up", "--help"])
+    return out.getvalue()
+
+
 def test_gpus_are_told_by_name_too_and_cuda_is_as_many_as_an_engine_has_ranks() -> None:
     for devices, told in ((("GPU-1", "GPU-2"), {"FAILOVER_VLLM_DEVICES": "GPU-1,GPU-2"}), (("cuda",), {})):
         options = Options(Path("/run"), "vllm", devices, "1GiB", ("a", "b"), (), ())
@@ -367,19 +414,35 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
 def test_devices_have_the_names_that_up_was_given(house: House) -> None:
     running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
     assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
+    *_, stays = said(house, "down", "down").splitlines()
+    assert stays.startswith(f"stays: {house.run_dir}, where the newest token is, for the next start")
+    assert not house.devices.exists(), "their memory is the machine's again"
 
 
 @chaos
 @REFERENCE
 def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: House) -> None:
-    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        metrics = f"127.0.0.1:{sock.getsockname()[1]}"
+    house.environment |= {
+        "FAILOVER_LISTEN": "127.0.0.1:0",
+        "FAILOVER_METRICS": metrics,
+        "FAILOVER_GMS_METRICS": metrics,
+    }
+    up = running(house, "--capacity", "128MiB")
+    assert "FAILOVER_METRICS is passed on to no part" in up.said() and "ended (" not in up.said()
     until(lambda: "| curl http://" in up.said(), "it says so")
+    assert b"gms_" in urllib.request.urlopen(f"http://{metrics}/metrics", timeout=60).read(), "GMS alone has that port"
     lines = [line.partition(" | ")[2] for line in up.said().splitlines() if line.startswith("up ")]
     at = next(place for place, line in enumerate(lines) if line.startswith("| OpenAI-compatible: "))
     assert lines[at - 1] == lines[at + 1] == f"+{'-' * (len(lines[at]) - 2)}+"
     answer = json.loads(_pasted(lines[at + 2]))
     assert answer["usage"]["completion_tokens"] == 32
     door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process))
+    door.signal(signal.SIGSTOP)
+    shown = _shown(house)
+    assert "(doesn't answer: says nothing for 2 s: is its process stopped" in shown
+    assert re.search(r"^alarm +the door doesn't answer", shown, re.MULTILINE)
     door.kill()
     until(lambda: "door ended (SIGKILL)" in up.said(), "it says so")
     until(lambda: _pasted(lines[at + 2]), "another is there, at the same address")

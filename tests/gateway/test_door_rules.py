@@ -368,6 +368,21 @@ def test_a_death_counts_only_against_who_had_got_nothing() -> None:
     assert answered(client)
 
 
+def test_a_death_does_not_count_against_whom_that_engine_was_never_sent() -> None:
+    it = World(slow=True)
+    queued = it.arrive(COMPLETION, {**BODY, "prompt": "queued"})
+    for _ in range(3):  # nobody is admitted to an engine that dies before it says where it serves
+        it.grant(serves=False)
+        die_with_all(it)
+    it.grant()
+    for _ in range(4):  # it is admitted, and its connection isn't made yet
+        assert [connecting.ask.request for connecting in it.connecting if connecting.wanted] == [queued.number]
+        die_with_all(it)
+        it.grant()
+    it.run()
+    assert answered(queued) and not [note for note in it.notes if note.event == "suspect"]
+
+
 def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
     it = world()
     clients = [it.arrive(COMPLETION, {**BODY, "prompt": f"n{number}"}) for number in range(3)]

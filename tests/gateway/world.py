@@ -159,7 +159,7 @@ class World:
         """A connection is made, unless it is refused or nobody listens; whoever wanted it may have left."""
         ask, it = connecting.ask, self.engines[connecting.ask.token]
         if it.alive and not refused:
-            self.feed(e.Connected(ask.token))
+            self.feed(e.Connected(ask.token, ask.request if connecting.wanted else 0))
             it.connecting.remove(connecting)
             if connecting.wanted:
                 self._begin(ask)
@@ -259,7 +259,7 @@ class World:
         elif not it.alive:
             return e.NotSent(ask.request, ask.leg, "nobody listens")
         self._begin(ask)
-        return e.Connected(ask.token)
+        return e.Connected(ask.token, ask.request)
 
     def _begin(self, ask: e.Ask) -> None:
         said = self._say(ask.method, ask.target, ask.headers, ask.body, created=ask.token)

@@ -576,6 +576,22 @@ def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: 
     assert versions.agreed(hello_from) == agreed
 
 
+def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(turns: Turns) -> None:
+    strangers = versions.Strangers(turns.context)
+    for start in range(5):  # as far apart as kubelet starts a container that always fails
+        turns.at(300.0 * start)
+        strangers.step()
+        assert start == 0 or f"b (pid {start})" in turns.context.alarms["protocol"]
+        strangers.came(m.Hello(protocol=98, engine_id="b", pid=start + 1))
+        strangers.step()
+        assert turns.context.alarms["protocol"].count("b (pid ") == 1, (
+            "each start of an engine takes the last one's place"
+        )
+    strangers.talks("b")
+    strangers.step()
+    assert "protocol" not in turns.context.alarms
+
+
 def test_strangers_are_named_for_a_while_and_not_without_end(turns: Turns) -> None:
     strangers = versions.Strangers(turns.context)
     for number in range(100):

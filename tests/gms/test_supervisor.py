@@ -125,7 +125,6 @@ REFUSED = {
     "a directory that can't be made": (("--run-dir", "/proc/nowhere"), "where directories can be made"),
     "a new device without a capacity": (("--devices", "host:new"), "--capacity 4GiB"),
     "more than the filesystem has": (("--devices", "host:0", "--capacity", "1000TiB"), "mount -o remount"),
-    "a capacity that is no multiple": (("--devices", "host:0", "--capacity", "1000"), "multiple of"),
     "a GPU where there is none": (("--devices", "cuda"), "--devices cuda: "),
     "metrics where they can't be": (
         ("--devices", "host:0", "--capacity", "2MiB", "--metrics", "192.0.2.1:1"),
@@ -151,7 +150,7 @@ def test_what_a_person_can_put_right_is_one_line_with_the_way_out(container: Con
         (("--devices", "host:../x"), "is not a device"),
         (("--devices", ","), "no device is named"),
         (("--devices", "host:0,host:0"), "host:0 is named twice"),
-        (("--capacity", "much"), "is no size"),
+        (("--capacity", "0"), "'0' is no host device's size; allowed: multiples of 2MiB"),
         (("--window-s", "-1"), "is no time"),
         (("--memory-wait-s", "soon"), "is no time"),
         (("--socket-mode", "999"), "is no mode"),

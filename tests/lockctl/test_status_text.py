@@ -6,8 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lockserver import doctor, status_text
 from lockserver import messages as m
-from lockserver import status_text
 
 NOW = datetime(2026, 11, 20, 3, 0, 0, tzinfo=UTC)
 HOLDER = m.HolderState(
@@ -76,6 +76,28 @@ def test_an_alarm_is_not_said_twice() -> None:
     fencing = m.FencingState("2026-11-20T02:59:59.000Z", ["the reader is broken"])
     said = text(msgspec.structs.replace(FENCING, alarms=["the reader is broken"], fencing=fencing))
     assert said.count("the reader is broken") == 1
+
+
+def test_a_grant_whose_time_is_lost_is_not_said_to_be_new() -> None:
+    claimed = msgspec.structs.replace(HELD, holder=msgspec.structs.replace(HOLDER, granted_at=""), memory="unverified")
+    said = text(claimed)
+    assert said.startswith("HELD  engine-a is awake, granted before this server began\n")
+    assert "token 7, granted before this server began\n" in said and "ago" not in said.split("waits")[0]
+    assert "granted before this server began" in status_text.waiting_line(claimed, WAITER.incarnation)
+
+
+def test_memory_that_is_unverified_is_explained_also_where_there_is_a_reader(tmp_path: Path) -> None:
+    lost = msgspec.structs.replace(HOLDER, granted_at="")
+    for holder, memory_why, said, do in (
+        (HOLDER, "nobody reads it (--memory none)", "nobody reads it (--memory none)", "give the server a reader"),
+        (HOLDER, "", "at the grant nobody saw that what the holder needs was free", "the server has a reader"),
+        (lost, "", "an earlier server granted it", "the server has a reader"),
+    ):
+        seen = msgspec.structs.replace(HELD, memory="unverified", memory_why=memory_why, holder=holder)
+        assert f"memory      unverified: {said}" in text(seen)
+        checks = doctor.server_findings(doctor.Patient(tmp_path, seen, None))
+        (memory,) = [finding for finding in checks if finding.check == "memory"]
+        assert memory.found.startswith(f"unverified: {said}") and do in memory.do
 
 
 def test_a_holder_without_anybody_to_take_over_is_pointed_at() -> None:

@@ -45,7 +45,7 @@ STEPS: dict[str, tuple[Callable[[Lock], object], set[Phase], Phase]] = {
     "grant": (lambda lock: lock.grant(incarnation("b"), 8, "now", None, verified=False), {FREE}, GRANTING),
     "tell": (lambda lock: lock.tell(), {GRANTING}, HELD),
     "take back": (lambda lock: lock.take_back(), {GRANTING}, FREE),
-    "claimed": (lambda lock: lock.claimed(incarnation("b"), 8, "now"), {FREE, IN_DOUBT, FENCING}, HELD),
+    "claimed": (lambda lock: lock.claimed(incarnation("b"), 8), {FREE, IN_DOUBT, FENCING}, HELD),
     "come back": (lambda lock: lock.come_back(), {IN_DOUBT, FENCING}, HELD),
     "lose": (lambda lock: lock.lose(6.0, None), {IN_DOUBT, GRANTING, HELD, FENCING}, FENCING),
     "release": (lambda lock: lock.release(), {IN_DOUBT, FENCING}, FREE),
@@ -103,7 +103,7 @@ def test_whoever_has_been_told_has_no_place_in_the_queue_any_more() -> None:
 
 def test_a_claim_is_not_confirmed_before_a_write_names_it() -> None:
     lock = in_phase(FREE)
-    lock.claimed(incarnation("b"), 9, "now")
+    lock.claimed(incarnation("b"), 9)
     with pytest.raises(WrongTransition, match="before it is on disk"):
         lock.confirm(on_disk=100)
 
@@ -137,8 +137,8 @@ def test_whoever_is_back_is_in_no_doubt_and_not_fenced() -> None:
 
 def test_a_claim_replaces_whatever_was_known_of_the_holder() -> None:
     lock = in_phase(IN_DOUBT)
-    lock.claimed(incarnation("b"), 8, "now")
-    assert (lock.token, lock.granted_at, lock.endpoint, lock.verified) == (8, "now", None, False)
+    lock.claimed(incarnation("b"), 8)
+    assert (lock.token, lock.granted_at, lock.endpoint, lock.verified) == (8, "", None, False)
     assert (lock.doubt, lock.fencing_since, lock.recorded_by) == (None, 0.0, None)
 
 

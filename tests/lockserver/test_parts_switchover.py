@@ -67,7 +67,18 @@ def test_it_is_refused_where_there_is_nobody_to_take_over() -> None:
     planned.queue.update(planned.b, ready=True, looked=True, needs=None)
     planned.queue.waiters[planned.b.name].vetted = False
     planned.ask()
-    assert planned.told() == ["refused"] * 3 and planned.is_at(None)
+    planned.queue.waiters[planned.b.name].vetted = True
+    planned.ask(to="a")
+    planned.queue.leave(planned.b)
+    planned.ask()
+    assert planned.told() == ["refused"] * 5 and planned.is_at(None)
+    assert [step.detail for step in planned.said(ASKER) if isinstance(step, m.SwitchoverStep)] == [
+        "no waiter named zorro is there, alive and ready; waiting: b (ready)",
+        "there is no waiter, alive and ready; waiting: b (not ready)",
+        "there is no waiter, alive and ready; waiting: b (its need for memory is being looked at)",
+        "a holds the lock already; waiting: b (ready)",
+        "there is no waiter, alive and ready; nobody waits",
+    ]
 
 
 def test_it_is_refused_where_there_is_nobody_to_take_over_from() -> None:

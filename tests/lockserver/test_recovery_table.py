@@ -368,7 +368,9 @@ def test_a_missing_life_file_and_no_other_proof_is_a_matter_for_a_person() -> No
 def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> None:
     harness, a = held(kernel, children=2)
     b = harness.waiter("b")
-    token = a.token
+    token, before = a.token, harness.status.holder
+    assert before is not None and before.granted_at
+    granted_at = before.granted_at
     harness.restart()
     assert harness.state == "RECOVERING"
     comes_back(b)
@@ -376,6 +378,7 @@ def test_a_holder_that_comes_back_goes_on_and_nobody_notices(kernel: Kernel) -> 
     for child in a.processes[1:]:
         a.join(child)
     assert harness.state == "HELD" and a.token == token and not a.refused
+    assert harness.status.holder is not None and harness.status.holder.granted_at == granted_at
     welcome = a.last(m.Welcome)
     assert welcome is not None and welcome.holds == {ACTIVE: token}
     holder = harness.machine.active.holder
@@ -618,6 +621,7 @@ def test_a_hello_that_carries_a_token_becomes_the_holder(kernel: Kernel) -> None
     a.register()
     assert harness.state == "HELD" and harness.record is not None
     assert harness.record.active is not None and harness.record.active.engine_id == "a"
+    assert harness.status.holder is not None and harness.status.holder.granted_at == "", "nobody knows when"
     harness.advance(SETTLE_S * 10)
     assert not b.holds
     harness.kill_tree(a)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gms.device_names import take_unused
+from gms.leftovers import remove_device_unless_used
 from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
@@ -44,7 +46,7 @@ def test_of_many_that_make_a_device_all_find_the_same(tmpfs: Path) -> None:
 def test_another_capacity_is_refused_while_somebody_has_memory(devices: Path) -> None:
     memory = HostMemory("0", devices)
     handle = memory.create(GRANULARITY)
-    with pytest.raises(DeviceError, match=f"{CAPACITY} bytes, of which {GRANULARITY} are in use"):
+    with pytest.raises(DeviceError, match=f"{GRANULARITY} bytes of it are in use.*--devices host:NAME.*--capacity"):
         create_device("0", 2 * CAPACITY, devices)
     assert memory.capacity() == CAPACITY
     memory.release(handle)
@@ -179,3 +181,17 @@ def test_a_filesystem_that_fills_up_meanwhile_is_an_error_and_never_a_sigbus(tmp
     if done.returncode == 77:
         pytest.skip(f"needs a tmpfs of its own: {done.stderr}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_device_that_nobody_uses_is_removed_and_of_another_it_is_said_why_it_stays(devices: Path) -> None:
+    memory = HostMemory("0", devices)
+    handle = memory.create(GRANULARITY)
+    assert f"{GRANULARITY} bytes of it are in use" in remove_device_unless_used("host:0", devices)
+    memory.release(handle)
+    status = (devices / "0").stat()
+    gms = take_unused(f"host {status.st_dev}:{status.st_ino}")
+    assert gms is not None and "another GMS has it" in remove_device_unless_used("host:0", devices)
+    gms.close()
+    memory.close()
+    assert remove_device_unless_used("host:0", devices) == "" and not (devices / "0").exists()
+    assert remove_device_unless_used("host:0", devices) == "", "there is none any more"

@@ -1,0 +1,60 @@
+"""Removes what GMS leaves when it and its readers have ended: sockets of killed servers, and the host devices.
+
+A host device outlives its GMS on purpose, and with it the pages that were its memory. Whoever has ended everything that
+used it asks here; one that another GMS has, or of which somebody has memory, stays. What this file may not do: take
+memory from anybody.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from gms import rundir
+from gms.device_names import take_unused
+from gms.memory import DeviceError
+from gms.memory.host_device import device_path, remove_device
+from sidecar import host_usage
+from sidecar.durable import nobody_has
+
+LOOK_S = 0.05
+
+
+def remove(run_dir: Path, devices: Iterable[str], patience_s: float) -> list[str]:
+    """Returns what stays, and why. `patience_s`: who was killed needs a moment to let go of its memory."""
+    here, directory = rundir.directory(run_dir), host_usage.devices_directory()
+    with nobody_has(here, rundir.SUPERVISOR_LOCK) as ended:
+        if not ended:
+            return [f"the devices of a GMS that runs in {run_dir}"]
+        with contextlib.suppress(OSError):
+            for path in here.glob("*.sock"):
+                path.unlink(missing_ok=True)
+        on_host = [device for device in devices if device.startswith("host:")]
+        why_not = {device: remove_device_unless_used(device, directory, patience_s) for device in on_host}
+    with contextlib.suppress(OSError):
+        directory.rmdir()  # another pair may have devices there
+    return [f"{device}: {why}" for device, why in why_not.items() if why]
+
+
+def remove_device_unless_used(device: str, directory: Path, patience_s: float = 0.0) -> str:
+    """Returns why it stays; empty when it is gone."""
+    name = device.removeprefix("host:")
+    path = device_path(name, directory)
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            status = path.stat()
+        except OSError:
+            return ""
+        taken = take_unused(f"host {status.st_dev}:{status.st_ino}")
+        if taken is None:
+            return f"another GMS has it ({path})"
+        with taken:
+            try:
+                remove_device(name, directory)
+                return ""
+            except (DeviceError, OSError) as error:
+                why = f"{error}; fuser -v {path} shows whose they are"
+        if time.monotonic() >= until:
+            return why
+        time.sleep(LOOK_S)
