@@ -178,7 +178,7 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     it = world.serving
     assert it is not None
     world._say = lambda method, target, headers, _, **more: engine.answer(
-        method, target, headers, json.dumps(body | {"prompt": "y"}).encode(), **more
+        method, target, headers, json.dumps(body | {"prompt": "y", "return_token_ids": True}).encode(), **more
     )
     world.die(it)
     world.lock("FENCING", serves=False)
