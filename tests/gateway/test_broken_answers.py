@@ -268,6 +268,44 @@ def test_pieces_of_several_tokens_are_cut_where_the_client_has_some(name: str) -
         assert put_all_together(client.events) == put_all_together(like.events), first
 
 
+def with_a_fingerprint(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """As vLLM says what it is: where an answer ends, with the usage if that is asked for."""
+    said = engine.answer(method, target, headers, body, created=created)
+    usage = b"include_usage" in body
+    pieces = []
+    for piece in said.pieces:
+        data = piece.removeprefix(b"data: ")
+        chunk = json.loads(data) if data.startswith(b"{") else {}
+        choices = chunk.get("choices")
+        if choices == [] or (choices and choices[0]["finish_reason"] is not None and not usage):
+            piece = b"data: " + json.dumps({**chunk, "system_fingerprint": "vllm-x"}).encode() + b"\n\n"
+        pieces.append(piece)
+    return replace(said, pieces=tuple(pieces))
+
+
+@pytest.mark.parametrize(
+    "body", [PROMPT, PROMPT | USAGE, PROMPT | {"n": 2, "max_tokens": 6} | USAGE, TALK, TALK | EACH]
+)
+def test_what_the_engine_calls_itself_is_said_behind_a_break_too(body: dict[str, Any]) -> None:
+    path = CHAT if "messages" in body else COMPLETION
+    found = []
+    for cut in (0, 3, 7):
+        world = World(say=with_a_fingerprint)
+        world.grant()
+        client = world.arrive(path, body)
+        for _ in range(cut):
+            world.piece(world.exchanges[0])
+        if cut:
+            assert world.serving is not None
+            world.die(world.serving)
+            world.lock("FENCING")
+            world.grant()
+        world.run()
+        assert b'"vllm-x"' in client.body and (client.how == "continued" or not cut)
+        found.append(by_choice(client.events))
+    assert found[1] == found[2] == found[0]
+
+
 STOPS = ["a", "ka", "si ", " k", "ni", "to", "mo", "li", "e ", "o "]
 
 
