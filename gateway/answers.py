@@ -81,6 +81,7 @@ class Chunk(msgspec.Struct, gc=False):
     created: int = 0
     model: str = ""
     prompt_token_ids: list[int] | None = None
+    system_fingerprint: str | None = None
 
 
 decode = msgspec.json.Decoder(Chunk).decode
@@ -158,11 +159,13 @@ class Choice:
 class Account:
     """What the client has of one answer."""
 
-    __slots__ = ("_decode", "_wanted", "choices", "created", "id", "model", "object", "usage")
+    __slots__ = ("_decode", "_wanted", "choices", "created", "fingerprint", "id", "model", "object", "usage")
 
     def __init__(self, kind: Kind) -> None:
         self.choices: list[Choice] = []
         self.id, self.object, self.created, self.model = "", "", 0, ""
+        self.fingerprint: str | None = None
+        """Of the engine, which says it where an answer ends."""
         self._wanted = kind.choices
         self.usage = False
         """The client has the closing chunk with the usage."""
@@ -196,6 +199,7 @@ class Account:
             self.id, self.object, self.created, self.model = chunk.id, chunk.object, chunk.created, chunk.model
         if not chunk.choices and bytes(chunk.usage) != b"null":
             self.usage = True
+        self.fingerprint = chunk.system_fingerprint or self.fingerprint
         for said in chunk.choices:
             index = said.index
             choice = self.choices[index] if index < len(self.choices) else self.choice(index)
@@ -281,6 +285,8 @@ def chunk_of(kind: Kind, account: Account, index: int, piece: Piece) -> bytes:
         choice |= {"text": piece.text, "logprobs": piece.logprobs, "finish_reason": piece.finish}
         choice |= {"stop_reason": piece.stop, "prompt_token_ids": None, "token_ids": shown}
     body = _head(account) | {"choices": [choice]}
+    if piece.finish is not None and account.fingerprint is not None and not kind.usage:
+        body["system_fingerprint"] = account.fingerprint
     if kind.running_usage:
         has = account.choice(index)
         body["usage"] = usage_of(len(has.prompt or ()), len(has.ids))
@@ -297,6 +303,8 @@ def role_of(account: Account, index: int) -> bytes:
 def closing_usage(kind: Kind, account: Account) -> bytes:
     prompt = sum(len(choice.prompt or ()) for choice in account.choices[:: kind.per_prompt])
     body = _head(account) | {"choices": [], "usage": usage_of(prompt, account.tokens)}
+    if account.fingerprint is not None:
+        body["system_fingerprint"] = account.fingerprint
     return event(msgspec.json.encode(body))
 
 

@@ -147,6 +147,7 @@ class Continuing:
         """An event of the rest of this choice. What can be told by now. Raises Malformed or BrokenOff."""
         rest = self._rests[index]
         chunk = answers.read(data, answers.decode, 1)
+        self._account.fingerprint = chunk.system_fingerprint or self._account.fingerprint
         said = b""
         for choice in chunk.choices:
             if rest.ended or self._account.choice(index).finish is not None:

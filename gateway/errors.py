@@ -24,9 +24,12 @@ def body(status: int, why: str, param: str | None = None) -> bytes:
     return msgspec.json.encode({"error": {"message": why, "type": kind, "param": param, "code": status}})
 
 
-def lost(why: str, *, detail: str, tokens: int, retry_safe: bool) -> bytes:
+def lost(why: str, *, detail: str, tokens: int | None, retry_safe: bool) -> bytes:
+    """`tokens`: so many the client has; None where it has some of the answer, and nobody can count."""
     again = "it is safe to ask again" if retry_safe else "asking again may do it twice"
-    has = f"{tokens} tokens of the answer were delivered" if tokens else "nothing of the answer was delivered"
+    has = "some of the answer was delivered" if tokens is None else f"{tokens} tokens of the answer were delivered"
+    if tokens == 0:
+        has = "nothing of the answer was delivered"
     error = {
         "message": f"{why}; {has}, and {again}",
         "type": "engine_lost",

@@ -65,11 +65,11 @@ class Machine:
         elif isinstance(event, e.Tick):
             self._mind_time(now)
         elif kind in _OF_THE_LOCK:
-            self._pass(self.door.handle(event, now), now)
+            self._pass(self._tell_door(event, now), now)
         else:
             effects = self._ask(event.request, event, now)
             if kind is e.NotSent:
-                effects = [*self.door.handle(event, now), *effects]
+                effects = [*self._tell_door(event, now), *effects]
             self._pass(effects, now)
         return self._out
 
@@ -78,7 +78,7 @@ class Machine:
             for request in list(self.requests.values()):
                 self._pass(request.mind_time(now, self._moved_at), now)
             self._look_at = now + LOOK_S if self.requests else math.inf
-        self._pass(self.door.handle(e.Tick(), now), now)
+        self._pass(self._tell_door(e.Tick(), now), now)
 
     def _pass(self, effects: Iterable[e.Effect], now: float) -> None:
         """To whom each is said."""

@@ -171,3 +171,30 @@ def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
         family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))
         family.add_metric(list(labels.values()), value)
     yield from families.values()
+
+
+def of_engines(pages: Iterable[tuple[str, bytes]]) -> bytes:
+    """What vLLM says of itself on these pages (the pair's run directory, its engine's page): each family once. Where
+    there are several pairs their label `run_dir` says whose it is.
+    """
+    pages = list(pages)
+    families: dict[bytes, tuple[dict[bytes, bytes], list[bytes]]] = {}
+    for run_dir, page in pages:
+        whose = b'run_dir="%b"' % run_dir.replace("\\", "\\\\").replace('"', '\\"').encode() if len(pages) > 1 else b""
+        family = b""
+        for line in page.splitlines():
+            if line.startswith((b"# HELP ", b"# TYPE ")):
+                family = line.split(maxsplit=3)[2]
+                if family.startswith(b"vllm:"):
+                    families.setdefault(family, ({}, []))[0].setdefault(line[:7], line)
+            elif line.startswith(b"vllm:") and family in families:
+                families[family][1].append(_labelled(line, whose) if whose else line)
+    return b"".join(line + b"\n" for said, samples in families.values() for line in (*said.values(), *samples))
+
+
+def _labelled(line: bytes, label: bytes) -> bytes:
+    name, brace, rest = line.partition(b"{")
+    if brace:
+        return b"%b{%b%b%b" % (name, label, b"" if rest.startswith(b"}") else b",", rest)
+    name, _, value = line.partition(b" ")
+    return b"%b{%b} %b" % (name, label, value)

@@ -427,7 +427,9 @@ class Request:
 
     def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0) -> None:
         """An error that says so."""
-        tokens = self.account.tokens if self.account is not None else 0
+        account = self.account
+        begun = self._delivery.opened and (account is None or not account.empty)
+        tokens = (account.tokens if account is not None else 0) or (None if begun else 0)
         said = errors.lost(why, detail=detail, tokens=tokens, retry_safe=self.kind.repeatable)
         named = self.kind.api is Api.OTHER
         self._out += self._delivery.fail(said, named=named, retry_after_s=retry_after_s)

@@ -21,7 +21,7 @@ import msgspec
 from gateway import errors, kinds
 from gateway import events as e
 from gateway.keys import Keys
-from gateway.metrics import Counts, Gauges, collect
+from gateway.metrics import Counts, Gauges, collect, of_engines
 from gateway.pair import Client, Pair
 from sidecar.http_server import HttpServer, Limits, Reply, Request
 from sidecar.logs import Log
@@ -257,8 +257,8 @@ class Gateway:
         registry = CollectorRegistry()
         registry.register(Own())  # type: ignore[arg-type]
         pages = [generate_latest(registry)]
-        for found in await asyncio.gather(*(pair.get(b"/metrics") for pair in self.pairs)):
-            pages.append(_vllm_only(found or b""))
+        found = await asyncio.gather(*(pair.get(b"/metrics") for pair in self.pairs))
+        pages.append(of_engines((str(pair.run_dir), page or b"") for pair, page in zip(self.pairs, found, strict=True)))
         return 200, CONTENT_TYPE_LATEST, b"".join(pages)
 
     def _gauges(self) -> Gauges:
@@ -313,8 +313,3 @@ class Gateway:
 
 
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]
-
-
-def _vllm_only(page: bytes) -> bytes:
-    wanted = (b"vllm:", b"# HELP vllm:", b"# TYPE vllm:")
-    return b"".join(line + b"\n" for line in page.splitlines() if line.startswith(wanted))

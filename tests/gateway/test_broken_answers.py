@@ -3,6 +3,8 @@ is what it has when nothing happens.
 """
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from gateway import events as e
 from gateway.kinds import Way
 from reference_engine import tokenizer
+from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
 
 COMPLETION = "/v1/completions"
@@ -173,6 +176,134 @@ def test_what_is_compared_is_asked_again_as_it_was(name: str) -> None:
     assert client.how == Way.COMPARED.value
     first, *others = [ask.body for ask in world.asked if ask.target.decode() == path]
     assert others == [first]
+
+
+IN_PIECES = {
+    "completion": (COMPLETION, PROMPT | {"return_token_ids": True} | USAGE),
+    "log probabilities": (COMPLETION, PROMPT | {"logprobs": 2, "presence_penalty": 1.5}),
+    "seed": (COMPLETION, PROMPT | {"temperature": 1.0, "seed": 11, "return_token_ids": True} | USAGE),
+    "stop": (COMPLETION, PROMPT | {"stop": ["zq"], "return_token_ids": True}),
+    "chat": (CHAT, TALK | {"return_token_ids": True}),
+    "chat with log probabilities": (CHAT, TALK | {"logprobs": True, "top_logprobs": 2, "return_token_ids": True}),
+}
+
+
+def in_larger_pieces(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """Every engine but the first says several tokens at a time, as vLLM does when it is quicker than its reader."""
+    said = engine.answer(method, target, headers, body, created=created)
+    return said if created == 1 else replace(said, pieces=tuple(joined(said.pieces, created)))
+
+
+def joined(pieces: Sequence[bytes], most: int) -> Iterator[bytes]:
+    """Events that add to one choice, so many in one."""
+    waits: Any = None
+    count = 0
+    for piece in pieces:
+        data = piece.removeprefix(b"data: ")
+        said = json.loads(data) if data.startswith(b"{") else {}
+        choices = said.get("choices") or []
+        adds = bool(choices and choices[0].get("token_ids"))
+        if waits is not None and adds and count < most and choices[0]["finish_reason"] is None:
+            put_together(waits["choices"][0], choices[0])
+            count += 1
+            continue
+        if waits is not None:
+            yield b"data: " + json.dumps(waits).encode() + b"\n\n"
+        waits, count = (said, 1) if adds else (None, 0)
+        if not adds:
+            yield piece
+
+
+def put_together(one: dict[str, Any], more: dict[str, Any]) -> None:
+    one["token_ids"] += more["token_ids"]
+    if "text" in one:
+        one["text"] += more["text"]
+    else:
+        one["delta"]["content"] = one["delta"].get("content", "") + more["delta"].get("content", "")
+    for name, values in (more.get("logprobs") or {}).items():
+        if isinstance(values, list):
+            one["logprobs"][name] += values
+
+
+def put_all_together(events: Sequence[Any]) -> Any:
+    found: Any = None
+    ends = []
+    for event in events:
+        choices = event["choices"] if isinstance(event, dict) else []
+        if not choices:
+            ends.append(event)
+            continue
+        choice = choices[0]
+        ends += [end for end in (choice["finish_reason"], choice.get("stop_reason")) if end is not None]
+        if choice.get("token_ids") is None:
+            continue
+        if found is None:
+            found = choice
+        else:
+            put_together(found, choice)
+    return [{**found, "finish_reason": None, "prompt_token_ids": None}, ends]
+
+
+@pytest.mark.parametrize("name", IN_PIECES)
+def test_pieces_of_several_tokens_are_cut_where_the_client_has_some(name: str) -> None:
+    path, body = IN_PIECES[name]
+    body = body | {"return_token_ids": True}
+    like, pieces = undisturbed(path, body)
+    for first in range(1, len(pieces) - 1):
+        world = World(say=in_larger_pieces)
+        world.grant()
+        client = world.arrive(path, body)
+        for _ in range(first):
+            world.piece(world.exchanges[0])
+        for _ in range(2):  # two at a time, then three
+            dead = world.serving
+            assert dead is not None
+            world.die(dead)
+            world.lock("FENCING")
+            world.grant()
+            if world.exchanges:
+                world.piece(world.exchanges[0])
+        world.run()
+        assert client.outcome is e.Outcome.ANSWERED, client.why
+        assert put_all_together(client.events) == put_all_together(like.events), first
+
+
+def with_a_fingerprint(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """As vLLM says what it is: where an answer ends, with the usage if that is asked for."""
+    said = engine.answer(method, target, headers, body, created=created)
+    usage = b"include_usage" in body
+    pieces = []
+    for piece in said.pieces:
+        data = piece.removeprefix(b"data: ")
+        chunk = json.loads(data) if data.startswith(b"{") else {}
+        choices = chunk.get("choices")
+        if choices == [] or (choices and choices[0]["finish_reason"] is not None and not usage):
+            piece = b"data: " + json.dumps({**chunk, "system_fingerprint": "vllm-x"}).encode() + b"\n\n"
+        pieces.append(piece)
+    return replace(said, pieces=tuple(pieces))
+
+
+@pytest.mark.parametrize(
+    "body", [PROMPT, PROMPT | USAGE, PROMPT | {"n": 2, "max_tokens": 6} | USAGE, TALK, TALK | EACH]
+)
+def test_what_the_engine_calls_itself_is_said_behind_a_break_too(body: dict[str, Any]) -> None:
+    path = CHAT if "messages" in body else COMPLETION
+    found = []
+    for cut in (0, 3, 7):
+        world = World(say=with_a_fingerprint)
+        world.grant()
+        client = world.arrive(path, body)
+        for _ in range(cut):
+            world.piece(world.exchanges[0])
+        if cut:
+            assert world.serving is not None
+            world.die(world.serving)
+            world.lock("FENCING")
+            world.grant()
+        world.run()
+        assert b'"vllm-x"' in client.body and (client.how == "continued" or not cut)
+        found.append(by_choice(client.events))
+    assert found[1] == found[2] == found[0]
 
 
 STOPS = ["a", "ka", "si ", " k", "ni", "to", "mo", "li", "e ", "o "]

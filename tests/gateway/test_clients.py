@@ -10,9 +10,11 @@ from typing import Any
 
 import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
+from gateway.metrics import of_engines
 from tests.engine.house import House, Shim
-from tests.gateway.door import GatewayProgram
+from tests.gateway.door import GatewayProgram, ask
 from tests.gateway.test_failover import pair, whole
 
 pytestmark = pytest.mark.chaos
@@ -31,8 +33,8 @@ WEATHER: dict[str, Any] = {
 
 
 class Stage:
-    def __init__(self, directory: Path) -> None:
-        self.house = House(directory)
+    def __init__(self, house: House) -> None:
+        self.house = house
         self.house.devices.mkdir(mode=0o700)
         self.shims = pair(self.house)
         whole(self.shims)
@@ -46,9 +48,11 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(Path(tmp_path_factory.mktemp("clients")))
-    yield stage
-    stage.house.close()
+    house = House(Path(tmp_path_factory.mktemp("clients")))
+    try:
+        yield Stage(house)
+    finally:
+        house.close()  # whatever of it was started
 
 
 def kill(shim: Shim) -> None:
@@ -147,3 +151,23 @@ def test_what_is_wrong_is_the_engines_own_word(stage: Stage) -> None:
         stage.client.chat.completions.create(**{**TALK, "max_tokens": 100_000})
     with pytest.raises(openai.NotFoundError):
         stage.client.chat.completions.create(**{**TALK, "model": "another"})
+
+
+def test_the_engines_own_metrics_are_under_the_doors_roof(stage: Stage) -> None:
+    page = ask(stage.door.port, "/metrics")[2].decode()
+    families = {family.name for family in text_string_to_metric_families(page)}
+    assert {"vllm:num_requests_running", "vllm:num_requests_waiting", "gateway_requests"} <= families
+    assert "reference_steps" not in page, "nothing else of the engine's"
+
+
+def test_engines_of_several_pairs_say_each_name_once_and_whose_it_is() -> None:
+    said = [b"# HELP vllm:x What it is.", b"# TYPE vllm:x gauge", b'vllm:x{model="m"} 1', b"vllm:y 2", b"other 3", b""]
+    said[3:3] = [b"# TYPE vllm:y gauge"]
+    page = b"\n".join(said)
+    assert of_engines([("/a", page)]) == page.replace(b"other 3\n", b"")
+    both = of_engines([("/a", page), ("/b", page), ("/c", b"")]).splitlines()
+    assert both == [
+        *(b"# HELP vllm:x What it is.", b"# TYPE vllm:x gauge"),
+        *(b'vllm:x{run_dir="/a",model="m"} 1', b'vllm:x{run_dir="/b",model="m"} 1'),
+        *(b"# TYPE vllm:y gauge", b'vllm:y{run_dir="/a"} 2', b'vllm:y{run_dir="/b"} 2'),
+    ]

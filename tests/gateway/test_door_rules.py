@@ -4,6 +4,7 @@ an old engine says is heard by nobody.
 
 import json
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -269,6 +270,34 @@ def test_an_engine_that_withdrew_gets_nobody_new() -> None:
     assert answered(client)
 
 
+# -- ends that may be none --------------------------------------------------------------------------------------------
+
+
+def ends_early(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """The first engine says `[DONE]` in the middle of an answer."""
+    said = engine.answer(method, target, headers, body, created=created)
+    return replace(said, pieces=(*said.pieces[:4], said.pieces[-1])) if created == 1 else said
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_end_without_a_reason_is_held_until_the_lock_has_spoken(lost: bool) -> None:
+    it = World(say=ends_early)
+    it.grant()
+    client = it.arrive(COMPLETION, BODY)
+    it.run()
+    assert not client.ended and b"[DONE]" not in client.body
+    if lost:
+        it.lock("FENCING", serves=False)
+        it.grant()
+        it.run()
+        assert answered(client) and client.how == "continued"
+        return
+    it.wait(0.9 * it.machine.bounds.hold_s)
+    assert not client.ended
+    it.wait(it.machine.bounds.hold_s)
+    assert str(client.ended) == "cut" and b'"engine_lost"' in client.body and b"[DONE]" not in client.body
+
+
 # -- engines that can't be reached ------------------------------------------------------------------------------------
 
 
@@ -394,6 +423,31 @@ def test_suspects_are_alone_with_an_engine_one_at_a_time() -> None:
     assert len({exchange.ask.request for exchange in it.exchanges}) == 1
     it.run()
     assert answered(*clients, fresh)
+
+
+def test_nobody_comes_beside_a_suspect_until_it_has_got_something() -> None:
+    it = world()
+    suspect = it.arrive(COMPLETION, BODY)
+    for _ in range(2):
+        die_with_all(it)
+        it.grant()
+    fresh = it.arrive(COMPLETION, BODY)
+    assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number]
+    step(it, suspect)
+    assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number, fresh.number]
+    it.run()
+    assert answered(suspect, fresh)
+
+
+def test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothing() -> None:
+    it = world()
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    for _ in range(3):
+        die_with_all(it)
+        it.grant()
+    it.run()
+    assert answered(client), client.why
 
 
 # -- anything --------------------------------------------------------------------------------------------------------

@@ -157,6 +157,7 @@ def test_a_stream_in_a_form_that_is_not_known_ends_with_a_named_error(path: str)
     assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and len(world.asked) == 1
     assert client.body.startswith(events[0]) and b"event: error\ndata: " in client.body
     assert b'"engine_lost"' in client.body
+    assert b"some of the answer was delivered" in client.body and b'"delivered_tokens":null' in client.body
 
 
 def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None:
@@ -178,7 +179,7 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     it = world.serving
     assert it is not None
     world._say = lambda method, target, headers, _, **more: engine.answer(
-        method, target, headers, json.dumps(body | {"prompt": "y"}).encode(), **more
+        method, target, headers, json.dumps(body | {"prompt": "y", "return_token_ids": True}).encode(), **more
     )
     world.die(it)
     world.lock("FENCING", serves=False)

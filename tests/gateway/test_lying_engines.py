@@ -23,8 +23,8 @@ pytestmark = pytest.mark.chaos
 class Stage:
     """A liar that holds the lock, somebody honest who waits for it, and a door."""
 
-    def __init__(self, directory: Path) -> None:
-        self.house = House(directory)
+    def __init__(self, house: House) -> None:
+        self.house = house
         self.house.start_lock("--memory", "none", "--grant-unproven")
         self.liar = self._engine("liar")
         until(lambda: self.house.holder() == "liar" and self.house.endpoint(), "the liar serves")
@@ -65,9 +65,11 @@ class Stage:
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    stage = Stage(Path(tmp_path_factory.mktemp("liars")))
-    yield stage
-    stage.house.close()
+    house = House(Path(tmp_path_factory.mktemp("liars")))
+    try:
+        yield Stage(house)
+    finally:
+        house.close()  # whatever of it was started
 
 
 def question(fault: str, **more: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from pathlib import Path
 from types import CodeType
 
 from tests.mutants.engine_rules import ENGINE
+from tests.mutants.gateway_rules import GATEWAY
 from tests.mutants.gms_rules import GMS
 from tests.mutants.kv_rules import KV
 from tests.mutants.rules import MUTANTS, Mutant
@@ -37,7 +38,7 @@ from tests.mutants.shells import SHELLS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "tests")
+PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "gateway", "tests")
 DEADLINE_S = 10.0
 """How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
 TENTHS = 10
@@ -227,7 +228,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
 
 def everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE, *KV):
+    for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE, *KV, *GATEWAY):
         if mutant.name in found:
             raise SystemExit(f"two mutants are called {mutant.name}")
         found[mutant.name] = mutant

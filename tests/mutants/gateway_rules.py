@@ -1,0 +1,175 @@
+# ruff: noqa: E501 (quotes from the source)
+"""The mutants of the gateway: what a client may never get, whose answers are heard, who is sent twice and who is blamed."""
+
+from tests.mutants.rules import Mutant
+
+ANSWERS = "gateway/answers.py"
+COMPARING = "gateway/comparing.py"
+CONTINUING = "gateway/continuing.py"
+DELIVERY = "gateway/delivery.py"
+DOOR = "gateway/door.py"
+GRANTS = "gateway/grants.py"
+PASSING = "gateway/passing.py"
+REQUEST = "gateway/request.py"
+SEAM = "gateway/seam.py"
+_BROKEN = "tests/gateway/test_broken_answers.py::"
+_KINDS = "tests/gateway/test_kinds.py::"
+_RULES = "tests/gateway/test_door_rules.py::"
+_ANYWHERE = f"{_BROKEN}test_a_break_anywhere_is_not_in_what_the_client_has"
+
+
+def _rule(file: str, name: str, without: str, test: str, *edits: tuple[str, str]) -> Mutant:
+    changes = tuple((file, text, instead) for text, instead in edits)
+    return Mutant(f"gateway-{name}", without, changes, tests=(test,), in_process=True)
+
+
+GATEWAY = (
+    _rule(
+        ANSWERS,
+        "every-choice-ends",
+        "an answer is complete when each of its choices has a reason to end",
+        f"{_ANYWHERE}[two choices]",
+        (
+            "        return len(choices) == self._wanted and all(choice.finish is not None for choice in choices)\n",
+            "        return any(choice.finish is not None for choice in choices)\n",
+        ),
+    ),
+    _rule(
+        PASSING,
+        "early-done",
+        "[DONE] without a reason to end is held",
+        f"{_RULES}test_an_end_without_a_reason_is_held_until_the_lock_has_spoken",
+        (
+            '                last = Took(b"", End.COMPLETE) if account.complete else Took(b"", End.BROKEN, UNFINISHED)\n                end = ends if account.complete else end\n',
+            '                last, end = Took(b"", End.COMPLETE), ends\n',
+        ),
+    ),
+    _rule(
+        DOOR,
+        "doubts-are-held",
+        "a failure is held back until the lock has said whether that engine still holds",
+        f"{_RULES}test_an_end_without_a_reason_is_held_until_the_lock_has_spoken",
+        ("            if not at_once and not self._reached(since + patience_s):\n", "            if False:\n"),
+    ),
+    _rule(
+        DELIVERY,
+        "cut",
+        "an answer that ends with an error is cut: its body never ends as a whole one's does",
+        f"{_KINDS}test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error",
+        ("        return [*said, e.Cut(self._number)]\n", "        return [*said, e.End(self._number)]\n"),
+    ),
+    _rule(
+        COMPARING,
+        "differs",
+        "an answer that comes out otherwise is ended with an error",
+        f"{_KINDS}test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error",
+        (
+            '            raise Differs(f"token {start + 1} or a later one of choice {index} is another")\n',
+            "            pass\n",
+        ),
+        ('            raise Differs(f"the text of choice {index} is another")\n', "            pass\n"),
+    ),
+    _rule(
+        COMPARING,
+        "repeats-nothing",
+        "what a piece repeats of what the client has is cut off",
+        f"{_BROKEN}test_pieces_of_several_tokens_are_cut_where_the_client_has_some",
+        (
+            '        new_ids = list(again.ids[len(had.ids) :])\n        skip = len(said.token_ids or ()) - len(new_ids)\n        text = bytes(again.text[len(had.text) :]).decode("utf-8", "replace")\n',
+            '        new_ids, skip, text = list(said.token_ids or ()), 0, said.text or ""\n',
+        ),
+    ),
+    _rule(
+        CONTINUING,
+        "tokens-so-far",
+        "an answer goes on behind all tokens that the client has",
+        f"{_ANYWHERE}[completion]",
+        (
+            "            tokens = None if prompt is None else [*prompt, *had.ids]\n",
+            "            tokens = None if prompt is None else [*prompt, *had.ids[:-1]]\n",
+        ),
+    ),
+    _rule(
+        CONTINUING,
+        "tokens-left",
+        "tokens that the client has count for the limit of the rest",
+        f"{_ANYWHERE}[completion]",
+        ("else self._limits.max_tokens - has\n", "else self._limits.max_tokens\n"),
+    ),
+    _rule(
+        SEAM,
+        "stops-across",
+        "a stop string may begin before the break",
+        f"{_BROKEN}test_a_stop_string_on_both_sides_of_the_break_stops",
+        ('        tail = sent[len(sent) - longest :] if longest else ""\n', '        tail = ""\n'),
+    ),
+    _rule(
+        REQUEST,
+        "only-what-asks",
+        "only what asks is ever sent twice",
+        f"{_KINDS}test_what_changes_something_is_not_sent_again",
+        ("        if way is None and not self.kind.repeatable:\n", "        if False:\n"),
+    ),
+    _rule(
+        GRANTS,
+        "newer-token",
+        "a newer token is the end of every older grant, whoever has it",
+        f"{_RULES}test_nothing_of_an_engine_with_an_old_token_is_passed_on",
+        (
+            "        return current if current is not None and current.token < self.newest else None\n",
+            "        return current if current is not None and current.token < seen.token else None\n",
+        ),
+    ),
+    _rule(
+        GRANTS,
+        "old-holder",
+        "whoever holds with an older token than the newest is asked nothing",
+        f"{_RULES}test_nothing_of_an_engine_with_an_old_token_is_passed_on",
+        ("        if not seen.token or seen.token < self.newest:\n", "        if not seen.token:\n"),
+    ),
+    _rule(
+        GRANTS,
+        "leases-are-given-back",
+        "whoever is over, or goes to another engine, has no lease any more",
+        f"{_RULES}test_whoever_is_admitted_has_a_lease_and_gives_it_back_however_it_ends",
+        ("        self.leases.pop(request, None)\n        self.prove(request)\n", "        self.prove(request)\n"),
+    ),
+    _rule(
+        GRANTS,
+        "leases-of-a-token",
+        "leases end with their token",
+        f"{_RULES}test_nothing_of_an_engine_with_an_old_token_is_passed_on",
+        ("        self.leases.clear()\n        self.unproven.clear()\n", "        self.unproven.clear()\n"),
+    ),
+    _rule(
+        GRANTS,
+        "drain-admits-nobody",
+        "in a switchover nobody new is admitted",
+        f"{_RULES}test_in_a_switchover_nobody_new_is_admitted_and_whoever_is_there_may_finish",
+        (
+            "self.current if self.current is not None and self.current.phase is Phase.OPEN else None",
+            "self.current if self.serves else None",
+        ),
+    ),
+    _rule(
+        DOOR,
+        "strikes",
+        "a death counts against a request only if that engine had given it nothing",
+        f"{_RULES}test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothing",
+        ("        return request in grant.unproven and self._now <", "        return self._now <"),
+    ),
+    _rule(
+        DOOR,
+        "suspects-are-alone",
+        "nobody is admitted beside a suspect until it has got something",
+        f"{_RULES}test_nobody_comes_beside_a_suspect_until_it_has_got_something",
+        ("                self._trial = request\n", "                pass\n"),
+    ),
+    _rule(
+        DOOR,
+        "queue",
+        "only so many new requests wait",
+        f"{_RULES}test_only_so_many_wait_and_only_for_so_long",
+        ("        if new and self.visitors.fresh >= self.bounds.queue:\n", "        if False:\n"),
+    ),
+)
