@@ -132,7 +132,10 @@ GATEWAY = (
         "leases-are-given-back",
         "whoever is over, or goes to another engine, has no lease any more",
         f"{_RULES}test_whoever_is_admitted_has_a_lease_and_gives_it_back_however_it_ends",
-        ("        self.leases.pop(request, None)\n        self.prove(request)\n", "        self.prove(request)\n"),
+        (
+            "        self.leases.pop(request, None)\n        self.sent.discard(request)\n",
+            "        self.sent.discard(request)\n",
+        ),
     ),
     _rule(
         GRANTS,
@@ -156,7 +159,10 @@ GATEWAY = (
         "strikes",
         "a death counts against a request only if that engine had given it nothing",
         f"{_RULES}test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothing",
-        ("        return request in grant.unproven and self._now <", "        return self._now <"),
+        (
+            "            request in grant.unproven\n            and request in grant.sent\n",
+            "            request in grant.sent\n",
+        ),
     ),
     _rule(
         DOOR,
