@@ -492,3 +492,14 @@ with x:
     import e
 """
     assert imports(source, "sidecar.x", top_level_only=True) == {"a", "b", "c", "d", "e"}
+
+
+def test_a_test_takes_a_thing_from_where_it_lives() -> None:
+    """`import X as X` makes a second place for it."""
+    twice = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                again = [alias.name for alias in node.names if alias.asname == alias.name]
+                twice += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in again]
+    assert not twice
