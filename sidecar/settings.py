@@ -117,7 +117,7 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)  # an abbreviation stops working when a second flag begins like it
         super().__init__(*args, **kwargs)
-        if " " not in self.prog:  # a sub-command has its program's
+        if " " not in self.prog.removeprefix("python -m "):  # a sub-command has its program's
             self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
         self._environment = os.environ if environment is None else environment
 

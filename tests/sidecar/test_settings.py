@@ -184,3 +184,10 @@ def test_a_parse_function_of_one_s_own_may_raise_a_plain_value_error(capsys: pyt
     with pytest.raises(SystemExit):
         made.parse_args(["--number", "seven"])
     assert "'seven' is not allowed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("program", ["lockctl", "python -m lockserver"])
+def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        Parser(prog=program).parse_args(["--version"])
+    assert end.value.code == 0 and capsys.readouterr().out.startswith(f"{program} ")
