@@ -226,7 +226,7 @@ def test_a_replacement_that_cannot_fit_is_refused_at_once(house: House) -> None:
     commit(house, 1).close()
     with pytest.raises(NoRoom, match="bytes"):
         house.client("other").replace(511 * MIB, 10)
-    assert house.status().state == "COMMITTED"
+    until(lambda: house.status().state == "COMMITTED", "what there was is there, and the first one's end is seen")
 
 
 def test_a_writer_waits_for_readers_and_is_told_for_whom_it_waits(house: House) -> None:

@@ -100,9 +100,9 @@ ON_HOST: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.args": ["--kv-bytes", "x"]}, "is no size"),
     ({f"{GMS}.env[FAILOVER_HOST_DEVICES].value": "/run/devices"}, "the mount itself"),
     ({f"{GMS}.env[FAILOVER_HOST_DEVICES]": DROP}, "FAILOVER_HOST_DEVICES is missing"),
-    ({f"{GMS}.command": swapped("40MiB", "257MiB")}, "don't fit into the volume devices"),
+    ({f"{GMS}.command": swapped("40MiB", "258MiB")}, "don't fit into the volume devices"),
     ({f"{A}.args": ["--devices", "host:1"]}, "its --devices host:1: gms has host:0"),
-    ({f"{GMS}.command": [*ON_TWO, "--capacity", "129MiB"]}, "2 device(s) of 129 MiB"),
+    ({f"{GMS}.command": [*ON_TWO, "--capacity", "130MiB"]}, "2 device(s) of 130 MiB"),
 ]
 
 
