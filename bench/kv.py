@@ -29,6 +29,7 @@ from pathlib import Path
 from bench.figures import Comparison, Result
 from bench.pair import MAIN, TOKEN_IDS, Pair, Takeover, house, question
 from bench.stage import Broken
+from gms.memory.host_device import GRANULARITY
 from sidecar.sockets import address_of
 from tests.engine.house import Shim
 from tests.engine.kinds import Kind
@@ -138,7 +139,7 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
 def _kind(longest: int, cached: int) -> Kind:
     """An engine whose cache has room for so many tokens at once. Its device has room for one such cache."""
     blocks = -(-cached // _BLOCK) + STREAMS * (ANSWER // _BLOCK + 1)
-    kv_bytes = max(blocks * _BLOCK_BYTES, 4 << 20)
+    kv_bytes = -(-max(blocks * _BLOCK_BYTES, 4 << 20) // GRANULARITY) * GRANULARITY
     arguments = (
         *("--layers", "1", "--width", "32", "--heads", "2", "--hidden", "32", "--max-batch", str(STREAMS)),
         *("--max-model-len", str(longest + ANSWER), "--kv-bytes", str(kv_bytes)),

@@ -11,17 +11,19 @@ this file may not do: end anything, or remove what is a memory of the pair (`hol
 """
 
 import contextlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine_shim import paths, scratch, shim_status
+from engine_shim import life_locks, paths, scratch, shim_status
 from engine_shim.shm_cleanup import ShmCleanup
 from gms import leftovers as of_gms
 from lockserver import leftovers as of_the_lock
 from sidecar.durable import nobody_has
 
 PATIENCE_S = 5.0
-"""Processes of engines that were killed may take so long to let go of their memory."""
+"""Processes of engines that were killed may take so long to let go of what they have."""
+LOOK_S = 0.05
 
 
 def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
@@ -33,9 +35,20 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
             if not ended:
                 stays.append(f"files of engine {engine_id}, whose shim runs")
                 continue
+            if why := _somebody_of(run_dir, engine_id):
+                stays.append(f"files of engine {engine_id}: {why}")
+                continue
             paths.remove_endpoints(run_dir, engine_id)
             with contextlib.suppress(OSError):
                 (here / paths.shim_socket(engine_id)).unlink(missing_ok=True)
             ShmCleanup(list, here / paths.shm_files(engine_id)).remove()
             scratch.remove(scratch.directory(run_dir, engine_id))
     return stays + of_gms.remove(run_dir, devices, PATIENCE_S)
+
+
+def _somebody_of(run_dir: Path, engine_id: str) -> str:
+    """Why somebody of this engine lives on, though its shim has ended; empty when nobody does."""
+    until = time.monotonic() + PATIENCE_S
+    while (found := life_locks.look(run_dir, engine_id)).held and time.monotonic() < until:
+        time.sleep(LOOK_S)
+    return found.why if found.held else ""

@@ -72,6 +72,8 @@ class Main:
         self.cannot_bind = ""
         """Why its address could not be bound again."""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._is_ending = False
+        """It drains because it was told to end: nobody reads `orders` any more."""
         self._needs: dict[str, int] | None = None
         """What the lock server was told that a wake needs, once it was."""
         self.lock = LockClient(
@@ -81,7 +83,7 @@ class Main:
             on_lost=self._on_lost,
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
-            on_exit=lambda: self.orders.put(Order("leave")),
+            on_exit=self._on_exit,
         )
 
     # -- from init to serve ----------------------------------------------------------------------------------------
@@ -147,6 +149,7 @@ class Main:
                     self._step("draining", token=token)
                 order.done.set()
                 if order.what == "end":
+                    self._is_ending = True
                     self.engine.drain(self.drain_s)
                     return order.what
             elif order.what == "leave":
@@ -196,6 +199,12 @@ class Main:
             self.orders.put(Order("end"))
         else:
             os._exit(0)
+
+    def _on_exit(self) -> None:
+        """The switchover's successor waits for this end. Where nobody reads the orders any more it comes at once."""
+        if self._is_ending:
+            os._exit(0)
+        self.orders.put(Order("leave"))
 
     def _on_drain(self, timeout_s: float) -> None:
         """Drains for a switchover, in a thread of its own. An exception calls the switchover off."""

@@ -12,6 +12,7 @@ from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
+from sidecar.durable import nobody_has
 from sidecar.names import incarnation_name
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
@@ -24,10 +25,16 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
     try:
         _end(run_dir, timeout_s)
     finally:
-        if run_dir.is_dir() and up_pid(run_dir) is None:
-            for what in [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)]:
-                print(f"stays: {what}")
-            print(f"stays: {run_dir}, where the newest token is, for the next start; rm -r it if there is to be none")
+        if (run_dir / UP_LOCK).exists():
+            with nobody_has(run_dir, UP_LOCK) as ended:
+                if ended:
+                    _say_what_stays(run_dir, [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)])
+
+
+def _say_what_stays(run_dir: Path, stays: list[str]) -> None:
+    for what in stays:
+        print(f"stays: {what}")
+    print(f"stays: {run_dir}, where the newest token is, for the next start")
 
 
 def _end(run_dir: Path, timeout_s: float) -> None:

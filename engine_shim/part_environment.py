@@ -37,7 +37,7 @@ def unused(environment: Mapping[str, str]) -> list[str]:
     names = [f"{PREFIX}{word}" for word in ONE_EACH if word not in OWN]
     return [
         f"{name} is passed on to no part: it would be another thing in each; "
-        + ", ".join(name.replace(PREFIX, f"{PREFIX}{part}_") for part in PARTS)
+        + ", ".join(name.replace(PREFIX, f"{PREFIX}{part}_") for part in PARTS if part != ENGINES)
         + " are for one part each"
         for name in names
         if environment.get(name)

@@ -184,7 +184,7 @@ def of_engines(pages: Iterable[tuple[str, bytes]]) -> bytes:
         family = b""
         for line in page.splitlines():
             if line.startswith((b"# HELP ", b"# TYPE ")):
-                family = line.split(maxsplit=3)[2]
+                family = [*line.split(maxsplit=3), b""][2]  # whatever an engine says there
                 if family.startswith(b"vllm:"):
                     families.setdefault(family, ({}, []))[0].setdefault(line[:7], line)
             elif line.startswith(b"vllm:") and family in families:

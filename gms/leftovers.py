@@ -46,7 +46,10 @@ def remove_device_unless_used(device: str, directory: Path, patience_s: float = 
             status = path.stat()
         except OSError:
             return ""
-        taken = take_unused(f"host {status.st_dev}:{status.st_ino}")
+        try:
+            taken = take_unused(f"host {status.st_dev}:{status.st_ino}")
+        except OSError as error:
+            return f"it can't be told whether another GMS has it: {error.strerror} ({path})"
         if taken is None:
             return f"another GMS has it ({path})"
         with taken:

@@ -149,7 +149,7 @@ class Incarnation:
     def probed(self, held: bool | None, now: float) -> None:
         """The life lock was looked at. None: its file is gone, and nobody has a descriptor of it."""
         self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
-        if held and self.older and self.members and self.members_gone:
+        if held and self.older and self.members_gone:
             self.outlived_at = now
         self.probe_at = now + self.probe_wait_s
         self.probe_wait_s = min(self.probe_wait_s * 2, PROBE_MOST_S)

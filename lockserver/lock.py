@@ -162,7 +162,7 @@ class Lock:
             raise WrongTransition(f"{self.name}: {holder.name} is heard of, and nothing is in doubt")
         self._move(Phase.IN_DOUBT, _D, _X)
         self.holder, self.token, self.granted_at, self.endpoint = holder, token, "", None
-        self.verified, self.fencing_since, self.recorded_by = False, 0.0, None
+        self.verified, self.proven, self.fencing_since, self.recorded_by = False, False, 0.0, None
 
     def grant(
         self,

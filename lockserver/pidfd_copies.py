@@ -56,7 +56,7 @@ class PidfdCopies:
             named = self._hear_of(message, active)
         own = named is caller
         known = own or (named is active.holder and active.token == message.token)
-        from_file = not own and active.doubt is not None and not active.unnamed
+        from_file = not own and active.doubt is not None and active.recorded_by == 0  # the file names this very holder
         for number, peer in zip(message.numbers, event.peers, strict=False):
             if named is not None and known:
                 self.incarnations.hand_back(named, number, peer, from_file=from_file)

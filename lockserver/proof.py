@@ -65,7 +65,7 @@ def holder_gone(
     that no file names had the life lock a moment ago; that it has closed its files doesn't say that it has ended.
     """
     if holder.gone and (memory_is_free or not unknown_may_be_dying):
-        all_known = holder.outlived_at == -math.inf
+        all_known = bool(holder.members) and holder.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
     if holder.gone or doubt is None:

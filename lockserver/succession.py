@@ -147,7 +147,7 @@ class Succession:
     def _is_gone(self, lock: Lock, holder: Incarnation) -> bool:
         doubt = lock.doubt
         over = doubt is not None and self.context.reached(doubt.until)
-        dying = lock is self.active and not self.context.reached(holder.outlived_at + self.config.window_s)
+        dying = lock is self.active and not self.context.reached(holder.outlived_at + self.config.settle_s)
         helps = dying if holder.gone else doubt is not None
         asks_memory = helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
         verdict = holder_gone(

@@ -5,12 +5,13 @@
 """
 
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from engine_shim.engine import Health, Listen
+from engine_shim.engine import Health, Listen, WorkerFailed
 from engine_shim.kept_cache import Claimed
 from engine_shim.kv.adoption import Facts
 from engine_shim.weights_wait import await_weights
@@ -33,6 +34,8 @@ from sidecar.sockets import ServerSocket
 
 T = TypeVar("T")
 _UNSENT_POLL_S = 0.005
+LEAVE_S = 2.0
+"""Who has to give its cache back in order may take so long: a successor waits for the end of this process."""
 
 
 class Setting(Protocol):
@@ -181,9 +184,15 @@ class ReferenceEngine:
 
     def leave(self) -> None:
         """All ranks release what they have before one of their processes ends: the shim then kills the others."""
+        leaving = threading.Thread(target=self._leave, name="leave", daemon=True)
+        leaving.start()
+        leaving.join(LEAVE_S)
+
+    def _leave(self) -> None:
         self._serve_no_more()
         if self._crew is not None:
-            self._crew.sleep()
+            with contextlib.suppress(WorkerFailed):  # its part is left as a death leaves it
+                self._crew.sleep()
 
     def stop(self) -> None:
         """May be called again."""

@@ -215,20 +215,23 @@ class DirectoryLock:
 
 @contextlib.contextmanager
 def nobody_has(directory: Path, name: str) -> Iterator[bool]:
-    """Whether nobody has that lock; and nobody gets it meanwhile. A lock that was never there is not made."""
-    lock = DirectoryLock(directory, name)
-    if not lock.path.exists():
-        yield True
+    """Whether nobody has that lock; and nobody gets it meanwhile. A lock that was never there is not made, and nothing
+    is written: it may be a file of somebody else's.
+    """
+    try:
+        fd = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        yield isinstance(error, FileNotFoundError | NotADirectoryError)
         return
     try:
-        lock.acquire()
-    except (AlreadyLocked, OSError):
-        yield False
-        return
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        free = True
+    except OSError:
+        free = False
     try:
-        yield True
+        yield free
     finally:
-        lock.close()
+        os.close(fd)
 
 
 def _blocks(data: bytes) -> int:

@@ -998,6 +998,8 @@ def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None
     harness.crash().file = older
     harness.start(token_floor=0)
     comes_back(c)
+    holder = harness.machine.active.holder
+    assert holder is not None and holder.name == b.name and holder.members, "its copies are kept: no file names them"
     harness.advance(WINDOW_S * 3)
     assert not c.holds, "b lives"
     harness.dies(b.main)

@@ -181,7 +181,7 @@ class World(Schedule[SimServer]):
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
             for process in other.processes:
-                if self.went_back and process is not other.main:
+                if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder
                 if process in self.silent or (
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
