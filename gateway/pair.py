@@ -131,7 +131,7 @@ class Pair:
     def _told(self, event: e.Event) -> None:
         """Of an engine."""
         number: int = getattr(event, "request", 0)
-        if number < 0:
+        if number < 0 and not isinstance(event, e.Connected):  # that somebody listens there is for the door to know
             own = self._own.get(number)
             if own is not None and own.hear(event):
                 del self._own[number]
