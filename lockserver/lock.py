@@ -15,7 +15,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
     from       to         by
     FREE       GRANTING   `grant`: somebody was chosen
                HELD       `claimed`: somebody says that it holds the lock, and nothing speaks against it
-               IN_DOUBT   `find`, `suspect`: what a new server finds
+               IN_DOUBT   `find`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
     IN_DOUBT   HELD       `come_back`, `claimed`
                FENCING    `lose`: the holder that was found is dead
                FREE       `release`: it is proven gone; `settle`: nobody holds it
@@ -152,7 +152,7 @@ class Lock:
         self.recorded_by = 0
 
     def suspect(self, doubt: Doubt) -> None:
-        """There is no file that could be read: somebody unknown may hold."""
+        """There is no file that could be read, or an older one: somebody whom it doesn't name may hold."""
         self._move(Phase.IN_DOUBT, _F)
         self.doubt = doubt
 

@@ -315,9 +315,10 @@ class Machine:
 
     def _on_hand_back(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.HandBack)
-        if self.active.doubt is not None:
+        newer = event.message.token > self.succession.newest
+        if newer or self.active.doubt is not None:
             self.succession.knows_of(event.message.token)
-        self.copies.hand_back(event, who, self.active)
+        self.copies.hand_back(event, who, self.active, newer=newer)
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = self.context.changed = True

@@ -9,7 +9,7 @@ from lockserver import messages as m
 from lockserver.context import Context
 from lockserver.incarnation import MAIN, Incarnation, Member, Stage
 from lockserver.incarnations import Incarnations
-from lockserver.lock import Lock, Phase
+from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.queue import Queue
 
 
@@ -47,12 +47,14 @@ class PidfdCopies:
         processes = tuple(member.process for member in members if member.process is not None)
         self.context.out.append(e.Send(conn, keep, processes))
 
-    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock) -> None:
-        """Somebody brings what the last server gave it to keep. Who the holder is it may know better than the file."""
+    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, *, newer: bool = False) -> None:
+        """Somebody brings what the last server gave it to keep. Who the holder is it may know better than the file.
+        `newer`: nobody has told of a grant as new as this one.
+        """
         message = event.message
         assert isinstance(message, m.HandBack)
         named = self.incarnations.known.get(message.tree)
-        if self._tells_of_the_holder(message, named, active):
+        if self._tells_of_the_holder(message, named, active, newer):
             named = self._hear_of(message, active)
         own = named is caller
         known = own or (named is active.holder and active.token == message.token)
@@ -64,13 +66,17 @@ class PidfdCopies:
                 self.incarnations.forget((peer,))
         self.incarnations.forget(event.peers[len(message.numbers) :])
 
-    def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock) -> bool:
+    def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:
         """The file names no holder, or one with an older token; the newest that anybody knows of must come back, or be
-        proven gone.
+        proven gone. That is so, too, when the older one is proven gone already and nobody has been granted since.
         """
-        if active.phase is not Phase.IN_DOUBT or (named is not None and named.stage is not Stage.AWAITED):
+        if named is not None and named.stage is not Stage.AWAITED:
             return False
         if message.tree in self.incarnations.pending_unlinks:
+            return False
+        if active.phase is Phase.FREE:
+            return newer
+        if active.phase is not Phase.IN_DOUBT:
             return False
         if active.holder is None:
             return active.unnamed
@@ -79,6 +85,9 @@ class PidfdCopies:
     def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
         engine_id, _, random = message.tree.rpartition(".")
         holder = self.incarnations.awaited(engine_id, random)
+        if active.phase is Phase.FREE:
+            now = self.context.now
+            active.suspect(Doubt(Found.HOLDER, now, now + self.config.window_s))
         active.hear_of(holder, message.token)
         self.context.note(
             "awaiting_holder", engine=engine_id, lock=active.name, token=active.token, known_from="a waiter"

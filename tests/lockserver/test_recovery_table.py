@@ -1008,6 +1008,28 @@ def test_an_older_file_and_a_waiter_that_kept_the_newer_holders_pidfds() -> None
     assert c.token > b.token
 
 
+def test_a_newer_holder_is_heard_of_though_the_older_one_is_proven_gone_already() -> None:
+    """Nobody waited, so the lock was free; who comes next knows better."""
+    harness, a = seen()
+    older = harness.file
+    b = harness.waiter("b")
+    harness.kill(a.main)
+    a.main.reaped = True
+    c = harness.waiter("c")
+    assert b.holds
+    harness.crash().file = older
+    harness.start(token_floor=0)
+    harness.advance(WINDOW_S + 1)
+    assert harness.state == "FREE", "the older one's life file is gone, so that took the window"
+    comes_back(c)
+    harness.advance(WINDOW_S * 3)
+    assert not c.holds, "b lives"
+    harness.dies(b.main)
+    harness.pidfd_readable(b.main)
+    harness.advance(1)
+    assert c.token > b.token
+
+
 @pytest.mark.parametrize("memory", [True, False])
 def test_a_member_that_an_older_file_does_not_name_may_be_dying_when_it_lets_go(memory: bool) -> None:
     """It has closed its life file, which is not the end of its end. The main process and whoever kept copies are dead,
