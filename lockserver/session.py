@@ -74,6 +74,8 @@ class Session:
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
         self._names: list[int] = []
+        self._own_spelling = names_of_path(self.run_dir)
+        """What is taken in the network namespace for the path as this process has it, which needn't be the server's."""
         self._kept: dict[str, tuple[int, ...]] = {}
         self._children: dict[int, int] = {}
         self.counted: set[int] = set()
@@ -181,14 +183,16 @@ class Session:
         return None
 
     def _keep_names(self, descriptors: tuple[int, ...]) -> None:
-        """Each once: a server that has this process back hands them out again."""
+        """Each once: a server that has this process back hands them out again. This is within the grant, so it does no
+        more than it must.
+        """
         kept = {os.fstat(name).st_ino for name in self._names}
         for name in descriptors:
-            if os.fstat(name).st_ino in kept:
+            if kept and os.fstat(name).st_ino in kept:
                 os.close(name)
             else:
                 self._names.append(name)
-        for path in names_of_path(self.run_dir):  # by its own spelling, which needn't be the server's
+        for path in self._own_spelling:
             with contextlib.suppress(OSError):
                 own = exclusive_names.take(path)
                 if own is not None:
