@@ -782,6 +782,7 @@ GMS = (
         replace(
             mutant,
             world="gms",
+            seeds=1_500,  # most of them have no other tests
             tests=TESTS if mutant.name in RARE else (),
             in_process=mutant.name in RARE,
         )
