@@ -260,6 +260,15 @@ def test_told_to_end_while_it_drains_it_drains_to_its_end(book: Notebook) -> Non
     assert way(book)[-1:] == END[-1:] and "exit 0" not in book.lines
 
 
+def test_a_successor_that_is_ready_does_not_wait_for_the_drain_of_one_that_was_told_to_end(book: Notebook) -> None:
+    main, _, lock = made(book)
+    main.orders.put(main_process.Order("end"))
+    book.then["engine.drain 7"] = lock.callbacks["on_exit"]
+    with pytest.raises(Exit):
+        main.live(None)
+    assert way(book)[-2:] == ["engine.drain 7", "exit 0"]
+
+
 def test_a_drain_that_began_after_it_was_called_off_is_taken_back(book: Notebook) -> None:
     said = switched(book, "drain", "resume", "drained")
     assert said == ["lock.serving", f"draining {TOKEN}", *AGAIN, "engine.resume", *END]

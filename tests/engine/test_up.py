@@ -17,6 +17,8 @@ from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
 from engine_shim import part_environment
 from engine_shim.failover import default_run_dir, parser
+from engine_shim.pair_commands import down
+from engine_shim.pair_process import PairError
 from engine_shim.up import Options, children
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
@@ -320,6 +322,16 @@ def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: H
     (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
     assert "no failover up runs in" in said(house, "again", "down", code=1)
     assert not bystander.dead
+
+
+def test_down_touches_nothing_where_no_pair_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkout, say: its lock files are somebody else's."""
+    strange = tmp_path / "engine" / "Cargo.lock"
+    strange.parent.mkdir()
+    strange.write_text("theirs")
+    with pytest.raises(PairError, match="no failover up runs"):
+        down(tmp_path)
+    assert strange.read_text() == "theirs" and capsys.readouterr().out == ""
 
 
 def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ def test_engines_of_several_pairs_say_each_name_once_and_whose_it_is() -> None:
     said[3:3] = [b"# TYPE vllm:y gauge"]
     page = b"\n".join(said)
     assert of_engines([("/a", page)]) == page.replace(b"other 3\n", b"")
+    assert of_engines([("/a", b"# TYPE \n# HELP\n" + page)]) == of_engines([("/a", page)]), "whatever an engine says"
     both = of_engines([("/a", page), ("/b", page), ("/c", b"")]).splitlines()
     assert both == [
         *(b"# HELP vllm:x What it is.", b"# TYPE vllm:x gauge"),

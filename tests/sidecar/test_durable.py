@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sidecar import durable
-from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile
+from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile, nobody_has
 from tests.support.children import Child, stay
 from tests.support.descriptors import no_descriptor_leaks
 
@@ -244,3 +244,18 @@ def test_a_lock_file_that_is_replaced_while_it_is_being_locked_is_taken_again(
     with lock:
         assert len(calls) == 2
         assert lock.holds()
+
+
+def test_whether_nobody_has_a_lock_is_told_without_writing(tmp_path: Path) -> None:
+    with nobody_has(tmp_path, "a.lock") as free:
+        assert free
+    assert not list(tmp_path.iterdir()), "a lock that was never there is not made"
+    strange = tmp_path / "poetry.lock"
+    strange.write_text("somebody else's")
+    with nobody_has(tmp_path, strange.name) as free:
+        assert free
+        with pytest.raises(AlreadyLocked):
+            DirectoryLock(tmp_path, strange.name).acquire()
+    assert strange.read_text() == "somebody else's"
+    with DirectoryLock(tmp_path, "a.lock"), nobody_has(tmp_path, "a.lock") as free:
+        assert not free
