@@ -101,4 +101,3 @@ class SlabStore:
             for handle in handles:
                 self.memory.release(handle)
         close_all(slabs.descriptors)
-        slabs.descriptors = []

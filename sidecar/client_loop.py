@@ -33,6 +33,7 @@ EventT = TypeVar("EventT")
 _NEVER = float("inf")
 _LATE_S = 0.0005
 """epoll counts whole milliseconds: better a little late than twice."""
+_PAUSE_S = 0.005
 LOOK_S = 1.0
 """How often the thread looks whether a caller that has the turn is still there."""
 
@@ -182,6 +183,7 @@ class ClientLoop(Generic[EventT]):
 
     def _run(self) -> None:
         """The client's own thread."""
+        failures = 0
         while not self.closed:
             self._doze()
             if not self._turn.acquire(blocking=False):
@@ -189,12 +191,16 @@ class ClientLoop(Generic[EventT]):
                 continue
             try:
                 self._step(0.0)
+                failures = 0
             except Exception:  # whatever a handler of ours or of the program raised: this thread goes on
+                failures += 1
                 self._say_unexpected()
                 if self._told:
                     self._told.popleft()  # if this is what it can't bear, it must not come again for ever
             finally:
                 self._end_turn()
+            if failures:  # what goes wrong each time fills neither a processor nor a log
+                time.sleep(min(_PAUSE_S * 2**failures, LOOK_S))
 
     def _doze(self) -> None:
         """Until something happens, or is due. While a caller has the turn: until it is time to look after it."""

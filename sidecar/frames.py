@@ -89,7 +89,7 @@ class Channel:
         self._incoming = bytearray()
         self._descriptors: deque[int] = deque()  # received, and not yet handed out with their message
         self._bad: BadFrame | None = None
-        self._backlog: deque[tuple[memoryview, tuple[int, ...]]] = deque()
+        self._backlog: deque[tuple[memoryview, list[int]]] = deque()
         self._backlog_bytes = 0
         self._backlog_descriptors = 0
         self._unwritable = False
@@ -167,7 +167,7 @@ class Channel:
             if written == len(rest):
                 self._backlog.popleft()
             else:
-                self._backlog[0] = (rest[written:], ())
+                self._backlog[0] = (rest[written:], [])
 
     def _write(self, data: bytes | memoryview, descriptors: Sequence[int]) -> int:
         """How many bytes the socket took. The descriptors went with them if that's more than none."""
@@ -364,7 +364,6 @@ class Channel:
     def _drop_incoming(self) -> None:
         self._incoming = bytearray()
         close_all(self._descriptors)
-        self._descriptors.clear()
 
     def _drop_backlog(self) -> None:
         for _, descriptors in self._backlog:
@@ -387,7 +386,13 @@ _TRUNCATED = (
 
 
 def close_all(descriptors: Iterable[int]) -> None:
-    """Closes each of them."""
+    """Closes each of them. A list or deque is emptied, and each is taken out before it is closed: what a signal handler
+    raises here may lose one, but none is closed again, when its number may be a stranger's.
+    """
+    if isinstance(descriptors, list | deque):
+        while descriptors:
+            os.close(descriptors.pop())
+        return
     for fd in descriptors:
         os.close(fd)
 
@@ -409,7 +414,7 @@ def _put_aside(body: bytes) -> int | None:
     return fd
 
 
-def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
+def _duplicates(descriptors: Sequence[int]) -> list[int]:
     """Duplicates of all of them, or OSError and of none."""
     made: list[int] = []
     try:
@@ -418,4 +423,4 @@ def _duplicates(descriptors: Sequence[int]) -> tuple[int, ...]:
     except OSError:
         close_all(made)
         raise
-    return tuple(made)
+    return made

@@ -17,38 +17,16 @@ import pytest
 from gms import messages as m
 from gms.client import GmsError
 from gms.rundir import socket_path
-from sidecar.client_loop import ClientLoop
 from sidecar.frames import Channel, close_all
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.support.descriptors import open_descriptors
+from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.waiting import until
 
 
 @pytest.fixture
 def house() -> Iterator[House]:
     yield from houses()
-
-
-class Interrupted(Exception):
-    """What the signal handler raises."""
-
-
-def raising(_: int, frame: FrameType | None) -> None:
-    """In a blocking call. (What is interrupted in the middle of a few system calls is its program's business.)"""
-    while frame is not None:
-        if frame.f_code is ClientLoop.wait.__code__:
-            raise Interrupted
-        frame = frame.f_back
-
-
-@contextlib.contextmanager
-def alarm_raises() -> Iterator[None]:
-    before = signal.signal(signal.SIGALRM, raising)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def stop(house: House) -> None:
@@ -74,7 +52,7 @@ def test_a_read_that_was_interrupted_can_be_asked_again(house: House) -> None:
     client.connected(10)
     with alarm_raises():
         for _ in range(5):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
             with pytest.raises(Interrupted):
                 client.read(30)
     with house.client("writer").write(10) as writer:
@@ -90,7 +68,7 @@ def test_a_wake_that_was_interrupted_can_be_asked_again_and_nothing_was_let_go_o
     stop(house)
     with alarm_raises():
         for _ in range(5):
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
             with pytest.raises(Interrupted):
                 reader.wake(30)
     go_on(house)
@@ -105,7 +83,7 @@ def test_a_slab_that_was_asked_for_when_an_exception_came_is_there_when_it_is_as
         for number in range(3):
             stop(house)
             with alarm_raises():
-                signal.setitimer(signal.ITIMER_REAL, 0.02)
+                signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
                 with pytest.raises(Interrupted):
                     writer.create(2 * MIB)
             go_on(house)
@@ -121,7 +99,7 @@ def test_a_commit_that_was_interrupted_and_is_asked_for_again_is_committed_once(
         layout = plain_layout(tuple(writer.sizes))
         stop(house)
         with alarm_raises():
-            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            signal.setitimer(signal.ITIMER_REAL, 0.02, 0.1)
             with pytest.raises(Interrupted):
                 writer.commit(layout)
         go_on(house)

@@ -20,6 +20,7 @@ from gms.client import NoCommonProtocol, PoolOwned, PoolShape
 from gms.rundir import socket_path
 from sidecar.frames import Channel
 from tests.gms.live import MIB, Failed, House, Program, ask, houses
+from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -405,10 +406,6 @@ def test_a_server_of_before_there_were_pools_is_said_to_be_that(house: House) ->
         listener.shutdown(socket.SHUT_RDWR)
 
 
-class Interrupted(Exception):
-    pass
-
-
 def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house: House) -> None:
     a = engine(house)
     generation = a.do("claim", A, 10)[0]
@@ -416,18 +413,12 @@ def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house:
     mine = client.pool("kv-0")
     until(lambda: mine.there, "it has the pool")
 
-    def interrupt(*_: object) -> None:
-        raise Interrupted
-
-    old = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with alarm_raises():
         for delay in (0.001, 0.01, 0.1):
-            signal.setitimer(signal.ITIMER_REAL, delay)
+            signal.setitimer(signal.ITIMER_REAL, delay, 0.1)  # again and again: the first may be too early
             # One that strikes in a callback of the client is logged there, and the claim goes on.
             with pytest.raises((Interrupted, PoolOwned)):
                 mine.claim(PoolShape(A[0], tuple(A[1]), A[2]), token=11, proven=True, timeout_s=3)
-    finally:
-        signal.signal(signal.SIGALRM, old)
     until(lambda: not house.status().waiting_for, "the claim is withdrawn")
     a.kill()
     mapping = mine.claim(PoolShape(A[0], tuple(A[1]), A[2]), token=11, proven=True, timeout_s=20)

@@ -1,5 +1,8 @@
 """A client's connection: what is heard, when it has ended, and that no descriptor stays behind."""
 
+import array
+import contextlib
+import itertools
 import os
 import socket
 import struct
@@ -8,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from sidecar import client_connection, frames
 from sidecar.client_connection import ClientConnection
 from sidecar.client_loop import ClientLoop
-from sidecar.frames import Channel, close_all
+from sidecar.frames import Channel, PeerTooSlow, close_all
 from tests.sidecar.wire import Blob, Hello, decoder, pipes
 from tests.support.descriptors import no_descriptor_leaks
+from tests.support.interruptions import interrupted_before
 from tests.support.waiting import DEADLINE_S
 
 
@@ -105,3 +110,53 @@ def test_an_introduction_brings_ones_own_pidfd(client: Client) -> None:
             assert f"Pid:\t{os.getpid()}\n" in lines.readlines()
     finally:
         close_all(descriptors)
+
+
+# -- signal handlers that raise ----------------------------------------------------------------------------------------
+
+OURS = (frames.__file__, client_connection.__file__)
+
+
+def half_received() -> Client:
+    """A connection that has descriptors of a frame that isn't complete, and owes its server some more."""
+    client = Client()
+    whole, mine = socket.socketpair()
+    with pipes(4) as files:
+        to = Channel(whole, decoder)
+        to.send(Hello("later"), files[:3])
+        data, control, _, _ = mine.recvmsg(1 << 16, 1 << 10)
+        client.raw.sendmsg([data[:-1]], control)
+        for _, _, payload in control:
+            close_all(array.array("i", payload))
+        with contextlib.suppress(PeerTooSlow):
+            while not client.link._channel.wants_write:  # type: ignore[union-attr]
+                client.link.say(Blob(b"x" * 60_000))
+        client.link.say(Hello("owed"), files)
+    to.close()
+    mine.close()
+    client.loop.wait(lambda: client.link._channel.half_frame, DEADLINE_S)  # type: ignore[union-attr]
+    return client
+
+
+@pytest.mark.parametrize("what", ["hang up", "send what is owed"])
+def test_what_is_raised_before_any_instruction_closes_no_descriptor_twice(what: str) -> None:
+    """Its number is a stranger's by then, or it is nobody's and the connection can never be given up."""
+    for number in itertools.count(1):
+        client = half_received()
+        channel = client.link._channel
+        assert channel is not None
+        if what == "hang up":
+            was_interrupted = interrupted_before(number, client.link.hang_up, OURS)
+        else:
+            with contextlib.suppress(BlockingIOError):
+                while client.raw.recv(1 << 20, socket.MSG_DONTWAIT):
+                    pass
+            was_interrupted = interrupted_before(number, channel.flush, OURS)
+        client.link.hang_up()
+        assert not client.link.up
+        client.server.close()
+        client.loop.stop()
+        client.loop.close()
+        if not was_interrupted:
+            break
+    assert number > 20

@@ -1,0 +1,61 @@
+"""What a signal handler raises: at a time, in a call that waits, or before any one instruction of ours."""
+
+import contextlib
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
+
+from sidecar.client_loop import ClientLoop
+
+
+class Interrupted(Exception):
+    """What the handler raises."""
+
+
+@contextlib.contextmanager
+def alarm_raises() -> Iterator[None]:
+    """Within, a SIGALRM raises in whatever waits for a server, and nowhere else: what is interrupted in the middle of a
+    few system calls is its program's business.
+    """
+    before = signal.signal(signal.SIGALRM, _raise)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _raise(_: int, frame: FrameType | None) -> None:
+    while frame is not None:
+        if frame.f_code is ClientLoop.wait.__code__:
+            raise Interrupted
+        frame = frame.f_back
+
+
+def interrupted_before(number: int, call: Callable[[], object], files: tuple[str, ...]) -> bool:
+    """Calls it, and raises before the instruction of that number, counted in these files. False: it has fewer."""
+    left = number
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                sys.settrace(None)
+                raise Interrupted
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except Interrupted:
+        return True
+    finally:
+        sys.settrace(before)
+    return False
