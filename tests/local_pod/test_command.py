@@ -12,6 +12,7 @@ from tests.support.processes import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SCRIPTS: dict[str, str] = PROJECT["project"]["scripts"]
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
+RENAMED = set(PROJECT["tool"]["setuptools"]["package-dir"])
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -19,6 +20,12 @@ def test_what_a_command_starts_is_installed_with_it(name: str) -> None:
     module, _, function = SCRIPTS[name].partition(":")
     assert callable(getattr(importlib.import_module(module), function))
     assert module.rpartition(".")[0] in PACKAGES
+
+
+@pytest.mark.parametrize("package", sorted({name.partition(".")[0] for name in PACKAGES} - RENAMED))
+def test_a_package_is_installed_with_all_that_is_in_it(package: str) -> None:
+    inner = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / package).rglob("__init__.py")}
+    assert inner <= set(PACKAGES)
 
 
 def test_local_pod_is_a_command_and_brings_what_it_imports() -> None:
