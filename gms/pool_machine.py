@@ -1,8 +1,12 @@
 """The rules of pools: memory that belongs to a pair of engines, and who may write it.
 
-Pure, a part of the machine, and made of parts as that is (`machine.py`): `pools.py` has the pools and their phases,
-`pool_members.py` who is connected, `pool_claims.py` decides who may own what, `pool_file.py` is what is on disk, and
-`pool_recovery.py` what a new server knows. Parts return what follows, and it is put together here.
+Pure, a part of the machine (`machine.py`), and made of parts as that is. Here they are put together:
+
+    pools.py          the pools and their phases           pool_news.py       who hears of what there is
+    pool_members.py   who is connected, and the queue      pool_drops.py      memory that was given up
+    pool_claims.py    who may own what, and why not        pool_recovery.py   what a new server knows
+    pool_making.py    memory that is being made            pool_hand_back.py  what is handed back to it
+    pool_file.py      what is on disk, and waits for that  pool_invariants.py what must hold after every event
 
 The rules, and where they stand:
 
@@ -19,7 +23,7 @@ The rules, and where they stand:
     Its owner is looked for by the kernel's name for it; whoever comes back by the newest token owns it still.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
@@ -29,33 +33,18 @@ from gms import pool_file as file
 from gms import pool_status, versions
 from gms.context import Context
 from gms.pool_claims import Do, Verdict, shape_of, verdict
+from gms.pool_drops import PoolDrops
 from gms.pool_file import PoolFile
+from gms.pool_hand_back import PoolHandBack
 from gms.pool_invariants import PoolInvariants
+from gms.pool_making import PoolMaking
 from gms.pool_members import Claim, Member, Members
-from gms.pool_record import Owner as RecordedOwner
+from gms.pool_news import PoolNews
 from gms.pool_record import Pool as RecordedPool
 from gms.pool_record import Record
 from gms.pool_recovery import PoolRecovery, doubt_of
-from gms.pools import MOST_POOLS, Owner, Phase, Pool, Pools, Shape
+from gms.pools import MOST_POOLS, Phase, Pool, Pools
 from gms.weights import Slab
-
-RETRY_S = 0.02
-ANSWER_S = 5.0
-"""A process that isn't stopped and doesn't hang drops what it is asked to drop within that."""
-
-
-@dataclass
-class Wanted:
-    """Memory that is being made for a claim. One at a time."""
-
-    conn: int
-    claim: int
-    pool: Pool
-    shape: Shape
-    why_empty: str
-    retry_at: float
-    asked: bool = True
-    """The shell is making it; its answer decides what follows."""
 
 
 class PoolMachine:
@@ -68,7 +57,10 @@ class PoolMachine:
         self.recovery = PoolRecovery(context, self.pools, config)
         self.closed = ""
         """Why nobody is let in any more; empty while all is well."""
-        self._wanted: Wanted | None = None
+        self._news = PoolNews(context, self.members)
+        self._drops = PoolDrops(context, self.members)
+        self._making = PoolMaking(context, self.members, self._drops)
+        self._hand_back = PoolHandBack(context, self.pools, self.file, self._news, self._drops)
         self._invariants = PoolInvariants(self.pools, self.members)
 
     def starts(self, event: e.Started) -> None:
@@ -80,9 +72,9 @@ class PoolMachine:
         if not self.closed and not self._busy:
             if self.file.is_due:
                 self.file.write(self._record())
-            self._make_again()
+            self._making.step()
             self._let_in()
-        self._name_who_is_late()
+        self._drops.step()
 
     def broken(self) -> str:
         """The first rule that doesn't hold, in a sentence."""
@@ -91,7 +83,7 @@ class PoolMachine:
     @property
     def _busy(self) -> bool:
         """A question is open whose answer decides what follows."""
-        return self.file.busy or (self._wanted is not None and self._wanted.asked)
+        return self.file.busy or self._making.busy
 
     @property
     def slabs(self) -> list[Slab]:
@@ -139,7 +131,7 @@ class PoolMachine:
         )
         self._context.send(member.conn, welcome)
         if pool is not None:
-            self._tell_one(pool, member)
+            self._news.tell_one(pool, member)
         return None
 
     def left(self, conn: int) -> None:
@@ -182,7 +174,7 @@ class PoolMachine:
         self._context.note("pool_owner_ended", pool=pool.key, owner=owner.name, doubt=doubt)
         if doubt:
             self.file.is_wrong()
-        self._tell(pool)
+        self._news.tell(pool)
 
     # -- what they say ---------------------------------------------------------------------------------------------
 
@@ -190,15 +182,15 @@ class PoolMachine:
         """From a connection that is known here."""
         member, message = self.members.get(event.conn), event.message
         if member is not None and isinstance(message, m.PoolBack):
-            return self._on_back(member, message, event.slabs)
+            self._hand_back.take(member, message, event.slabs)
+            return None
         self._context.forget(event.slabs)
         if member is not None and isinstance(message, m.ClaimPool):
             return self._on_claim(member, message)
         if member is not None and isinstance(message, m.ReleasePool):
             self._on_release(member)
         elif member is not None and isinstance(message, m.PoolDropped):
-            if member.dropping.pop(message.generation, None) is not None:
-                self._context.note("pool_dropped", pool=member.key, engine=member.engine_id)
+            self._drops.dropped(member, message.generation)
         else:
             return m.Problem(why=f"{type(message).__name__}: this connection is about a pool")
         return None
@@ -225,7 +217,7 @@ class PoolMachine:
         """Also of a claim that isn't wanted any more: what was asked before is over with this answer."""
         self._withdraw(member)
         pool = self.pools.get(member.key)
-        if pool is None or not _owns(member, pool) or self.closed:
+        if pool is None or not member.owns(pool) or self.closed:
             self._context.send(member.conn, m.PoolReleased())
             return
         recorded = msgspec.structs.replace(pool.record(), owner=None)
@@ -234,74 +226,15 @@ class PoolMachine:
     def _released(self, owed: file.Released) -> None:
         """It is on disk: a server after this one takes nobody for the owner who only lives on."""
         pool, member = self.pools.get(owed.key), self.members.get(owed.conn)
-        if pool is not None and member is not None and pool.phase is Phase.OWNED and _owns(member, pool):
+        if pool is not None and member is not None and pool.phase is Phase.OWNED and member.owns(pool):
             owner = pool.free()
             self._context.note("pool_released", pool=pool.key, owner=owner.name)
-            self._tell(pool)
+            self._news.tell(pool)
         self._context.send(owed.conn, m.PoolReleased())
 
     def _withdraw(self, member: Member) -> None:
         member.claim = None
-        wanted = self._wanted
-        if wanted is not None and wanted.conn == member.conn:
-            self._wanted = None
-            wanted.pool.cannot_make()
-
-    # -- handed back (rule 6) --------------------------------------------------------------------------------------
-
-    def _on_back(self, member: Member, message: m.PoolBack, slabs: tuple[e.Slab, ...]) -> m.Problem | None:
-        pool, member.says_what_it_has = self.pools.get(member.key), False
-        sizes = (*message.sizes, message.table_size)
-        came = tuple(Slab(each.handle, each.identity, size) for each, size in zip(slabs, sizes, strict=False))
-        if pool is None or pool.generation != message.generation or pool.shape != shape_of(message):
-            self._context.forget(slabs)
-            self._stale(member, message.generation, f"memory {message.generation} is not that of pool {member.key}")
-        elif pool.phase is Phase.AWAITED and not self._takes_back(pool, member, came):
-            self._context.forget(slabs)
-            self._stale(member, message.generation, f"its memory is not that of pool {pool.key} in the file")
-        else:
-            if pool.slabs != came:
-                self._context.forget(slabs)
-            member.has = message.generation
-            why = self._owns_again(pool, member, message.token) if message.token else ""
-            if why:
-                self._context.refuse(member.conn, why, "stale")
-            else:
-                self._context.send(member.conn, m.PoolKept(generation=message.generation))
-            self._tell(pool)
-        return None
-
-    def _takes_back(self, pool: Pool, member: Member, came: tuple[Slab, ...]) -> bool:
-        if tuple(slab.identity for slab in came) != pool.identities:
-            return False
-        pool.hand_back(came)
-        self._context.note("pool_handed_back", pool=pool.key, engine=member.engine_id, generation=pool.generation)
-        return True
-
-    def _owns_again(self, pool: Pool, member: Member, token: int) -> str:
-        """Why it does not; empty: it does."""
-        old = pool.owner
-        if token != pool.token:
-            return f"pool {pool.key} was given to token {pool.token} since"
-        if old is not None and not old.is_the_same(member.identity, member.local_pid):
-            why = f"{member} says that it owns pool {pool.key}, and {old.name} does"
-            self._context.shout(f"{why}: two processes may write it")
-            return why
-        if old is not None and old.process is not None and old.process != member.process:
-            self._context.out.append(e.ForgetProcess(old.process))
-        if old is None or pool.doubt:
-            self.file.is_wrong()
-        since, adopted = (old.since, old.adopted) if old is not None else (self._context.wall, False)
-        pool.own_again(token, self._owner(member, since, adopted=adopted))
-        return ""
-
-    def _stale(self, member: Member, generation: int, why: str) -> None:
-        member.dropping[generation] = self._context.now
-        self._context.note("pool_stale", pool=member.key, engine=member.engine_id, why=why)
-        self._context.refuse(member.conn, why, "stale")
-        pool = self.pools.get(member.key)
-        if pool is not None:
-            self._tell_one(pool, member)
+        self._making.withdraw(member)
 
     # -- who may own it (rules 1 to 3) -----------------------------------------------------------------------------
 
@@ -310,7 +243,7 @@ class PoolMachine:
             if self._busy:
                 return
             pool = self.pools.get(member.key)
-            if pool is None or (self._wanted is not None and self._wanted.conn == member.conn):
+            if pool is None or self._making.is_for(member):
                 continue
             self._decide(
                 pool, member, claim, verdict(pool, member, claim.message, may_come_back=self.recovery.may_come_back)
@@ -319,23 +252,20 @@ class PoolMachine:
     def _decide(self, pool: Pool, member: Member, claim: Claim, found: Verdict) -> None:
         if found.do is Do.REFUSE:
             self._refuse(member, found.why, found.reason)
-        elif found.do is Do.WAIT or (found.do is Do.MAKE and self._wanted is not None):
+        elif found.do is Do.WAIT or (found.do is Do.MAKE and self._making.wanted is not None):
             if self._context.reached(claim.until):
                 why = found.why or "memory is being made for another pool"
                 self._refuse(member, f"{why}; waited {claim.message.timeout_s:g} s", found.reason)
         elif found.do is Do.MAKE:
-            pool.make()
-            shape, why = shape_of(claim.message), claim.why_empty or found.why_empty
-            self._wanted = Wanted(member.conn, claim.number, pool, shape, why, self._context.now)
-            self._allocate(self._wanted)
+            self._making.begin(pool, member, claim, shape_of(claim.message), claim.why_empty or found.why_empty)
         elif found.do is Do.GIVE_UP_AND_MAKE:
             member.claim = replace(claim, why_empty=found.why_empty)
             self._give_up(pool, "lost" if found.why_empty == "new" else found.why_empty, 0)
         else:
             old = pool.owner
             since = old.since if old is not None else self._context.wall
-            owner = self._owner(member, since, adopted=old.adopted if old is not None else True)
-            recorded = msgspec.structs.replace(pool.record(), token=claim.message.token, owner=_recorded(owner))
+            owner = member.as_owner(since, adopted=old.adopted if old is not None else True)
+            recorded = msgspec.structs.replace(pool.record(), token=claim.message.token, owner=owner.record())
             owed = file.Adopted(member.conn, claim.number, pool.generation, owner)
             self.file.write(self._record(recorded), owed)
 
@@ -361,10 +291,7 @@ class PoolMachine:
         member.has = pool.generation
         owned = m.PoolOwned(generation=pool.generation, adopted=not why_empty, why_empty=why_empty)  # type: ignore[arg-type]
         self._context.send(member.conn, owned, handles)
-        self._tell(pool, but=member)
-
-    def _owner(self, member: Member, since: float, *, adopted: bool) -> Owner:
-        return Owner(str(member), member.process, member.local_pid, member.identity, since, adopted, member.conn)
+        self._news.tell(pool, but=member)
 
     def _refuse(self, member: Member, why: str, reason: m.Reason) -> None:
         """Its claim is over."""
@@ -374,47 +301,28 @@ class PoolMachine:
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def _allocate(self, wanted: Wanted) -> None:
-        wanted.asked = True
-        self._context.out.append(e.AllocatePool(wanted.conn, wanted.shape.sizes, wanted.shape.table_size))
-
-    def _make_again(self) -> None:
-        wanted = self._wanted
-        if wanted is not None and not wanted.asked and self._context.reached(wanted.retry_at):
-            self._allocate(wanted)
-
     def allocated(self, event: e.PoolAllocated) -> None:
-        wanted = self._wanted
-        member = self.members.asking(wanted.conn, wanted.claim) if wanted is not None else None
-        if wanted is None or member is None or member.claim is None or wanted.conn != event.conn or self.closed:
+        asks = self._making.asks(event.conn)
+        if asks is None or self.closed:
             self._context.forget(event.slabs)
             return
-        self._wanted = None
+        wanted, member, claim = asks
+        self._making.wanted = None
         sizes = (*wanted.shape.sizes, wanted.shape.table_size)
         slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
-        owner = self._owner(member, self._context.wall, adopted=False)
-        generation, token = self.pools.next_generation(), member.claim.message.token
+        owner = member.as_owner(self._context.wall, adopted=False)
+        generation, token = self.pools.next_generation(), claim.message.token
         planned = Pool(wanted.pool.key, Phase.MAKING, wanted.pool.token)
         planned.made(generation, wanted.shape, slabs, token, owner)
         owed = file.Made(
-            member.conn, member.claim.number, generation, wanted.shape, slabs, owner, wanted.why_empty, wanted.pool.key
+            member.conn, claim.number, generation, wanted.shape, slabs, owner, wanted.why_empty, wanted.pool.key
         )
         self.file.write(self._record(planned.record()), owed)
 
     def not_allocated(self, event: e.PoolNotAllocated) -> None:
-        wanted = self._wanted
-        member = self.members.asking(wanted.conn, wanted.claim) if wanted is not None else None
-        if wanted is None or member is None or member.claim is None or wanted.conn != event.conn:
-            return
-        wanted.asked = False
-        if event.why or self._context.now >= member.claim.until:
-            self._wanted = None
-            wanted.pool.cannot_make()
-            who = "".join(f"; {sentence}" for sentence in self._late(0.0))
-            why = f"pool {member.key} needs {event.needed} bytes, and {event.free} are free{who}"
-            self._refuse(member, event.why or why, "not_now" if event.why else "no_memory")
-        else:
-            wanted.retry_at = min(self._context.now + RETRY_S, member.claim.until)
+        not_made = self._making.failed(event)
+        if not_made is not None:
+            self._refuse(*not_made)
 
     def _made(self, owed: file.Made) -> None:
         member, pool = self.members.asking(owed.conn, owed.claim), self.pools.get(owed.key)
@@ -464,27 +372,11 @@ class PoolMachine:
         for member in self.members.of(pool.key):
             if member.has == owed.generation:
                 member.has = 0
-                member.dropping[owed.generation] = self._context.now
+                self._drops.asked(member, owed.generation)
                 self._context.send(member.conn, m.PoolGone(generation=owed.generation))
-        self._tell(pool)
+        self._news.tell(pool)
         if owed.by:
             self._context.send(owed.by, m.PoolCleared(key=pool.key, bytes=size))
-
-    def _late(self, after_s: float) -> list[str]:
-        """Who still has memory that was given up, so long after it was asked to drop it."""
-        return [
-            f"{member} still has memory {generation} of pool {member.key}, which was given up"
-            for member in self.members.all
-            for generation, at in member.dropping.items()
-            if self._context.reached(at + after_s)
-        ]
-
-    def _name_who_is_late(self) -> None:
-        late = self._late(ANSWER_S)
-        if late:
-            self._context.alarm("pool_drops", "; ".join(late[:5]))
-        else:
-            self._context.calm("pool_drops")
 
     # -- the disk --------------------------------------------------------------------------------------------------
 
@@ -522,32 +414,6 @@ class PoolMachine:
     def _record(self, *changed: RecordedPool) -> Record:
         return self.pools.record(self._config.boot_id, self._config.pid_namespace, *changed)
 
-    # -- who hears of it -------------------------------------------------------------------------------------------
-
-    def _tell(self, pool: Pool, but: Member | None = None) -> None:
-        self._context.changed = True
-        for member in self.members.of(pool.key):
-            if member is not but:
-                self._tell_one(pool, member)
-
-    def _tell_one(self, pool: Pool, member: Member) -> None:
-        shape, owner = pool.shape, pool.owner
-        if member.says_what_it_has:
-            return
-        if shape is None:
-            self._context.send(member.conn, m.PoolIs(generation=0))
-        elif pool.slabs:
-            handles = () if member.has == pool.generation else tuple(slab.handle for slab in pool.slabs)
-            member.has = pool.generation
-            message = m.PoolIs(
-                generation=pool.generation,
-                digest=shape.digest,
-                sizes=list(shape.sizes),
-                table_size=shape.table_size,
-                owner=owner.name if owner is not None else "",
-            )
-            self._context.send(member.conn, message, handles)
-
     # -- for people ------------------------------------------------------------------------------------------------
 
     def status(self, blocks: dict[int, tuple[int, int]]) -> list[m.PoolStatus]:
@@ -562,8 +428,8 @@ class PoolMachine:
             pool = self.pools.get(member.key)
             if pool is None:
                 continue
-            if self._wanted is not None and self._wanted.conn == member.conn:
-                why = f"{self._wanted.shape.bytes} bytes are to be made"
+            if (wanted := self._making.wanted) is not None and wanted.conn == member.conn:
+                why = f"{wanted.shape.bytes} bytes are to be made"
             else:
                 why = verdict(pool, member, claim.message, may_come_back=self.recovery.may_come_back).why
             sentences.append(f"{member} waits (pool {member.key}): {why or 'its turn'}")
@@ -573,15 +439,3 @@ class PoolMachine:
     def tables(self) -> tuple[int, ...]:
         """Handles of those that can be read."""
         return tuple(pool.slabs[-1].handle for pool in self.pools if pool.slabs)
-
-
-def _owns(member: Member, pool: Pool) -> bool:
-    """On this connection, or on one that ended."""
-    owner = pool.owner
-    if owner is None or owner.conn not in (None, member.conn):
-        return False
-    return owner.conn is not None or owner.is_the_same(member.identity, member.local_pid)
-
-
-def _recorded(owner: Owner) -> RecordedOwner:
-    return RecordedOwner(owner.name, owner.pid, owner.identity, owner.since, owner.adopted)

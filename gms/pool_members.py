@@ -9,6 +9,7 @@ What this file may not do: decide who may own a pool (`pool_claims.py`).
 from dataclasses import dataclass, field
 
 from gms import messages as m
+from gms.pools import Owner, Pool
 
 MOST_MEMBERS = 64
 
@@ -46,6 +47,16 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.engine_id} (pid {self.pid})"
+
+    def as_owner(self, since: float, *, adopted: bool) -> Owner:
+        return Owner(str(self), self.process, self.local_pid, self.identity, since, adopted, self.conn)
+
+    def owns(self, pool: Pool) -> bool:
+        """On this connection, or on one that ended."""
+        owner = pool.owner
+        if owner is None or owner.conn not in (None, self.conn):
+            return False
+        return owner.conn is not None or owner.is_the_same(self.identity, self.local_pid)
 
 
 class Members:

@@ -58,7 +58,7 @@ class Shape(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Of the device."""
+        """What it takes of the device."""
         return sum(self.sizes)
 
 
@@ -86,6 +86,9 @@ class Owner:
         if self.identity and identity:
             return self.identity == identity
         return pid != 0 and self.pid == pid
+
+    def record(self) -> RecordedOwner:
+        return RecordedOwner(self.name, self.pid, self.identity, self.since, self.adopted)
 
 
 @dataclass
@@ -115,9 +118,7 @@ class Pool:
             return RecordedPool(self.key, self.token)
         sizes = (*shape.sizes, shape.table_size)
         parts = tuple(Part(size, identity) for size, identity in zip(sizes, self.identities, strict=True))
-        recorded = None
-        if owner is not None:
-            recorded = RecordedOwner(owner.name, owner.pid, owner.identity, owner.since, owner.adopted)
+        recorded = owner.record() if owner is not None else None
         return RecordedPool(
             self.key, self.token, self.generation, shape.digest, parts, recorded, self.doubt, self.doubt_kind
         )
@@ -187,7 +188,7 @@ class Pool:
         self.owner, self.doubt, self.doubt_kind = owner, doubt, kind
 
     def owner_ended(self, doubt: str, kind: str) -> None:
-        """Of one that is awaited."""
+        """The memory is still awaited."""
         self._must_be(Phase.AWAITED)
         self.owner, self.doubt, self.doubt_kind = None, doubt, kind
 

@@ -22,6 +22,7 @@ VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
 POOL_MACHINE = "gms/pool_machine.py"
+POOL_HAND_BACK = "gms/pool_hand_back.py"
 POOL_CLAIMS = "gms/pool_claims.py"
 POOL_RECOVERY = "gms/pool_recovery.py"
 POOL_CLIENT = "gms/pool_client_machine.py"
@@ -719,7 +720,7 @@ _POOLS = (
         "only the memory that is in the file can be handed back",
         (
             (
-                POOL_MACHINE,
+                POOL_HAND_BACK,
                 "        if tuple(slab.identity for slab in came) != pool.identities:\n",
                 "        if False:\n",
             ),
