@@ -22,7 +22,7 @@ from gateway.metrics import Counts, Failover
 from gateway.upstream import Upstreams
 from gateway.watch import seen, watch
 from lockserver.observer import Status
-from sidecar.http_server import Reply
+from sidecar.http_exchange import Reply
 from sidecar.logs import Log
 
 OWN_TIMEOUT_S = 5.0

@@ -23,7 +23,8 @@ from gateway import events as e
 from gateway.keys import Keys
 from gateway.metrics import Counts, Gauges, collect, of_engines
 from gateway.pair import Client, Pair
-from sidecar.http_server import HttpServer, Limits, Reply, Request
+from sidecar.http_exchange import Reply, Request
+from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
 
 _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")

@@ -23,7 +23,7 @@ from reference_engine.model import Floats
 from reference_engine.sampling import Sampling
 from reference_engine.scheduler import NotNow, TooLong
 from reference_engine.service import Service, Work
-from sidecar.http_server import Reply, Request
+from sidecar.http_exchange import Reply, Request
 from sidecar.logs import Log
 
 _JSON = [(b"content-type", b"application/json")]

@@ -7,20 +7,21 @@ that only closes its sending half is still answered: it is asked with an interim
 Nothing is gathered before it is sent: asyncio turns Nagle's algorithm off, and what is written goes into the socket in
 the same call. When a client doesn't read, whoever answers is told (`Reply.room`).
 
+What a request and its answer are to the one who answers stands in `http_exchange.py`.
+
 What this file may not do: know what is asked, or keep time for the one who answers. It runs in one loop's thread.
 """
 
 import asyncio
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from http import HTTPStatus
 
 import httptools
 
-Headers = Iterable[tuple[bytes, bytes]]
-REASONS = {status.value: status.phrase for status in HTTPStatus}
+from sidecar.http_exchange import REASONS, Handler, Reply, Request, nothing
+
 _EARLY_BYTES = 256 << 10
 """What a client may send of its next requests while one is being answered; then it isn't read any more."""
 _BACKLOG = 4096
@@ -46,86 +47,8 @@ class Limits:
     """Whoever is still sending what nobody wants can read why, for so long."""
 
 
-@dataclass(slots=True)
-class Request:
-    method: str
-    target: bytes
-    """As it was sent: path and query."""
-    headers: list[tuple[bytes, bytes]]
-    """Names in lower case."""
-    body: bytes
-    peer: str
-
-    @property
-    def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("latin-1")
-
-    def header(self, name: bytes, otherwise: bytes = b"") -> bytes:
-        return next((value for key, value in self.headers if key == name), otherwise)
-
-
-Handler = Callable[[Request, "Reply"], None]
 Refusal = Callable[[int, str], bytes]
 """Status and why -> a JSON body that says so."""
-
-
-def _nothing(*_: object) -> None:
-    pass
-
-
-class Reply:
-    """The answer to one request. When the client has gone, whatever is said here goes nowhere."""
-
-    __slots__ = ("_chunked", "_connection", "_headless", "_keeps", "gone", "room")
-
-    def __init__(self, connection: "_Connection", *, chunked: bool, headless: bool, keeps: bool) -> None:
-        self._connection = connection
-        self._chunked = chunked
-        """The client understands chunks; else an answer of unknown length ends with its connection."""
-        self._headless = headless
-        self._keeps = keeps
-        self.gone: Callable[[], None] = _nothing
-        """Called once if the client goes before the answer is complete."""
-        self.room: Callable[[bool], None] = _nothing
-        """Called with False when the client doesn't read fast enough, with True when it has caught up."""
-
-    def send(self, status: int, body: bytes, headers: Headers = ()) -> None:
-        """A whole answer."""
-        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
-        self._connection.write(self, head if self._headless else head + body)
-        self._connection.answered(self)
-
-    def open(self, status: int, headers: Headers = ()) -> None:
-        """An answer whose length isn't known yet; `stream` and `end` follow."""
-        self._keeps = self._keeps and self._chunked
-        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked\r\n" * self._chunked))
-
-    def stream(self, data: bytes) -> None:
-        if not self._headless and data:
-            self._connection.write(self, b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
-
-    def end(self) -> None:
-        if self._chunked and not self._headless:
-            self._connection.write(self, b"0\r\n\r\n")
-        self._connection.answered(self)
-
-    def abort(self) -> None:
-        """The answer breaks off behind what has been written, and does not look complete."""
-        self._connection.break_off(self)
-
-    @property
-    def unsent(self) -> int:
-        return self._connection.unsent
-
-    def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, "").encode())]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        if status not in (204, 304):
-            lines.append(length)
-        if not self._keeps:
-            lines.append(b"connection: close\r\n")
-        lines.append(b"\r\n")
-        return b"".join(lines)
 
 
 class HttpServer:
@@ -271,7 +194,7 @@ class _Connection(asyncio.Protocol):
         reply = self._reply
         if self._over or self._transport is None or reply is None:
             return False
-        if reply._chunked and not self._said:
+        if reply.chunked and not self._said:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         self._loop.call_later(_RESET_FIRST_S, self._look_for_a_reset, reply, _RESET_FIRST_S)
         return True
@@ -288,7 +211,7 @@ class _Connection(asyncio.Protocol):
         self._forget()
         reply, self._reply = self._reply, None
         if reply is not None:
-            gone, reply.gone, reply.room = reply.gone, _nothing, _nothing
+            gone, reply.gone, reply.room = reply.gone, nothing, nothing
             gone()
 
     def pause_writing(self) -> None:
@@ -366,8 +289,7 @@ class _Connection(asyncio.Protocol):
         chunked = parser.get_http_version() == "1.1"
         keeps = parser.should_keep_alive() and method != "CONNECT"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        peer = ""
-        request = Request(method, self._target, self._headers, body, peer)
+        request = Request(method, self._target, self._headers, body, peer="")
         self._ready.append((request, chunked, method == "HEAD", keeps))
         self._clear()
 
@@ -455,9 +377,9 @@ class _Connection(asyncio.Protocol):
         if reply is not self._reply:
             return
         self._reply = None
-        reply.gone = reply.room = _nothing
+        reply.gone = reply.room = nothing
         self._forget()
-        if not reply._keeps or self._server.closing:
+        if not reply.keeps or self._server.closing:
             self._linger()
         elif self._early or self._ready:
             self._loop.call_soon(self._next)  # not from within: it may have sent a thousand requests
@@ -471,9 +393,9 @@ class _Connection(asyncio.Protocol):
         if reply is not self._reply:
             return
         self._reply = None
-        reply.gone = reply.room = _nothing
+        reply.gone = reply.room = nothing
         self._forget()
-        if reply._chunked:
+        if reply.chunked:
             self._linger()
         else:
             self.close()

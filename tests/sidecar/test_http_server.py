@@ -9,7 +9,8 @@ from concurrent.futures import Future
 import pytest
 
 from reference_engine.api import error_body
-from sidecar.http_server import HttpServer, Limits, Reply, Request
+from sidecar.http_exchange import Reply, Request
+from sidecar.http_server import HttpServer, Limits
 from tests.reference_engine.house import Client
 
 LIMITS = Limits(request_s=0.2, idle_s=0.3, unread_bytes=1 << 20, linger_s=0.2)

@@ -1,0 +1,106 @@
+"""One request and its answer, as whoever answers sees them. `http_server.py` has the connections.
+
+What this file may not do: touch a socket, or keep time. A reply writes through its connection alone.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+Headers = Iterable[tuple[bytes, bytes]]
+REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+
+@dataclass(slots=True)
+class Request:
+    method: str
+    target: bytes
+    """As it was sent: path and query."""
+    headers: list[tuple[bytes, bytes]]
+    """Names in lower case."""
+    body: bytes
+    peer: str
+
+    @property
+    def path(self) -> str:
+        return self.target.partition(b"?")[0].decode("latin-1")
+
+    def header(self, name: bytes, otherwise: bytes = b"") -> bytes:
+        return next((value for key, value in self.headers if key == name), otherwise)
+
+
+Handler = Callable[[Request, "Reply"], None]
+
+
+def nothing(*_: object) -> None:
+    pass
+
+
+class Connection(Protocol):
+    """What a reply needs of the connection that its request came by."""
+
+    @property
+    def unsent(self) -> int: ...
+
+    def write(self, reply: "Reply", data: bytes) -> None: ...
+
+    def answered(self, reply: "Reply") -> None: ...
+
+    def break_off(self, reply: "Reply") -> None: ...
+
+
+class Reply:
+    """The answer to one request. When the client has gone, whatever is said here goes nowhere."""
+
+    __slots__ = ("_connection", "_headless", "chunked", "gone", "keeps", "room")
+
+    def __init__(self, connection: Connection, *, chunked: bool, headless: bool, keeps: bool) -> None:
+        self._connection = connection
+        self.chunked = chunked
+        """The client understands chunks; else an answer of unknown length ends with its connection."""
+        self._headless = headless
+        self.keeps = keeps
+        """Its connection goes on after it."""
+        self.gone: Callable[[], None] = nothing
+        """Called once if the client goes before the answer is complete."""
+        self.room: Callable[[bool], None] = nothing
+        """Called with False when the client doesn't read fast enough, with True when it has caught up."""
+
+    def send(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """A whole answer."""
+        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
+        self._connection.write(self, head if self._headless else head + body)
+        self._connection.answered(self)
+
+    def open(self, status: int, headers: Headers = ()) -> None:
+        """An answer whose length isn't known yet; `stream` and `end` follow."""
+        self.keeps = self.keeps and self.chunked
+        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked\r\n" * self.chunked))
+
+    def stream(self, data: bytes) -> None:
+        if not self._headless and data:
+            self._connection.write(self, b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+
+    def end(self) -> None:
+        if self.chunked and not self._headless:
+            self._connection.write(self, b"0\r\n\r\n")
+        self._connection.answered(self)
+
+    def abort(self) -> None:
+        """The answer breaks off behind what has been written, and does not look complete."""
+        self._connection.break_off(self)
+
+    @property
+    def unsent(self) -> int:
+        return self._connection.unsent
+
+    def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
+        lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, "").encode())]
+        lines += [b"%b: %b\r\n" % header for header in headers]
+        if status not in (204, 304):
+            lines.append(length)
+        if not self.keeps:
+            lines.append(b"connection: close\r\n")
+        lines.append(b"\r\n")
+        return b"".join(lines)
