@@ -42,17 +42,17 @@ class Size:
     weights_bytes: int = 4 << 30
     tensors: int = 10_000
     heavy_rounds: int = 10
-    """Of what takes a new process each."""
+    """Rounds of what takes a new process each."""
     kills: int = 200
-    """Of an engine, which takes a second to come back; and of vLLM, which takes most of a minute."""
+    """An engine takes a second to come back, and vLLM most of a minute."""
     stalls: int = 50
     vllm_kills: int = 20
     contexts: tuple[int, ...] = (1 << 10, 8 << 10, 32 << 10)
     """Tokens of one stream's context."""
     stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
-    """Of each of sixteen. What sixteen of 32k take to read again is a matter of many minutes."""
+    """Each of sixteen streams has so many. To read sixteen of 32k again is a matter of many minutes."""
     pod_rounds: int = 10
-    """Of a pod from its start to its end; and of the death of each container's first process."""
+    """A round is a pod from its start to its end, and the death of each container's first process."""
     pod_kills: int = 100
     pod_rest_s: float = 60.0
 

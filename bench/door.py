@@ -25,7 +25,7 @@ from bench.stage import DEADLINE_S, ROOT, TMPFS, Broken, free_port, spawn
 
 STREAMS = 64
 CHUNKS, PACED, PACE, SMALL = 1500, 80, 40, 60
-"""Of each of 64 connections: chunks in one stream; chunks of a paced stream, and how many a second; small requests."""
+"""For each of 64 connections: chunks in one stream; chunks of a paced stream, and how many a second; small requests."""
 OPEN = 500
 """Streams that are open at once, for memory."""
 NGINX = """
@@ -159,7 +159,7 @@ async def delays(way: Way) -> tuple[float, float]:
 
 
 async def memory(way: Way) -> float:
-    """Of an open stream that has begun, in kB."""
+    """What an open stream that has begun takes, in kB."""
     loop = asyncio.get_running_loop()
     before = way.resident()
     found = []

@@ -28,7 +28,7 @@ class Comparison:
     """At most this many times the floor."""
     goal_p99: float | None = None
     goal_ms: float | None = None
-    """Of our own median, whatever the floor is."""
+    """For our own median, whatever the floor is."""
     ours: list[int] = field(default_factory=list)
     floor: list[int] = field(default_factory=list)
 

@@ -215,6 +215,6 @@ def _must_have_adopted(shim: Shim) -> None:
 
 
 def _why(shim: Shim) -> str:
-    """Of its last wake."""
+    """What its last wake said of the cache."""
     said = _WHY.findall(shim.said())
     return said[-1] if said else ""

@@ -102,7 +102,7 @@ def question(model: str, prompt: str | list[int], tokens: int) -> bytes:
 
 
 class Pair:
-    """Of one kind of engine; or only the first of them, whom nobody succeeds."""
+    """Two engines of one kind; or only the first of them, whom nobody succeeds."""
 
     def __init__(
         self,

@@ -127,7 +127,7 @@ class _Pair:
         return int((flips[before + 1]["at_s"] - flips[before]["at_s"]) * 1e9)
 
     def share(self, rest_s: float) -> float:
-        """Of one processor, in percent, while nothing happens."""
+        """How much of one processor it takes while nothing happens, in percent."""
         time.sleep(SETTLE_S)
         before, at = _processor_s(self.process.pid), time.monotonic()
         time.sleep(rest_s)
@@ -204,7 +204,7 @@ class _Asked:
 
 
 def _processor_s(of: int) -> float:
-    """Of all processes below this one that live, so far, to the nanosecond (`stat` has hundredths of a second)."""
+    """Processor time of all living processes below this one, to the nanosecond (`stat` has hundredths of a second)."""
     parents: dict[int, int] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):

@@ -38,7 +38,7 @@ from sidecar.frames import Channel
 GIB = 1 << 30
 DEVICE = "host:0"
 _HEAVY_ROUNDS = 3
-"""Of what takes a second each."""
+"""For what takes a second each."""
 
 
 class Stage:

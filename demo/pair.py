@@ -38,7 +38,7 @@ PATIENCE_S = 40.0
 END_S = 5.0
 LOOK_S = 0.03
 _SETTINGS = ("FAILOVER_", "REFERENCE_")
-"""Of a pair that somebody else runs here; not for this one."""
+"""Settings of a pair that somebody else runs here are not for this one."""
 _NOTHING_NEW = (" stopped", "everything has ended")
 _ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")
@@ -150,7 +150,7 @@ class Pair:
         raise NotSo(f"no process of failover up runs {module}")
 
     def pidfd_of_main(self, pid: int) -> int:
-        """Of a process of this pair. Raises NotSo if that process is none."""
+        """Raises NotSo if it is no process of this pair."""
         if pid not in process_tree.descendants(self._up.pid):
             raise NotSo(f"process {pid}, which serves as the lock server says, is none of this pair's")
         return os.pidfd_open(pid)

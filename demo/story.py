@@ -38,7 +38,7 @@ class Whole:
 class Measured:
     cold_start_ms: float = 0.0
     pauses_s: list[float] = field(default_factory=list)
-    """Of each client, at each kill of the engine that served it."""
+    """One for each client, at each kill of the engine that served it."""
     phases_ms: dict[str, list[float]] = field(default_factory=dict)
     backs_s: list[float] = field(default_factory=list)
     """Until the killed one was ready again."""

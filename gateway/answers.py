@@ -165,7 +165,7 @@ class Account:
         self.choices: list[Choice] = []
         self.id, self.object, self.created, self.model = "", "", 0, ""
         self.fingerprint: str | None = None
-        """Of the engine, which says it where an answer ends."""
+        """The engine says it where an answer ends."""
         self._wanted = kind.choices
         self.usage = False
         """The client has the closing chunk with the usage."""

@@ -59,7 +59,7 @@ class Headed(Event, frozen=True):
     status: int
     headers: Headers
     length: int | None
-    """Of the body, if that was said."""
+    """The body's, if it was said."""
 
 
 class Answered(Event, frozen=True):
@@ -137,7 +137,7 @@ class LockSeen(Event, frozen=True):
     newest: int
     """The newest token that it has ever given."""
     token: int = 0
-    """Of who holds it; 0 when nobody does."""
+    """The holder's; 0 when nobody holds."""
     engine_id: str = ""
     url: str = ""
     """Where it serves; nothing while it doesn't."""
@@ -280,7 +280,7 @@ class Bounds:
     """Who shows no tokens and has been with an engine for so long isn't blamed for its death."""
     strikes: int = 2
     event_bytes: int = 32 << 20
-    """Of one event of a stream."""
+    """One event of a stream may have so many."""
     answer_bytes: int = 64 << 20
     """An answer without streaming is kept until it is whole, up to so many bytes; then it is passed on as it comes."""
 

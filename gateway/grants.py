@@ -52,7 +52,7 @@ class Grant:
         self.sent: set[int] = set()
         """And those that were sent to it: the others are still being connected."""
         self.rereading: dict[int, int] = {}
-        """Of these, interrupted answers, and how many tokens of each it has to read again."""
+        """Those among them that are interrupted answers, and how many tokens of each it has to read again."""
         self.sever_at = math.inf
         """When a drain's bound is over."""
         self.planned = False

@@ -268,7 +268,7 @@ def _extended(body: bytes, fields: _Raw, add: dict[str, object]) -> bytes:
 
 
 def _model_and_stream(body: bytes, headers: Headers) -> tuple[str, bool]:
-    """Of a body that is nothing we know: JSON, or a form with a file in it."""
+    """What can be told of a body of no kind that is known here: JSON, or a form with a file in it."""
     try:
         fields = read_fields(body)
         model = value(fields, "model")

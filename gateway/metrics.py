@@ -41,7 +41,7 @@ class Histogram:
 
 
 class Counts:
-    """Of the whole door."""
+    """What is counted for the whole door."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[tuple[str, str]] = Counter()

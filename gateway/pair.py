@@ -71,7 +71,7 @@ class Pair:
         self._numbers = 0
         self._own: dict[int, _Own] = {}
         self._models_of = 0
-        """Of which token the models are known."""
+        """The token of the grant whose models are known."""
         self._pending: deque[Any] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
@@ -129,7 +129,7 @@ class Pair:
         self.feed(e.Tick())
 
     def _told(self, event: e.Event) -> None:
-        """Of an engine."""
+        """An engine has said something."""
         number: int = getattr(event, "request", 0)
         if number < 0 and not isinstance(event, e.Connected):  # that somebody listens there is for the door to know
             own = self._own.get(number)

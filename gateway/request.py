@@ -67,7 +67,7 @@ class Request:
         self.silent = False
         """It was said that nothing comes."""
         self.max_len: int | None = None
-        """Of the model: prompt and answer together."""
+        """The model's bound on prompt and answer together."""
         self._bounds = bounds
         self._legs = Legs(number, kind)
         self._delivery = Delivery(number, now)
@@ -231,7 +231,7 @@ class Request:
             self._mind_continued(mode, now)
 
     def _gather(self, leg: Leg, data: bytes, now: float) -> None:
-        """Of an answer in one piece."""
+        """A part of an answer that is passed on in one piece."""
         if not self._proven and not leg.text and leg.status < 300:
             self._prove(now)
         if leg.passes:

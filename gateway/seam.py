@@ -38,7 +38,7 @@ class Torn(Exception):
 
 
 class Seam:
-    """Of one choice. `wants` has the tokens whose text is to be asked for; `heard` is given the answer."""
+    """The seam of one choice. `wants` has the tokens whose text is to be asked for; `heard` is given the answer."""
 
     def __init__(self, sent: str, ids: Sequence[int], hold: int, *, keep: bool = False) -> None:
         """`sent`: the text that the client has. `hold`: so many characters an engine keeps back behind it, because they
@@ -59,7 +59,7 @@ class Seam:
         self._behind: list[int] = []
         """The tokens of the pieces that are out."""
         self.owed = ""
-        """Of the old tokens, what the client hasn't; known with the first answer."""
+        """The text of old tokens that the client hasn't got; known with the first answer."""
         self.settled = not ids
         """The engine's own text fits."""
         self.wants: list[int] | None = None if self.settled else self._window

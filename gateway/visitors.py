@@ -33,7 +33,7 @@ class Visitors:
         self._fresh: list[int] = []
         """A heap of those who are new."""
         self._gone: set[int] = set()
-        """Of that heap: who doesn't wait any more."""
+        """Those in that heap who don't wait any more."""
 
     def __getitem__(self, request: int) -> Visitor:
         return self._known[request]

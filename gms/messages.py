@@ -39,11 +39,11 @@ Reason = Literal[
     "time_out", "no_memory", "too_large", "bad_layout", "stale", "disk", "not_now", "owned", "older", "differs", "off"
 ]
 MOST_RANGES = 250
-"""Of a pool: their descriptors, and the table's, go with one message."""
+"""A pool has no more: their descriptors, and the table's, go with one message."""
 LEAST_TABLE, MOST_TABLE = 4096, 256 << 20
 PoolKey = EngineId
 Digest = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
-"""Of everything that has to agree before a pool's contents are of use to anybody. Only compared here."""
+"""It stands for everything that has to agree before a pool's contents are of use to anybody. Only compared here."""
 RangeSizes = Annotated[list[Annotated[int, Meta(gt=0, lt=1 << 62)]], Meta(min_length=1, max_length=MOST_RANGES)]
 TableSize = Annotated[int, Meta(ge=LEAST_TABLE, le=MOST_TABLE)]
 Token = Annotated[int, Meta(gt=0, lt=1 << 62)]

@@ -29,9 +29,9 @@ class Verdict(NamedTuple):
     why: str = ""
     """Why it waits, or is refused."""
     reason: m.Reason = "not_now"
-    """Of a refusal, now or once it has waited in vain."""
+    """Why it is refused, now or once it has waited in vain."""
     why_empty: str = ""
-    """Of new memory."""
+    """Why it gets new memory."""
 
 
 def shape_of(message: m.ClaimPool | m.PoolBack) -> Shape:

@@ -32,9 +32,9 @@ class Shape(msgspec.Struct, frozen=True):
     """What never changes about a pool's memory."""
 
     digest: str
-    """Of everything that has to agree before its contents are of use: 1 to 128 of letters, digits and `._:-`."""
+    """It stands for all that has to agree before contents are of use: 1 to 128 of letters, digits and `._:-`."""
     sizes: tuple[int, ...]
-    """Of each range, in multiples of the device's granularity; at most 250 ranges."""
+    """One for each range, in multiples of the device's granularity; at most 250 ranges."""
     table_size: int
     """Bytes; 4 KiB to 256 MiB."""
 

@@ -112,7 +112,7 @@ def differences() -> str:
 
 
 def digests() -> str:
-    """Of the chart's files and of what is rendered, as they are now; as `sha256sum` writes them, and can check them."""
+    """Sums of the chart's files and of what is rendered, as they are now, in the form that `sha256sum` can check."""
     named = {str(path.relative_to(HERE.parent)): path for path in CHART.rglob("*") if path.is_file()}
     named |= {f"k8s/dra/{path.name}": path for path in RENDERED.glob("*.yaml") if path.name != "kustomization.yaml"}
     return "".join(f"{hashlib.sha256(named[name].read_bytes()).hexdigest()}  {name}\n" for name in sorted(named))

@@ -40,7 +40,7 @@ class Succession:
         """The newest token that is known to have been granted."""
         self.token_floor = 0
         self._every_process_ended = False
-        """Of the last holder."""
+        """Those of the last holder."""
         self.must_write = False
         """What is so now is not what the last write says."""
 

@@ -21,7 +21,7 @@ DRAIN_MARGIN_S = 2.0
 
 
 MOST_NAMED = 10
-"""Of those who wait, where a switchover is refused."""
+"""Where a switchover is refused, so many of those who wait are named."""
 
 
 class Step(Enum):

@@ -19,7 +19,7 @@ class Bad(Exception):
         self.status = status
         self.param = param
         self.allow = allow
-        """Of status 405: what is allowed."""
+        """What is allowed, where the status is 405."""
 
 
 _TYPES = {
@@ -109,7 +109,7 @@ class Completion(Common, kw_only=True):
 
 
 class Part(msgspec.Struct):
-    """Of a message: text, or a picture, which this model reads as the letters of its address."""
+    """A part of a message: text, or a picture, which this model reads as the letters of its address."""
 
     type: Literal["text", "image_url"]
     text: str = ""

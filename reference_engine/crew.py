@@ -38,10 +38,10 @@ class Ask(msgspec.Struct):
     layer: int = 0
     spans: Sequence[Span] = ()
     width: int = 0
-    """Of the array that comes along."""
+    """That of the array that comes along."""
     token: int = 0
     proven: bool = False
-    """Of the grant, for a claim."""
+    """Whether the grant was, for a claim."""
 
 
 class Answer(msgspec.Struct):

@@ -46,7 +46,7 @@ class Form:
         self._running_usage = self._usage and bool(options.continuous_usage_stats)
         self._opened = False
         self.prompt_logprobs: list[list[Chosen | None]] = []
-        """Of each prompt, when they were asked for."""
+        """One list for each prompt, when they were asked for."""
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{name}",
             "object": "chat.completion.chunk" if self._chat else "text_completion",

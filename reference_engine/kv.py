@@ -125,7 +125,7 @@ class KvCache:
         pool[places.blocks, layer, 1, places.offsets] = values.reshape(len(values), -1)
 
     def read(self, layer: int, table: Indices) -> tuple[Floats, Floats]:
-        """Of these blocks, as (request, block, position, head and width)."""
+        """Keys and values of these blocks, as (request, block, position, head and width)."""
         pool = self._there()
         return pool[table, layer, 0], pool[table, layer, 1]
 

@@ -51,7 +51,7 @@ class Counts:
     """In positions."""
 
     asked: int = 0
-    """Of prompts' full blocks that need not be computed if somebody has them."""
+    """Prompts' full blocks, which need not be computed if somebody has them."""
     reused: int = 0
     evicted: int = 0
     """In blocks."""

@@ -39,7 +39,7 @@ class Parser:
         self._within = ""
         self._calls = 0
         self._depth_text = ""
-        """Of a call: what is known of it so far, while its name isn't complete."""
+        """What is known of a call so far, while its name isn't complete."""
         self._named = False
         self._arguments = ""
 

@@ -23,7 +23,7 @@ class Span(NamedTuple):
     start: int
     size: int
     blocks: tuple[int, ...]
-    """Of the whole request: they may be more than are used yet."""
+    """The whole request's: they may be more than are used yet."""
 
 
 class Group(NamedTuple):

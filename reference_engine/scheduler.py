@@ -35,7 +35,7 @@ class Job:
     blocks: tuple[int, ...] = ()
     due: float = field(default=0.0, init=False)
     keys: Sequence[Key] = field(default=(), init=False)
-    """Of its full blocks, as far as its tokens are known."""
+    """One for each full block, as far as its tokens are known."""
     known: int = field(default=0, init=False)
     """So many of its blocks, the first ones, hold what their keys say."""
 

@@ -46,7 +46,7 @@ class Work(Job):
         """Is shown what the model thinks behind the prompt."""
         self.prompt_logprobs: list[Chosen | None] = []
         self.chosen: tuple[Chosen, ...] = ()
-        """Of the newest token, if that was asked for."""
+        """What was said of the newest token, if that was asked for."""
         self.todo = list(question.prompt)
         """Tokens that aren't in the cache yet."""
         self.done = 0

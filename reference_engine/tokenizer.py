@@ -46,7 +46,7 @@ _BY_BYTES = {bytes([byte]): byte for byte in range(256)} | {
 }
 _SPLIT = re.compile(b"|".join(re.escape(piece) for piece in sorted(_PIECES, key=len, reverse=True)) + b"|.", re.DOTALL)
 BYTES_MAX = max(map(len, _PIECES))
-"""Of a token: a text has at least a token for so many bytes."""
+"""No token has more: a text has at least a token for so many bytes."""
 
 
 def encode_bytes(piece: bytes) -> int:

@@ -151,6 +151,7 @@ MACHINES = {
     },
     "engine_shim": {
         "lifecycle",
+        "counterparts",
         "events",
         "messages",
         "probes",
@@ -477,6 +478,11 @@ def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> N
 )
 def test_an_impurity_is_seen(line: str, wrong: set[str]) -> None:
     assert impurities(line, "lockserver.machine") == wrong
+
+
+@pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in HOUSE}))
+def test_no_docstring_begins_in_the_middle_of_a_sentence(package: str) -> None:
+    assert [name for name, source in modules(package).items() if '"""Of ' in source] == []
 
 
 def test_what_runs_on_import_is_told_from_what_doesnt() -> None:

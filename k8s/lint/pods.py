@@ -73,7 +73,7 @@ class Pod:
     metadata: Node
     spec: Node
     kind: str
-    """Of the object that it is in: Pod, Deployment, ..."""
+    """What object it is in: Pod, Deployment, ..."""
 
     @property
     def namespace(self) -> str:

@@ -417,7 +417,7 @@ class House:
         return self.grow(Process(reply["pid"], pidfds[0]))
 
     def exit_code(self, process: Process) -> int:
-        """Of a process that the nursery has started itself."""
+        """For a process that was started here."""
         process.wait()
         return int(self.ask({"do": "wait", "pid": process.pid})[0]["code"])
 

@@ -153,7 +153,7 @@ def test_a_holder_without_descriptors_goes_on_until_it_has_some(house: House) ->
 
 
 def test_a_holder_whose_first_thread_has_ended_finds_the_next_server(house: House) -> None:
-    """Of such a process /proc/self shows no descriptors."""
+    """In such a process /proc/self shows no descriptors."""
     server = house.server()
     a = house.engine("a")
     token = a.holds()

@@ -34,7 +34,7 @@ class SimClient:
 
     @property
     def events(self) -> list[Any]:
-        """Of a stream, comments left out, and what differs between two runs."""
+        """Those of a stream, without comments and without what differs between two runs."""
         found = []
         for event in self.body.split(b"\n\n"):
             if event.startswith(b"data: "):

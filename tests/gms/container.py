@@ -211,7 +211,7 @@ def descriptors(pid: int) -> dict[int, str]:
 
 
 def dead(pid: int) -> bool:
-    """Of a process that isn't ours to wait for."""
+    """Also where the process isn't ours to wait for."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -88,7 +88,7 @@ class World:
         self.processes: list[Process] = []
         self.machine: Machine | None = None
         self.handles: dict[int, str] = {}
-        """Of the server's descriptors."""
+        """The memory of each of the server's descriptors."""
         self.disk = b""
         self.disk_fails = False
         self.knows_processes = self.rng.random() < 0.8

@@ -113,7 +113,7 @@ class Engine:
         return time.monotonic() - began
 
     def pss(self) -> dict[str, int]:
-        """Of the mapped slabs: what is resident, and this process's share of it, in bytes."""
+        """What is resident of the mapped slabs, and this process's share of it, in bytes."""
         wanted, found = set(self.addresses()), {"Rss": 0, "Pss": 0}
         inside = False
         with open("/proc/self/smaps") as lines:

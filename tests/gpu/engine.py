@@ -36,7 +36,7 @@ from tests.gpu import plan
 Counters = dict[str, Any]
 ROUNDS = 5
 CAPACITY = "28MiB"
-"""Of a host device."""
+"""A host device's."""
 NAMED = "tiny"
 NAPPER = "tests.gpu.sleep_and_wake:make"
 _FIGURE = re.compile(r"(\w+)=(\d+)")

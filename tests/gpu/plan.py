@@ -18,7 +18,7 @@ SLAB_BYTES = 1 * GIB
 KV_BYTES = 4 * GIB
 """The same beside all weights, so that only the weights differ."""
 RESERVE = 4 * GIB
-"""Of an engine, guessed before one has measured it."""
+"""What an engine takes beside them, guessed before anybody has measured it."""
 VOCABULARY = 320
 """That of the tokenizer (`tests/vllm/tiny_model.py`)."""
 NEEDED = ("msgspec", "torch", "vllm")

@@ -76,7 +76,7 @@ def _put(document: Any, path: str, value: Any) -> None:
 
 
 def _key(node: Any, part: str) -> Any:
-    """Of a mapping the field; of a list the place."""
+    """The field of a mapping; the place in a list."""
     if not part.startswith("["):
         return part
     inside = part[1:-1]

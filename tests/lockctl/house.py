@@ -82,7 +82,7 @@ class House:
         return program, self.pidfd(int(program.out.with_words("started").split()[1]))
 
     def pidfd(self, pid: int) -> int:
-        """Of a process that is killed in the end, if it isn't dead by then."""
+        """The process is killed in the end, if it isn't dead by then."""
         self._pidfds.append(os.pidfd_open(pid))
         return self._pidfds[-1]
 

@@ -69,7 +69,7 @@ class Engine:
     conn: int = 0
     secret: str = ""
     token: int = 0
-    """Of the lock `active`, once it was told."""
+    """Its token for the lock `active`, once it was told."""
     wakes: bool | None = True
     """What it answers to `Prepare`; None: nothing, until the test lets it (`looks`)."""
     processes: list[Process] = field(default_factory=list)
@@ -206,7 +206,7 @@ class Harness:
         self.watched: set[int] = set()
         self.notes: list[e.Note] = []
         self.effects: list[e.Effect] = []
-        """Of the last event, and of the answers that it brought about."""
+        """Those of the last event, and of the answers that it brought about."""
         self.writes: list[e.Persist] = []
         """Those that wait for the test (`Disk.SLOW`)."""
         self.tokens: list[int] = []

@@ -29,7 +29,7 @@ class Client:
         self.presume_dead = presume_dead
         self.now = 0.0
         self.effects: list[c.Effect] = []
-        """Of the last event."""
+        """Those of the last event."""
         self.all: list[c.Effect] = []
 
     def tell(self, event: c.Event) -> "Client":

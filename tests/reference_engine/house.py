@@ -126,7 +126,7 @@ class Client:
         return self.answer()
 
     def events(self) -> Iterator[Any]:
-        """Of a stream whose head was read, until it ends or breaks off. The last is "[DONE]" if it ended."""
+        """Those of a stream whose head was read, until it ends or breaks off. The last is "[DONE]" if it ended."""
         text = b""
         while True:
             while b"\r\n" not in self._unread:

@@ -10,7 +10,7 @@ from reference_engine.places import BLOCK
 
 
 def keys(*tokens: int) -> list[bytes]:
-    """Of blocks that repeat one token each."""
+    """For blocks that repeat one token each."""
     return Chain(token for token in tokens for _ in range(BLOCK)).keys
 
 

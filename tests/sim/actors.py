@@ -363,7 +363,7 @@ def leads(process: Process, directory: int) -> c.There | None:
 
 
 class _LifeFileGone(Exception):
-    """Of an engine whose end was proven, or of one that is elsewhere."""
+    """Its engine's end was proven, or the engine is elsewhere."""
 
 
 class SimClient(Shell[c.Event, c.Effect]):

@@ -111,7 +111,7 @@ class ServerShell(Shell[E, F]):
         super().__init__(world, process, speaker)
         self.kernel = world.kernel
         self.number = 0
-        """Of the last connection, process or piece of memory that was given one."""
+        """The last connection, process or piece of memory has this one."""
         self.conns: dict[int, int] = {}
         self.by_fd: dict[int, int] = {}
 

@@ -22,7 +22,7 @@ from tests.support.waiting import DEADLINE_S, until
 NAME = "tiny"
 KV_BYTES = 16 << 20
 CAPACITY = "28MiB"
-"""Of a device: weights (2 MiB), a KV cache, and what another engine needs to start; not two caches."""
+"""Room for weights (2 MiB), a KV cache, and what another engine needs to start; not for two caches."""
 PROMPT = "the other one is awake"
 STALL_S, WAKING_TIMEOUT_S = 10, 20
 ENGINE = "tests.vllm.holding:make"
@@ -220,7 +220,7 @@ class Pair:
         return directory / f"hold_{where}"
 
     def let_go(self) -> None:
-        """Of whatever a test that failed has left held."""
+        """Lets go of whatever a test that failed has left held."""
         for shim in self.shims:
             for held in self.house.faults(shim.engine_id).glob("hold_*"):
                 held.unlink()
@@ -252,7 +252,7 @@ class Pair:
     # -- what there is ---------------------------------------------------------------------------------------------
 
     def begin_to_count(self) -> None:
-        """Of a pair that is whole. Once is enough."""
+        """Counts what a whole pair has. Once is enough."""
         if self.census:
             return
         self.whole()

@@ -22,10 +22,10 @@ _FIRST = {Kind.LIVENESS: True, Kind.READINESS: False, Kind.STARTUP: None}
 class Probing:
     probe: Probe
     begin: float
-    """Of the pod: its clock counts from there."""
+    """The pod's own: its clock counts from there."""
     next_at: float = 0.0
     run: int = 0
-    """Of the container; 0 before the first."""
+    """The container's; 0 before the first."""
     started_at: float = 0.0
     result: bool | None = None
     in_a_row: int = 0
