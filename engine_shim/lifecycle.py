@@ -31,7 +31,8 @@ The rules:
  8. An engine isn't started again when one of its processes says in Init that another start changes nothing (wrong
     arguments, the weights of another model), when it ends in Init with exit code 64, or when Init fails with the same
     words again and again (`init_failures.py`). That takes a person, and the shim ends with this code.
- 9. It is ready, and not redundant, while its counterpart takes other requests than it does (`takes.py`): an alarm.
+ 9. It is ready, and not redundant, while its counterpart takes other requests than it does: an alarm
+    (`counterparts.py`).
 """
 
 import math
@@ -40,7 +41,7 @@ from enum import Enum
 from typing import Any
 
 from engine_shim import events as e
-from engine_shim import takes
+from engine_shim.counterparts import Counterparts
 from engine_shim.counters import Counters
 from engine_shim.events import Restart, State
 from engine_shim.init_failures import MOST_ALIKE, InitFailures
@@ -103,16 +104,12 @@ class Lifecycle:
         self.queued = 0
         self.door = ""
         """Why nobody could connect to its address; empty if clients can, or could once it serves."""
-        self.takes: dict[str, str] = {}
-        """What decides which requests it takes, as this start has said it."""
-        self.differences: tuple[str, ...] = ()
-        """In what its counterpart takes other requests."""
+        self.counterparts = Counterparts()
         self.why = ""
         """Why the last tree ended."""
         self.left_init = False
         self.restart_at = math.inf
         self.failures = 0
-        self._others_take: dict[str, dict[str, str]] = {}
         self.terminating = False
         self.exiting = False
         self._exit_code: int | None = None
@@ -133,9 +130,6 @@ class Lifecycle:
         self._behind = False
         """Somebody else held the lock while this engine waited."""
         self._fencing_at: float | None = None
-        self._lock: e.LockSeen | None = None
-        self._lock_away = False
-        """As last seen. What is seen while this engine initialises counts once it waits."""
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0
 
@@ -223,7 +217,7 @@ class Lifecycle:
         self.incarnation, self.token, self.url = "", 0, ""
         self.processes, self.main = set(), None
         self.well, self.unwell_why, self.queued, self.door = True, "", 0, ""
-        self.takes = {}
+        self.counterparts.takes = {}
         self._unwell_since = math.inf
         self._steps = -1
         self._failing, self._hopeless, self._passing = "", False, False
@@ -367,8 +361,8 @@ class Lifecycle:
         self._steps = -1
         self._move(event.to)
         if event.to is State.STANDBY:
-            if self._lock is not None:
-                self._mind_lock(self._lock)
+            if self.counterparts.lock is not None:
+                self._mind_lock(self.counterparts.lock)
             if self._lost_at is not None:
                 self.counters.restored.add(self._now - self._lost_at)
         if event.to in (State.STANDBY, State.ACTIVE):
@@ -419,37 +413,22 @@ class Lifecycle:
     def _on_lock_seen(self, event: e.LockSeen) -> None:
         if self.tree is TreePhase.NONE and event.serves and event.holder != self.incarnation and not self.back_off_s:
             self.restart_at = min(self.restart_at, self._now + FIRST_ANSWERS_S)
-        self._lock, self._lock_away = event, False
-        self._compare()
+        self._mind_differences(self.counterparts.sees(event))
         if self.state is State.STANDBY:
             self._mind_lock(event)
 
     def _on_lock_away(self, event: e.LockAway) -> None:
-        self._lock_away = True
-
-    @property
-    def redundant(self) -> bool:
-        """Somebody serves, and somebody else could take over every request."""
-        if self._lock is None or self._lock_away:
-            return False
-        return self._lock.redundant and not self.differences
+        self.counterparts.lock_is_away()
 
     def _on_takes(self, event: e.Takes) -> None:
-        self.takes = event.takes
-        self._compare()
+        self._mind_differences(self.counterparts.says(event.takes))
 
     def _on_others_take(self, event: e.OthersTake) -> None:
-        self._others_take = event.engines
-        self._compare()
+        self._mind_differences(self.counterparts.others_say(event.engines))
 
-    def _compare(self) -> None:
-        """With its counterparts; where there are several, one that takes the same is enough."""
-        others = self._lock.counterparts if self._lock is not None else ()
-        found = [takes.differences(self.takes, self._others_take.get(other, {}), other) for other in others]
-        worst = tuple(sorted(found, key=len)[0]) if found else ()
-        if worst and worst != self.differences:
-            self._note("takes_other_requests", alarm=True, why="; ".join(worst))
-        self.differences = worst
+    def _mind_differences(self, news: tuple[str, ...]) -> None:
+        if news:
+            self._note("takes_other_requests", alarm=True, why="; ".join(news))
 
     def _mind_lock(self, seen: e.LockSeen) -> None:
         """While it waits: behind whom, and since when it waits for that one's end."""

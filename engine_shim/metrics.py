@@ -76,7 +76,7 @@ class _Collector:
         yield gauge(
             "standby_ready", "1 if it is a standby that could take over now", ready and machine.state is State.STANDBY
         )
-        yield gauge("redundant", "1 if some engine serves and another could take over", machine.redundant)
+        yield gauge("redundant", "1 if some engine serves and another could take over", machine.counterparts.redundant)
         yield gauge("token", "Fencing token of its last grant in this start; 0: none", machine.token)
         yield gauge("queued", "Requests that wait or are being worked on", machine.queued)
         yield gauge("processes", "Registered processes", len(machine.processes) * (machine.tree is TreePhase.ALIVE))

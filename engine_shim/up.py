@@ -79,7 +79,7 @@ class Options:
     door: tuple[str, ...] = ()
     """Further settings of the door."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Of `failover up`."""
+    """That of `failover up`."""
 
     @property
     def address(self) -> str:
@@ -162,7 +162,7 @@ class Up:
         self._given_up: set[str] = set()
         """Engines."""
         self._tries: dict[str, int] = {}
-        """Of GMS and the door, since they were seen to be hopeless."""
+        """How often GMS and the door were tried since they were seen to be hopeless."""
         self._last_words: dict[str, str] = {}
         self._served = False
         """Somebody has, since this process began."""

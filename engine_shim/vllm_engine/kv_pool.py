@@ -57,7 +57,7 @@ class KvPool:
 
     @property
     def sizes(self) -> list[int]:
-        """Of its ranges, each of which is an allocation."""
+        """One for each of its ranges. A range is an allocation."""
         return [each.size for each in self._ranges]
 
     @property

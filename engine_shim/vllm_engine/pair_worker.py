@@ -24,7 +24,7 @@ from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
 MOST_RANGES = 250
-"""Of a pool (docs/gms.md). A cache of more allocations is the engine's own."""
+"""A pool has no more (docs/gms.md). A cache of more allocations is the engine's own."""
 CLAIM_S = 10.0
 """How long the end of the predecessor is waited for. The lock has seen it already."""
 P = ParamSpec("P")

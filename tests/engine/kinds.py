@@ -14,7 +14,7 @@ class Kind:
     """Value of --engine."""
     arguments: tuple[str, ...]
     path: str
-    """Of the endpoint: what is asked for to see that it serves."""
+    """What is asked for at the endpoint to see that it serves."""
     gms: tuple[str, ...] = ()
     """Arguments of the GMS that it needs; none where it needs none."""
     lock: tuple[str, ...] = ()

@@ -342,9 +342,9 @@ def test_nothing_is_redundant_while_the_lock_cant_be_seen_and_what_it_said_befor
     seen = e.LockSeen("engine-a.0123456789abcdef", serves=True, redundant=True)
     bench.feed(seen)
     bench.feed(e.LockAway())
-    assert not bench.machine.redundant and bench.machine.state is State.ACTIVE
+    assert not bench.machine.counterparts.redundant and bench.machine.state is State.ACTIVE
     bench.feed(seen)
-    assert bench.machine.redundant
+    assert bench.machine.counterparts.redundant
 
 
 # -- 8: what another start doesn't mend --------------------------------------------------------------------------------
@@ -401,14 +401,14 @@ def test_a_counterpart_that_takes_other_requests_is_an_alarm_and_no_redundancy()
     bench = at(State.STANDBY)
     bench.feed(e.Takes({"length": "1", "name": "x"}))
     bench.feed(SEEN)
-    assert bench.machine.redundant, "nothing is known to the contrary"
+    assert bench.machine.counterparts.redundant, "nothing is known to the contrary"
     for _ in range(2):
         bench.feed(e.OthersTake({"engine-b": {"length": "2", "name": "x"}}))
-        assert not bench.machine.redundant
+        assert not bench.machine.counterparts.redundant
     assert [note.alarm for note in notes(bench, "takes_other_requests")] == [True]
     assert probes.state(bench.machine, bench.now)["differences"] == ["length: 1 here, 2 in engine-b"]
     bench.feed(e.OthersTake({"engine-b": {"length": "1", "name": "x"}}))
-    assert bench.machine.redundant
+    assert bench.machine.counterparts.redundant
 
 
 def test_one_counterpart_that_takes_the_same_is_enough() -> None:
@@ -416,7 +416,7 @@ def test_one_counterpart_that_takes_the_same_is_enough() -> None:
     bench.feed(e.Takes({"length": "1"}))
     bench.feed(e.LockSeen("engine-a.0123456789abcdef", serves=True, redundant=True, counterparts=("b", "c")))
     bench.feed(e.OthersTake({"b": {"length": "2"}, "c": {"length": "1"}}))
-    assert bench.machine.redundant
+    assert bench.machine.counterparts.redundant
 
 
 # -- probes ------------------------------------------------------------------------------------------------------------

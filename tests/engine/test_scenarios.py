@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
 MOST_GROWTH_KIB = 4 << 10
-"""Of two servers and two shims in eight turns: what their allocators keep. A connection's state is far less."""
+"""What the allocators of two servers and two shims keep in eight turns. A connection's state is far less."""
 KINDS = [pytest.param(kind, id=kind.name) for kind in kinds.there()]
 
 
@@ -197,7 +197,7 @@ def test_ten_times_round_nothing_grows(house: House, kind: Kind) -> None:
         return found
 
     def memory_kib() -> int:
-        """Of those who live through all of it: their own, not what they share."""
+        """Memory of those who live through all of it: their own, not what they share."""
         pids = [pid for program in servers for pid in (program.pid, *process_tree.descendants(program.pid))]
         return sum(_own_kib(pid) for pid in [*pids, *(shim.pid for shim in pair)])
 

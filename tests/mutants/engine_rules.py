@@ -5,6 +5,7 @@ that keep a pair from being called what it isn't. Each names the tests that must
 from tests.mutants.rules import Mutant
 
 LIFECYCLE = "engine_shim/lifecycle.py"
+COUNTERPARTS = "engine_shim/counterparts.py"
 PROBES = "engine_shim/probes.py"
 MAIN = "engine_shim/main_process.py"
 SHIM = "engine_shim/shim.py"
@@ -414,7 +415,7 @@ ENGINE = (
     Mutant(
         "engine-takes-the-same",
         "9: a standby that takes other requests is no redundancy",
-        ((LIFECYCLE, "self._lock.redundant and not self.differences", "self._lock.redundant"),),
+        ((COUNTERPARTS, "self.lock.redundant and not self.differences", "self.lock.redundant"),),
         tests=_LIFE,
         in_process=True,
     ),
@@ -424,7 +425,7 @@ ENGINE = (
         (
             (
                 LIFECYCLE,
-                '            self._note("takes_other_requests", alarm=True, why="; ".join(worst))\n',
+                '            self._note("takes_other_requests", alarm=True, why="; ".join(news))\n',
                 "            pass\n",
             ),
         ),
