@@ -2,7 +2,7 @@
 
 It runs as a person would run it; what is asked here is what `failover status`, `gmsctl` and `lockctl` ask. It must all
 be gone when the demo ends: `up` dies with the demo (PR_SET_PDEATHSIG), and its children with it; its process group is
-its own, so that Ctrl-C reaches the demo alone, which tidies up. After a kill -9 `leftovers.py` does.
+its own, so that Ctrl-C reaches the demo alone, which tidies up. After a kill -9 `cleanup.py` does.
 """
 
 import contextlib
@@ -24,10 +24,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
 from engine_shim import shim_status
 from gms import messages as gm
-from gms.observer import Observer as GmsOnlooker
+from gms.observer import Observer as GmsObserver
 from lockserver import messages as lm
 from lockserver.client import RUN_DIR_VARIABLE
-from lockserver.observer import Observer as LockOnlooker
+from lockserver.observer import Observer as LockObserver
 from sidecar import host_usage, process_setup, process_tree
 from sidecar.observer import ObserverError
 
@@ -76,8 +76,8 @@ class Pair:
         self.words = (*up, *size.engine, "--tokens-per-s", str(TOKENS_PER_S))
         self.began = time.monotonic()
         self._log = self.directory / "up.log"
-        leftovers = [sys.executable, str(Path(__file__).with_name("leftovers.py")), str(self.directory)]
-        self._leftovers = subprocess.Popen(leftovers, stdin=subprocess.PIPE, process_group=0)
+        program = [sys.executable, str(Path(__file__).with_name("cleanup.py")), str(self.directory)]
+        self._cleanup = subprocess.Popen(program, stdin=subprocess.PIPE, process_group=0)
         demo = os.getpid()
         with open(self._log, "wb") as log:
             self._up = subprocess.Popen(
@@ -99,17 +99,17 @@ class Pair:
     # -- what can be seen ------------------------------------------------------------------------------------------
 
     def lock(self) -> lm.Status | None:
-        with contextlib.suppress(ObserverError), LockOnlooker(self.run_dir) as observer:
+        with contextlib.suppress(ObserverError), LockObserver(self.run_dir) as observer:
             return observer.ask(lm.AskStatus(), lm.Status)
         return None
 
     def weights(self) -> gm.Status | None:
-        with contextlib.suppress(ObserverError), GmsOnlooker(self.run_dir, DEVICE) as observer:
+        with contextlib.suppress(ObserverError), GmsObserver(self.run_dir, DEVICE) as observer:
             return observer.ask(gm.AskStatus(), gm.Status)
         return None
 
     def weights_history(self) -> list[gm.HistoryEvent]:
-        with GmsOnlooker(self.run_dir, DEVICE) as observer:
+        with GmsObserver(self.run_dir, DEVICE) as observer:
             return observer.ask(gm.AskHistory(), gm.History).events
 
     def engine(self, engine_id: str) -> dict[str, Any]:
@@ -180,7 +180,7 @@ class Pair:
             select.select([pidfd], [], [], END_S)
             os.close(pidfd)
         shutil.rmtree(self.directory, ignore_errors=True)
-        self._leftovers.communicate()
+        self._cleanup.communicate()
 
     def __enter__(self) -> Self:
         return self

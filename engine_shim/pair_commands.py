@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from engine_shim import leftovers, pair_look, paths, scratch
+from engine_shim import cleanup, pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.pair_status import gms_does_not_answer
 from lockserver.observer import NoServer, Observer, ObserverError
@@ -28,7 +28,7 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
         if (run_dir / UP_LOCK).exists():
             with nobody_has(run_dir, UP_LOCK) as ended:
                 if ended:
-                    _say_what_stays(run_dir, [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)])
+                    _say_what_stays(run_dir, [*cleanup.remove(run_dir, devices), *scratch.of_others(run_dir)])
 
 
 def _say_what_stays(run_dir: Path, stays: list[str]) -> None:

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import given_up, known_engines, leftovers, part_environment
+from engine_shim import cleanup, given_up, known_engines, part_environment
 from engine_shim.pair_look import UpFacts
 from engine_shim.pair_process import UP_LOCK
 from lockserver.observer import Observer, ObserverError, Status, watch_for_good
@@ -318,7 +318,7 @@ class Up:
         while supervisor.living:
             supervisor.turn(NEVER)
         given_up.forget(self.options.run_dir)
-        for what in leftovers.remove(self.options.run_dir, self.options.devices):
+        for what in cleanup.remove(self.options.run_dir, self.options.devices):
             self.say("up", f"stays: {what}")
         self.say("up", "everything has ended")
         UpFacts.remove(self.options.run_dir)

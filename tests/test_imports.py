@@ -19,8 +19,8 @@ PUBLIC_CLIENTS = {
     "lockserver.observer",
     "gms.client",
     "gms.observer",
-    "gms.leftovers",  # for whoever has ended everything
-    "lockserver.leftovers",
+    "gms.cleanup",  # for whoever has ended everything
+    "lockserver.cleanup",
     "gms.layout",  # what a writer of weights commits,
     "gms.pack",  # and where it puts them
     "gms.memory",  # an engine's KV cache is memory of its own
@@ -49,7 +49,7 @@ SHELLS = {
         "kept_cache",
         "known_engines",
         "kv_room",
-        "leftovers",
+        "cleanup",
         "life_locks",
         "main_process",
         "membership",
@@ -77,7 +77,7 @@ SHELLS = {
         "guard",
         "held_command",
         "hold",
-        "leftovers",
+        "cleanup",
         "lifefiles",
         "lockctl",
         "memory",
@@ -107,7 +107,7 @@ SHELLS = {
         "device_process",
         "gmsctl",
         "layout_slabs",
-        "leftovers",
+        "cleanup",
         "mapping",
         "memory",
         "metrics",

@@ -1,5 +1,5 @@
-"""Fixtures of the real-process suite. Everything that a test starts is a descendant of the nursery and is killed when
-the test is over."""
+"""Fixtures of the real-process suite. Everything that a test starts is a descendant of the fork server, and is killed
+when the test is over."""
 
 import os
 import resource
@@ -16,17 +16,17 @@ from tests.chaos import house as h
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[socket.socket]:
-    with h.nursery() as sock:
+def fork_server() -> Iterator[socket.socket]:
+    with h.fork_server() as sock:
         yield sock
 
 
 @pytest.fixture
-def house(nursery: socket.socket, tmp_path: Path) -> Iterator[h.House]:
+def house(fork_server: socket.socket, tmp_path: Path) -> Iterator[h.House]:
     """On tmpfs, as in the pod, where there is one."""
     shm = Path("/dev/shm")
     directory = Path(tempfile.mkdtemp(prefix="failover-chaos-", dir=shm if shm.is_dir() else tmp_path))
-    house = h.House(nursery, directory)
+    house = h.House(fork_server, directory)
     try:
         yield house
     finally:

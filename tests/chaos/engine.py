@@ -1,12 +1,12 @@
-"""The programs of the real-process suite: a nursery that forks warmed-up processes, an engine that does what a test
+"""The programs of the real-process suite: a fork server that forks warmed-up processes, an engine that does what a test
 tells it, a contender.
 
-    python -m tests.chaos.engine nursery FD     forks engines, contenders and servers, and is the reaper of all of them
+    python -m tests.chaos.engine fork_server FD     forks engines, contenders and servers; the reaper of all of them
     python -m tests.chaos.engine engine FD      one engine's process, for children that are started by exec
 
 Commands and events go as JSON, one to a packet, over a SEQPACKET socket; descriptors may travel with them. What a
 test can ask for is every `do_...` below. The other end of the sockets is `house.py`. Everything here dies with the
-nursery, which dies with the tests.
+fork server, which dies with the tests.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ LIFETIME_S = 300
 """Nothing of this suite lives longer, whatever happens to the tests."""
 PACKET_BYTES = 60_000
 FIRST_PASSED = 10
-"""The number of the first descriptor that a program gets from the nursery."""
+"""The number of the first descriptor that a program gets from the fork server."""
 FORKED = "forked"
 _CLONE_NEWPID = 0x20000000
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
@@ -68,7 +68,7 @@ def send(sock: socket.socket, what: dict[str, Any], fds: list[int] | None = None
     socket.send_fds(sock, [json.dumps(what).encode()], fds or [])
 
 
-def die_with_the_nursery() -> None:
+def die_with_the_fork_server() -> None:
     """Not `sidecar.process_setup`: what cleans up after the tests must not be what is tested."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.alarm(LIFETIME_S)
@@ -86,10 +86,10 @@ def lock_range(path: str, start: int, length: int) -> int:
     return fd
 
 
-# -- the nursery -------------------------------------------------------------------------------------------------------
+# -- the fork server ---------------------------------------------------------------------------------------------------
 
 
-class Nursery:
+class ForkServer:
     """One thread, everything imported: a fork of it is an engine in milliseconds. Its orphans come back to it, so it
     can end them all."""
 
@@ -114,14 +114,14 @@ class Nursery:
             try:
                 self.sock.close()
                 os.setsid()
-                die_with_the_nursery()
+                die_with_the_fork_server()
                 for name, limit in request.get("limits", {}).items():
                     resource.setrlimit(getattr(resource, name), (limit, limit))
                 if "uid" in request:
                     os.setgroups([])
                     os.setresgid(request["uid"], request["uid"], request["uid"])
                     os.setresuid(request["uid"], request["uid"], request["uid"])
-                    die_with_the_nursery()  # a change of user takes it back
+                    die_with_the_fork_server()  # a change of user takes it back
                 function()
                 os._exit(0)
             except SystemExit as end:
@@ -145,7 +145,7 @@ class Nursery:
                 raise OSError(ctypes.get_errno(), "unshare")
             inner = os.fork()
             if inner == 0:
-                die_with_the_nursery()
+                die_with_the_fork_server()
                 Engine(socket.socket(fileno=fds[0])).born().run()
             os.close(fds[0])
             os.waitpid(inner, 0)
@@ -210,7 +210,7 @@ def keep_alive(function: Callable[[], object]) -> NoReturn:
         pid = os.fork()
         if pid == 0:
             try:
-                die_with_the_nursery()
+                die_with_the_fork_server()
                 function()
             except BaseException:
                 traceback.print_exc()
@@ -687,9 +687,9 @@ class Engine:
 def main() -> None:
     role, fd = sys.argv[1], int(sys.argv[2])
     sock = socket.socket(fileno=fd)
-    if role == "nursery":
+    if role == "fork_server":
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        Nursery(sock).run()
+        ForkServer(sock).run()
     else:
         signal.alarm(
             LIFETIME_S

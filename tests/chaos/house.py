@@ -1,4 +1,4 @@
-"""What the real-process tests stand on: the nursery's other end, engines, servers and observers.
+"""What the real-process tests stand on: the fork server's other end, engines, servers and observers.
 
 Nothing here sleeps for luck: a wait is for a pidfd, a packet, an end of file or a status, and has a deadline
 (`tests/support/waiting.py`).
@@ -341,8 +341,8 @@ class Server(Process):
 class House:
     """One test's directory and everything that lives in it."""
 
-    def __init__(self, nursery: socket.socket, directory: Path) -> None:
-        self.nursery = nursery
+    def __init__(self, fork_server: socket.socket, directory: Path) -> None:
+        self.fork_server = fork_server
         self.directory = directory
         self.run_dir = directory / "run"
         self.devices = directory / "devices"
@@ -358,10 +358,10 @@ class House:
     # -- processes -----------------------------------------------------------------------------------------------------
 
     def ask(self, request: dict[str, Any], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
-        send(self.nursery, request, list(fds))
-        assert readable(self.nursery.fileno(), DEADLINE_S), "the nursery does not answer"
-        packet = receive(self.nursery)
-        assert packet is not None, "the nursery has ended"
+        send(self.fork_server, request, list(fds))
+        assert readable(self.fork_server.fileno(), DEADLINE_S), "the fork server does not answer"
+        packet = receive(self.fork_server)
+        assert packet is not None, "the fork server has ended"
         assert "failed" not in packet[0], packet[0]
         return packet
 
@@ -473,10 +473,10 @@ class House:
 
 
 @contextlib.contextmanager
-def nursery() -> Iterator[socket.socket]:
+def fork_server() -> Iterator[socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.chaos.engine", "nursery", str(theirs.fileno())],
+        [sys.executable, "-m", "tests.chaos.engine", "fork_server", str(theirs.fileno())],
         pass_fds=[theirs.fileno()],
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)},

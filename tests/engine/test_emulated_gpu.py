@@ -69,7 +69,7 @@ class Gpu:
         self.house.start_gms(Kind("none", "", (), "", ("--devices", DEVICE)))
         with GmsClient(self.house.run_dir, DEVICE, "observer") as client:
             client.connected(DEADLINE_S)
-        self._onlooker = Remote(ON_IT, self.house.environment)
+        self._observer = Remote(ON_IT, self.house.environment)
         self._ranks: list[Rank] = []
 
     def rank(self, engine_id: str, weights: int = 0) -> Rank:
@@ -78,12 +78,12 @@ class Gpu:
 
     @property
     def used(self) -> int:
-        return CAPACITY - self._onlooker.free()
+        return CAPACITY - self._observer.free()
 
     def close(self) -> None:
         for rank in self._ranks:
             rank.kill()
-        self._onlooker.kill()
+        self._observer.kill()
         self.house.close()
 
 

@@ -689,7 +689,7 @@ def test_who_waits_or_reads_can_not_ask_again() -> None:
     assert house.state == "COMMITTED"
 
 
-def test_an_onlooker_sees_everything_and_changes_nothing() -> None:
+def test_an_observer_sees_everything_and_changes_nothing() -> None:
     house = House()
     house.loaded(5)
     house.says(1, m.Observe(protocol=m.PROTOCOL))

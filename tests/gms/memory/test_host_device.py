@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gms.cleanup import remove_device_unless_used
 from gms.device_names import take_unused
-from gms.leftovers import remove_device_unless_used
 from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device

@@ -1,4 +1,4 @@
-"""Removes the demo's directory when the demo itself was killed: `python demo/leftovers.py DIRECTORY`, with a pipe that
+"""Removes the demo's directory when the demo itself was killed: `python demo/cleanup.py DIRECTORY`, with a pipe that
 only the demo has the other end of. Where the demo could tidy up itself, there is nothing left to do.
 """
 

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from engine_shim import life_locks, paths, scratch, shim_status
 from engine_shim.shm_cleanup import ShmCleanup
-from gms import leftovers as of_gms
-from lockserver import leftovers as of_the_lock
+from gms import cleanup as cleanup_of_gms
+from lockserver import cleanup as cleanup_of_the_lock
 from sidecar.durable import nobody_has
 
 PATIENCE_S = 5.0
@@ -28,7 +28,7 @@ LOOK_S = 0.05
 
 def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
     """Returns what stays, and why, a sentence each."""
-    stays = of_the_lock.remove(run_dir)
+    stays = cleanup_of_the_lock.remove(run_dir)
     here = run_dir / paths.ENGINES
     for engine_id in shim_status.engines(run_dir):
         with nobody_has(here, paths.shim_lock(engine_id)) as ended:
@@ -43,7 +43,7 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
                 (here / paths.shim_socket(engine_id)).unlink(missing_ok=True)
             ShmCleanup(list, here / paths.shm_files(engine_id)).remove()
             scratch.remove(scratch.directory(run_dir, engine_id))
-    return stays + of_gms.remove(run_dir, devices, PATIENCE_S)
+    return stays + cleanup_of_gms.remove(run_dir, devices, PATIENCE_S)
 
 
 def _somebody_of(run_dir: Path, engine_id: str) -> str:
