@@ -5,7 +5,6 @@ import sys
 
 from sidecar.formatting import Paint, Tone
 
-WIDTH = 100
 paint = Paint(sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
 
 

@@ -36,7 +36,6 @@ _NOT_FOR_ENGINES = frozenset(
     )
 )
 _HOST = (b"host", b"engine")
-_SCRAPE_S = 2.0
 
 
 @dataclass(frozen=True)

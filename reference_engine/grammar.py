@@ -105,7 +105,6 @@ def allowed(it: Grammar) -> frozenset[int]:
 
 # -- what is asked for ---------------------------------------------------------------------------------------------
 
-_REST = one_of(bytes(range(0x80, 0xC0)))
 _WIDE = either(
     then(one_of(b"\xc3"), one_of(bytes(range(0xA0, 0xB8)))),
     then(literal(b"\xe2\x82"), one_of(bytes(range(0xA0, 0xB0)))),

@@ -21,7 +21,6 @@ from typing import Protocol
 
 _WORD = 8
 _MAGIC = int.from_bytes(b"GFTABLE1", "little")
-DIGEST_BYTES = 32
 KEY_BYTES = 40
 """The longest key: a SHA-256 and the number of its group."""
 

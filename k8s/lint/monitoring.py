@@ -8,7 +8,6 @@ from typing import Any
 
 GROUP = "monitoring.coreos.com"
 DURATION = r"^(0|(([0-9]+)y)?(([0-9]+)w)?(([0-9]+)d)?(([0-9]+)h)?(([0-9]+)m)?(([0-9]+)s)?(([0-9]+)ms)?)$"
-LABEL_NAME = r"^[a-zA-Z_][a-zA-Z0-9_]*$"
 
 
 def _object(required: tuple[str, ...] = (), /, **fields: Any) -> dict[str, Any]:

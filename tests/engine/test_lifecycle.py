@@ -17,7 +17,6 @@ from engine_shim.lifecycle import (
 from tests.engine.machine import CONN, MAIN, WORKER, Bench, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
-MODES = list(Restart)
 
 
 def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Bench:

@@ -306,9 +306,6 @@ def test_what_the_engine_calls_itself_is_said_behind_a_break_too(body: dict[str,
     assert found[1] == found[2] == found[0]
 
 
-STOPS = ["a", "ka", "si ", " k", "ni", "to", "mo", "li", "e ", "o "]
-
-
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("least", [0, 9])
 def test_a_stop_string_on_both_sides_of_the_break_stops(keep: bool, least: int) -> None:

@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar
 
 from gms import layout as lay
 from gms import messages as m
@@ -222,7 +222,3 @@ def dead(pid: int) -> bool:
 def kill(pid: int) -> None:
     os.kill(pid, signal.SIGKILL)
     until(lambda: dead(pid), f"process {pid} is dead")
-
-
-def fields_of(status: m.Status) -> dict[str, Any]:
-    return {name: getattr(status, name) for name in status.__struct_fields__}

@@ -37,7 +37,6 @@ class Process:
     """Generation -> what its descriptors are."""
     mapped: tuple[str, ...] = ()
     """What it may write."""
-    was_mapped_at: float = 0.0
     grant: tuple[int, bool] | None = None
     """The token, and whether the grant was proven; while it has the lock."""
     claims: bool = False

@@ -29,7 +29,6 @@ class Here:
     def __init__(self, memory: HostMemory) -> None:
         self.memory, self.device, self.granularity = memory, memory.device, memory.granularity
         self.slabs: list[tuple[int, int, Any]] = []
-        self.created_at: list[int] = []
         self.on_create: Any = lambda: None
 
     def create(self, size: int) -> int:

@@ -17,7 +17,7 @@ from gms import messages as m
 from gms.client_machine import ClientMachine, Doing
 from gms.reader import Reader
 from gms.rundir import connect
-from sidecar.frames import Channel, Message, close_all
+from sidecar.frames import Channel, close_all
 from tests.gms import messages_1 as m1
 from tests.gms import recorded_1
 from tests.gms.container import SLAB, Container, containers, hello, kill
@@ -40,10 +40,6 @@ def house() -> Iterator[House]:
 
 def body(frame: recorded_1.Frame) -> bytes:
     return bytes.fromhex(frame[1])[4:]
-
-
-def without_fds(message: Message) -> Message:
-    return msgspec.structs.replace(message, fds=0)
 
 
 class OldClient:
