@@ -26,7 +26,7 @@ from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
 from gms.transfer_commands import add_commands
 from sidecar.exit_codes import EX_INTERRUPTED
-from sidecar.formatting import Tone, size
+from sidecar.formatting import Tone, key_values, size
 from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
 from sidecar.settings import BadValue, Parser, count, name, seconds, valued
 from sidecar.terminal import OutputLost, observer_exit_code, say, terminal_paint
@@ -135,8 +135,7 @@ def history(options: argparse.Namespace) -> int:
         if options.json:
             say(json.dumps({"device": device} | msgspec.to_builtins(event)))
         else:
-            detail = " ".join(f"{key}={_value(value)}" for key, value in event.detail.items())
-            say(f"{event.at}  {device}  {event.event:<12}  {detail}".rstrip())
+            say(f"{event.at}  {device}  {event.event:<12}  {key_values(event.detail)}".rstrip())
     return 0
 
 
@@ -273,11 +272,6 @@ def fields(status: m.Status) -> dict[str, Any]:
 
 def worst(codes: list[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
-
-
-def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
 
 
 def _complain(error: ObserverError) -> None:

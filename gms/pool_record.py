@@ -3,15 +3,13 @@ each. Pure; who writes it: `pool_file.py`. It is apart from that of the weights,
 nothing of pools, still reads that one.
 """
 
-import hashlib
 from typing import Annotated
 
 import msgspec
 
+from gms import record_format
 from gms.messages import MOST_RANGES, Generation
-from gms.record import UnreadableRecord
 
-FORMAT = 1
 _Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 
 
@@ -51,7 +49,7 @@ class Record(msgspec.Struct, frozen=True):
     boot_id: str = ""
     namespace: str = ""
     """The PID namespace in which the numbers of processes mean something."""
-    format: int = FORMAT
+    format: int = record_format.FORMAT
     check: str = ""
     """A sum of all the rest, in the file only."""
 
@@ -59,25 +57,9 @@ class Record(msgspec.Struct, frozen=True):
 _DECODER = msgspec.json.Decoder(Record)
 
 
-def encode(record: Record) -> bytes:
-    checked = msgspec.structs.replace(record, check=_check(record))
-    return msgspec.json.format(msgspec.json.encode(checked), indent=1) + b"\n"
-
-
-def _check(record: Record) -> str:
-    return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(record, check=""))).hexdigest()[:16]
-
-
 def decode(data: bytes) -> Record:
     """Raises UnreadableRecord."""
-    try:
-        record = _DECODER.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UnreadableRecord(f"it is not a record of pools: {error}") from None
-    if record.format != FORMAT:
-        raise UnreadableRecord(f"it is of format {record.format}, and this is a program for format {FORMAT}")
-    if record.check != _check(record):
-        raise UnreadableRecord("its checksum is wrong: it isn't what was written")
+    record = record_format.decode(data, _DECODER, "pools")
     if any(pool.generation and len(pool.parts) < 2 for pool in record.pools):
-        raise UnreadableRecord("there is a pool without a range and a table in it")
-    return msgspec.structs.replace(record, check="")
+        raise record_format.UnreadableRecord("there is a pool without a range and a table in it")
+    return record

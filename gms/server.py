@@ -20,7 +20,7 @@ import msgspec
 
 from gms import events as e
 from gms import messages as m
-from gms import pool_record, pool_tables, record, rundir
+from gms import pool_record, pool_tables, record, record_format, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
@@ -102,7 +102,7 @@ class Server(Shell):
         try:
             data = self._pools.read()
             pools = pool_record.decode(data) if data is not None else None
-        except (record.UnreadableRecord, OSError) as error:
+        except (record_format.UnreadableRecord, OSError) as error:
             unreadable = self._keep_aside(self._pools, error)
         owners = tuple(self._owner_of(pools, pool) for pool in pools.pools if pool.owner) if pools is not None else ()
         return msgspec.structs.replace(started, pools=pools, pools_unreadable=unreadable, owners=owners)
@@ -125,7 +125,7 @@ class Server(Shell):
             # One that was kept aside by a server that then crashed is still the last word.
             aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
             return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
-        except (record.UnreadableRecord, OSError) as error:
+        except (record_format.UnreadableRecord, OSError) as error:
             return e.Started(None, self._keep_aside(self._record, error), floor)
 
     def _keep_aside(self, file: DurableFile, error: Exception) -> str:
@@ -309,7 +309,7 @@ class Server(Shell):
             self.answer(self._replaced())
             return
         try:
-            self._record.write(record.encode(effect.record))
+            self._record.write(record_format.encode(effect.record))
         except OSError as error:
             self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
         else:
@@ -320,7 +320,7 @@ class Server(Shell):
             self.answer(self._replaced())
             return
         try:
-            self._pools.write(pool_record.encode(effect.record))
+            self._pools.write(record_format.encode(effect.record))
         except OSError as error:
             self.answer(e.PoolsPersistFailed(effect.seq, error.strerror or str(error)))
         else:

@@ -30,6 +30,7 @@ from lockserver.observer import (
 )
 from lockserver.rundir import SOCKET
 from sidecar.exit_codes import EX_INTERRUPTED
+from sidecar.formatting import key_values
 from sidecar.settings import Parser, count, directory, seconds, seconds_or_zero, valued
 from sidecar.terminal import OutputLost, observer_exit_code, ping_forever, say, terminal_paint
 
@@ -89,14 +90,8 @@ def history(options: argparse.Namespace) -> int:
         if options.json:
             say(json.dumps(msgspec.to_builtins(event)))
         else:
-            detail = " ".join(f"{key}={_value(value)}" for key, value in event.detail.items())
-            say(f"{event.at}  {event.event:<18}  {detail}".rstrip())
+            say(f"{event.at}  {event.event:<18}  {key_values(event.detail)}".rstrip())
     return 0
-
-
-def _value(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value)
-    return text if text and not any(c.isspace() or c in '"=' for c in text) else json.dumps(text)
 
 
 # -- switchover ----------------------------------------------------------------------------------------------------

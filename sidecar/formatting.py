@@ -1,7 +1,12 @@
-"""Words for what commands show: tones, times, sizes. Pure; `terminal.py` has the standard output."""
+"""Words for what commands and logs show: tones, times, sizes, fields. Pure; `terminal.py` has the standard output."""
 
 import enum
+import json
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
+
+_PLAIN = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f]+")
 
 
 class Tone(enum.Enum):
@@ -52,3 +57,23 @@ def size(count: int) -> str:
         if count >= length:
             return f"{count // length} {unit}" if count % length == 0 else f"{count / length:.1f} {unit}"
     return f"{count} bytes"
+
+
+def key_values(detail: Mapping[str, object]) -> str:
+    """As `key=value key=value`. It stays one line, whatever is in it."""
+    return " ".join(f"{key}={_field(value)}" for key, value in detail.items())
+
+
+def plain(value: object) -> object:
+    """What an enum stands for; anything else as it is."""
+    return value.value if isinstance(value, enum.Enum) else value
+
+
+def _field(value: object) -> str:
+    value = plain(value)
+    if isinstance(value, bool) or value is None:
+        return json.dumps(value)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        value = ",".join(str(plain(item)) for item in value)
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

@@ -12,10 +12,8 @@ frame.
 """
 
 import contextlib
-import enum
 import json
 import os
-import re
 import select
 import stat
 import sys
@@ -23,8 +21,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TextIO
 
+from sidecar import formatting
+
 FORMATS = ("text", "json")
-_PLAIN = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f]+")
 _RESERVED = ("time", "level", "program", "event")
 
 
@@ -195,30 +194,14 @@ class _Stderr:
 
 
 def _text_line(timestamp: str, level: str, program: str, event: str, fields: Mapping[str, object]) -> str:
-    said = "".join(f" {key}={_text(value)}" for key, value in fields.items())
-    return f"{timestamp} {level} {program} {event}{said}"
+    return f"{timestamp} {level} {program} {event} {formatting.key_values(fields)}".rstrip()
 
 
 def _json_line(timestamp: str, level: str, program: str, event: str, fields: Mapping[str, object]) -> str:
     line: dict[str, object] = {"time": timestamp, "level": level, "program": program, "event": event}
     for key, value in fields.items():
-        line[key + "_" if key in _RESERVED else key] = _plain(value)
+        line[key + "_" if key in _RESERVED else key] = formatting.plain(value)
     return json.dumps(line, default=str)
-
-
-def _text(value: object) -> str:
-    value = _plain(value)
-    if isinstance(value, bool) or value is None:
-        return json.dumps(value)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        value = ",".join(str(_plain(item)) for item in value)
-    text = str(value)
-    # One event stays one line, whatever is in it.
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
-
-
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, enum.Enum) else value
 
 
 def _printed(value: object) -> str:

@@ -199,6 +199,7 @@ MACHINES = {
         "invariants",
         "status",
         "record",
+        "record_format",
         "layout",
         "client_machine",
         "client_events",

@@ -338,6 +338,12 @@ class Server(Process):
         raise AssertionError("no VmRSS")
 
 
+def held_by(server: Server, engine_id: str, token: int) -> None:
+    """In the end it is the same holder, with its token."""
+    status = server.shows(lambda s: s.state == "HELD", f"{engine_id} holds")
+    assert status.holder is not None and (status.holder.engine_id, status.holder.token) == (engine_id, token)
+
+
 class House:
     """One test's directory and everything that lives in it."""
 

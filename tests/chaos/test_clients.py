@@ -5,15 +5,10 @@ import signal
 
 import pytest
 
-from tests.chaos.house import House, Server
+from tests.chaos.house import House, held_by
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
-
-
-def held_by(server: Server, engine_id: str, token: int) -> None:
-    status = server.shows(lambda s: s.state == "HELD", f"{engine_id} holds")
-    assert status.holder is not None and (status.holder.engine_id, status.holder.token) == (engine_id, token)
 
 
 def test_an_exception_in_on_resume_makes_nobody_deaf(house: House) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.house import House, Server
+from tests.chaos.house import House, held_by
 from tests.support.root import needs_root
 from tests.support.status import holder_of
 from tests.support.waiting import until
@@ -70,12 +70,6 @@ def nothing_stays_mounted(house: House) -> Iterator[None]:
     deep = house.directory / "real" / "deep"
     if os.path.ismount(deep):
         subprocess.run(["umount", "-l", str(deep)], check=True)
-
-
-def held_by(server: Server, engine_id: str, token: int) -> None:
-    """In the end it is the same holder, with its token."""
-    status = server.shows(lambda s: s.state == "HELD", f"{engine_id} holds")
-    assert status.holder is not None and (status.holder.engine_id, status.holder.token) == (engine_id, token)
 
 
 @ways_to_lead_elsewhere

@@ -62,5 +62,13 @@ class Bench:
         return self
 
 
+def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Bench:
+    """A machine that has come to this state; what it said on the way is forgotten."""
+    bench = Bench(restart, **settings).begin().to(state)
+    assert bench.machine.state is state
+    bench.said.clear()
+    return bench
+
+
 def kinds(effects: list[e.Effect]) -> list[str]:
     return [type(effect).__name__ for effect in effects if not isinstance(effect, e.Note)]

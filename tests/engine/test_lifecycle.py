@@ -14,16 +14,9 @@ from engine_shim.lifecycle import (
     UNWELL_S,
     TreePhase,
 )
-from tests.engine.machine import CONN, MAIN, WORKER, Bench, kinds
+from tests.engine.machine import CONN, MAIN, WORKER, Bench, at, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
-
-
-def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Bench:
-    bench = Bench(restart, **settings).begin().to(state)
-    assert bench.machine.state is state
-    bench.said.clear()
-    return bench
 
 
 def dies(bench: Bench) -> bool:
@@ -206,14 +199,6 @@ def test_what_no_start_could_help_in_init_means_nothing_later_on() -> None:
     bench.feed(e.Died(WORKER))
     bench.gone()
     assert not any(isinstance(effect, e.Exit) for effect in bench.said), "nor for the next start"
-
-
-def test_exit_code_64_of_an_engine_that_a_person_has_ended_is_no_mistake() -> None:
-    bench = at(State.INIT)
-    bench.feed(e.Terminate())
-    bench.feed(e.Ended(64))
-    bench.gone()
-    assert isinstance(bench.said[-1], e.Exit) and bench.said[-1].code == 0
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])

@@ -8,18 +8,11 @@ import pytest
 
 from engine_shim import events as e
 from engine_shim import probes
-from engine_shim.events import Restart, State
+from engine_shim.events import State
 from engine_shim.lifecycle import HANDOFF_S, LOOK_FIRST_S, LOOK_MOST_S, STEADY_S, STUCK_S, UNWELL_S, TreePhase
-from tests.engine.machine import CONN, MAIN, WORKER, Bench, kinds
+from tests.engine.machine import CONN, MAIN, WORKER, Bench, at, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
-
-
-def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Bench:
-    bench = Bench(restart, **settings).begin().to(state)
-    assert bench.machine.state is state
-    bench.said.clear()
-    return bench
 
 
 def again(bench: Bench) -> Bench:

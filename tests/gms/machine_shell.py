@@ -11,7 +11,7 @@ import msgspec
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
-from gms import record
+from gms import record, record_format
 from gms.machine import Machine
 from gms.sessions import Doing
 
@@ -67,7 +67,7 @@ class House:
             return e.Started(None, generation_floor=FLOOR)
         try:
             return e.Started(record.decode(self.file), generation_floor=FLOOR)
-        except record.UnreadableRecord as error:
+        except record_format.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=FLOOR)
 
     # -- the shell -------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class House:
         if isinstance(effect, e.Persist):
             if self.disk_fails:
                 return e.PersistFailed(effect.seq, "no space left")
-            self.file = record.encode(effect.record)
+            self.file = record_format.encode(effect.record)
             return e.Persisted(effect.seq)
         if isinstance(effect, e.Allocate):
             if effect.size > self.free:

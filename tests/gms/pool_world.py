@@ -13,7 +13,7 @@ import msgspec
 from gms import events as e
 from gms import messages as m
 from gms import pool_client_machine as c
-from gms import pool_record
+from gms import pool_record, record_format
 from gms.machine import Machine
 from sidecar.context import Time
 
@@ -189,7 +189,7 @@ class World:
             if self.disk_fails:
                 events.append(e.PoolsPersistFailed(effect.seq, "full"))
             else:
-                self.disk = pool_record.encode(effect.record)
+                self.disk = record_format.encode(effect.record)
                 events.append(e.PoolsPersisted(effect.seq))
         elif isinstance(effect, e.Forget):
             for handle in effect.slabs:

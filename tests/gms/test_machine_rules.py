@@ -5,7 +5,7 @@ import pytest
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
-from gms import record
+from gms import record, record_format
 from gms.sessions import Doing
 from gms.weights import Phase
 from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
@@ -727,14 +727,14 @@ def test_a_server_at_rest_sleeps() -> None:
 
 
 def test_one_wrong_bit_makes_no_other_record() -> None:
-    data = record.encode(record.Record(7, 6, "a" * 64, (record.Slab(5, "x"),), "boot"))
+    data = record_format.encode(record.Record(7, 6, "a" * 64, (record.Slab(5, "x"),), "boot"))
     told = record.decode(data)
     for bit in range(len(data) * 8):
         wrong = bytearray(data)
         wrong[bit // 8] ^= 1 << bit % 8
         try:
             assert record.decode(bytes(wrong)) == told, "only what is between the words may differ"
-        except record.UnreadableRecord:
+        except record_format.UnreadableRecord:
             continue
 
 
@@ -743,14 +743,14 @@ def test_one_wrong_bit_makes_no_other_record() -> None:
 
 def test_a_record_is_read_as_it_was_written() -> None:
     told = record.Record(7, 6, "a" * 64, (record.Slab(5, "x"), record.Slab(6, "y")), "boot")
-    assert record.decode(record.encode(told)) == told
+    assert record.decode(record_format.encode(told)) == told
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b'{"given": -1}', b'{"given": 1, "format": 9}', b"\xff", b"[" * 99999]
 )
 def test_garbage_is_no_record(data: bytes) -> None:
-    with pytest.raises(record.UnreadableRecord):
+    with pytest.raises(record_format.UnreadableRecord):
         record.decode(data)
 
 

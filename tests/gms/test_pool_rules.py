@@ -7,12 +7,12 @@ import pytest
 
 from gms import events as e
 from gms import messages as m
-from gms import pool_record, pool_tables
+from gms import pool_record, pool_tables, record_format
 from gms.machine import Machine
 from gms.memory import DeviceError
 from gms.pool_members import MOST_MEMBERS
 from gms.pools import MAY_FOLLOW, MOST_POOLS, Owner, Phase, Pool, Shape
-from gms.record import UnreadableRecord
+from gms.record_format import UnreadableRecord
 from gms.weights import BrokenRule, Slab
 from sidecar.context import Time
 
@@ -97,7 +97,7 @@ def test_only_the_memory_that_is_in_the_file_can_be_handed_back() -> None:
 def test_a_boot_leaves_nothing_but_the_newest_token() -> None:
     old, _ = owned_by_one()
     assert old.record is not None
-    desk = Desk(pool_record.decode(pool_record.encode(_of_another_boot(old.record))))
+    desk = Desk(pool_record.decode(record_format.encode(_of_another_boot(old.record))))
     (pool,) = desk.machine.pools.pools
     assert (pool.phase, pool.token, pool.generation) == (Phase.EMPTY, 10, 0)
     desk.comes(2)
@@ -255,7 +255,7 @@ def test_a_step_that_is_not_in_the_table_is_not_taken() -> None:
 def test_a_record_is_what_was_written_or_is_unreadable() -> None:
     desk, _ = owned_by_one()
     assert desk.record is not None
-    data = pool_record.encode(desk.record)
+    data = record_format.encode(desk.record)
     assert pool_record.decode(data) == desk.record
     for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 2}'):
         with pytest.raises(UnreadableRecord):

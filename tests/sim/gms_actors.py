@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gms import client_events as c
 from gms import events as e
 from gms import messages as m
-from gms import record
+from gms import record, record_format
 from gms.client_machine import ClientMachine, Link
 from gms.machine import Machine
 from tests.sim.openfiles import Allocation, Connection
@@ -61,7 +61,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
         except FileNotFoundError:
             return e.Started(None, generation_floor=floor)
-        except record.UnreadableRecord as error:
+        except record_format.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=floor)
 
     def _handle(self, event: e.Event) -> Iterable[e.Effect]:
@@ -138,7 +138,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
     def _do_persist(self, effect: e.Persist) -> None:
         before = self.world.on_disk()
         try:
-            self.process.write_durable(FILE, record.encode(effect.record))
+            self.process.write_durable(FILE, record_format.encode(effect.record))
         except OSError as error:
             self.pending.append(e.PersistFailed(effect.seq, str(error.strerror)))
         else:

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 from gms import client_events as c
 from gms import events as e
 from gms import messages as m
-from gms import record
+from gms import record, record_format
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SimGms, SimReader, memory
 from tests.sim.gms_engine import WAKE_S, Engine
 from tests.sim.gms_faults import GmsFaults
@@ -143,13 +143,13 @@ class GmsWorld(Schedule[SimGms]):
     def on_disk(self) -> record.Record | None:
         try:
             return record.decode(self.kernel.files.find(FILE).data)
-        except (FileNotFoundError, record.UnreadableRecord):
+        except (FileNotFoundError, record_format.UnreadableRecord):
             return None
 
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
         new, machine = self.on_disk(), server.machine
         if old is not None and new != old:
-            self.older.append(record.encode(old))
+            self.older.append(record_format.encode(old))
         if old is None or new is None or new == old:
             return
         if new.given < old.given:
