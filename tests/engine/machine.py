@@ -1,4 +1,4 @@
-"""A machine on the bench: events go in with a clock that only the test moves."""
+"""A machine alone: events go in with a clock that only the test moves."""
 
 from engine_shim import events as e
 from engine_shim.events import Config, Restart, State
@@ -9,7 +9,7 @@ MAIN, WORKER = 1, 2
 CONN = 7
 
 
-class Bench:
+class Harness:
     def __init__(self, restart: Restart = Restart.IN_PLACE, **settings: float) -> None:
         self.now = 100.0
         self.machine = Lifecycle(Config("engine-a", restart=restart, **settings))  # type: ignore[arg-type]
@@ -36,7 +36,7 @@ class Bench:
         """Nothing is left of the last tree."""
         return self.feed(e.Looked(0, False))
 
-    def begin(self) -> "Bench":
+    def begin(self) -> "Harness":
         self.feed(e.Started())
         self.gone()
         self.register()
@@ -51,7 +51,7 @@ class Bench:
     def step(self, to: State) -> list[e.Effect]:
         return self.feed(e.Reported(to, token=5, url="unix:/x" if to is State.ACTIVE else ""))
 
-    def to(self, state: State) -> "Bench":
+    def to(self, state: State) -> "Harness":
         """By the shortest way from Init."""
         way = [State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
         if state is State.DEAD:
@@ -62,12 +62,12 @@ class Bench:
         return self
 
 
-def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Bench:
+def at(state: State, restart: Restart = Restart.IN_PLACE, **settings: float) -> Harness:
     """A machine that has come to this state; what it said on the way is forgotten."""
-    bench = Bench(restart, **settings).begin().to(state)
-    assert bench.machine.state is state
-    bench.said.clear()
-    return bench
+    harness = Harness(restart, **settings).begin().to(state)
+    assert harness.machine.state is state
+    harness.said.clear()
+    return harness
 
 
 def kinds(effects: list[e.Effect]) -> list[str]:

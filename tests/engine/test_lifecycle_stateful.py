@@ -7,7 +7,7 @@ from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import Restart, State
 from engine_shim.lifecycle import TreePhase
-from tests.engine.machine import Bench, kinds
+from tests.engine.machine import Harness, kinds
 
 steps = st.sampled_from([State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING])
 events = st.one_of(
@@ -37,15 +37,15 @@ endings = st.lists(st.sampled_from([e.Terminate(), e.Looked(0, False), e.Looked(
 def test_the_machine_keeps_its_promises(
     schedule: list[tuple[e.Event, float]], ending: list[e.Event], restart: Restart
 ) -> None:
-    bench = Bench(restart, stall_s=10.0, init_timeout_s=20.0, waking_timeout_s=5.0)
-    machine = bench.machine
-    bench.feed(e.Started())
+    harness = Harness(restart, stall_s=10.0, init_timeout_s=20.0, waking_timeout_s=5.0)
+    machine = harness.machine
+    harness.feed(e.Started())
     proven, exits = False, 0
     for event, after_s in [*schedule, *((event, 0.0) for event in ending)]:
         if isinstance(event, e.Looked):
             proven = not event.left and not event.held
         before, number = machine.tree, machine.number
-        effects = bench.feed(event, after_s)
+        effects = harness.feed(event, after_s)
         if machine.tree is TreePhase.NONE and before is TreePhase.ENDING:
             assert isinstance(event, e.Looked) and not event.left
         for effect in effects:
@@ -61,13 +61,13 @@ def test_the_machine_keeps_its_promises(
             assert machine.deadline < float("inf"), "nothing takes for ever"
         else:
             assert machine.url == "", "who is dead serves nowhere"
-        assert machine.exiting or machine.tree is not TreePhase.ENDING or machine.deadline <= bench.now + 0.2
+        assert machine.exiting or machine.tree is not TreePhase.ENDING or machine.deadline <= harness.now + 0.2
         assert bool(machine.url) <= (machine.state is State.ACTIVE)
         assert exits <= 1
         for probe in probes.PROBES.values():
-            assert probe(machine, bench.now).why
-        is_ready = probes.ready(machine, bench.now).ok
+            assert probe(machine, harness.now).why
+        is_ready = probes.ready(machine, harness.now).ok
         assert not is_ready or (machine.well and machine.state in (State.STANDBY, State.ACTIVE))
-        probes.state(machine, bench.now)
+        probes.state(machine, harness.now)
     if exits:
         assert machine.deadline == float("inf")

@@ -8,15 +8,15 @@ from engine_shim import events as e
 from engine_shim.events import State
 from engine_shim.metrics import prepare, registry_of
 from sidecar import metrics
-from tests.engine.machine import WALL, Bench
+from tests.engine.machine import WALL, Harness
 from tests.support.processes import ROOT
 
 pytest.importorskip("prometheus_client")
 BEHIND = e.LockSeen("engine-b.0123456789abcdef", serves=True)
 
 
-def scrape(bench: Bench) -> dict[str, float]:
-    page = metrics.page_of(registry_of(bench.machine, lambda: bench.now))()
+def scrape(harness: Harness) -> dict[str, float]:
+    page = metrics.page_of(registry_of(harness.machine, lambda: harness.now))()
     assert page.status == 200
     lines = [line.rpartition(" ") for line in page.body.decode().splitlines() if not line.startswith("#")]
     return {name: float(value) for name, _, value in lines}
@@ -24,32 +24,32 @@ def scrape(bench: Bench) -> dict[str, float]:
 
 @pytest.mark.parametrize("state", list(State))
 def test_the_state_is_one_hot_and_has_the_time_when_it_was_entered(state: State) -> None:
-    bench = Bench().begin().to(state)
-    seen = scrape(bench)
+    harness = Harness().begin().to(state)
+    seen = scrape(harness)
     hot = {name: value for name, value in seen.items() if name.startswith("failover_engine_state{")}
     assert len(hot) == len(State) and sum(hot.values()) == 1
     assert hot[f'failover_engine_state{{state="{state.value}"}}'] == 1
-    assert seen[f'failover_engine_state_entered_timestamp_seconds{{state="{state.value}"}}'] == WALL + bench.now
+    assert seen[f'failover_engine_state_entered_timestamp_seconds{{state="{state.value}"}}'] == WALL + harness.now
 
 
 def test_a_life_in_figures() -> None:
-    bench = Bench().begin()
-    bench.feed(e.LockSeen(BEHIND.holder, fencing=True))
-    bench.feed(e.Phase("init", 0.2))
-    bench.step(State.STANDBY)
-    bench.feed(e.LockSeen(BEHIND.holder, serves=True, redundant=True))
-    seen = scrape(bench)
+    harness = Harness().begin()
+    harness.feed(e.LockSeen(BEHIND.holder, fencing=True))
+    harness.feed(e.Phase("init", 0.2))
+    harness.step(State.STANDBY)
+    harness.feed(e.LockSeen(BEHIND.holder, serves=True, redundant=True))
+    seen = scrape(harness)
     assert seen["failover_engine_standby_ready"] == seen["failover_engine_redundant"] == 1
     assert seen["failover_engine_live"] == seen["failover_engine_ready"] == 1
     assert seen["failover_engine_failovers_total"] == 0
-    bench.feed(e.LockSeen(BEHIND.holder, fencing=True))
-    bench.now += 0.04
-    bench.step(State.WAKING)
-    bench.feed(e.Phase("kv", 0.003))
-    bench.feed(e.Adopted(7, 2, "broken_record"))
-    bench.step(State.ACTIVE)
-    bench.feed(e.Beat(True, queued=3, steps=9))
-    seen = scrape(bench)
+    harness.feed(e.LockSeen(BEHIND.holder, fencing=True))
+    harness.now += 0.04
+    harness.step(State.WAKING)
+    harness.feed(e.Phase("kv", 0.003))
+    harness.feed(e.Adopted(7, 2, "broken_record"))
+    harness.step(State.ACTIVE)
+    harness.feed(e.Beat(True, queued=3, steps=9))
+    seen = scrape(harness)
     assert seen["failover_engine_failovers_total"] == 1 and seen["failover_engine_token"] == 5
     assert seen["failover_engine_standby_ready"] == 0 and seen["failover_engine_ready"] == 1
     assert seen["failover_engine_queued"] == 3 and seen["failover_engine_processes"] == 2
@@ -60,12 +60,12 @@ def test_a_life_in_figures() -> None:
     assert seen["failover_engine_kv_blocks_adopted_total"] == 7
     assert seen['failover_engine_kv_blocks_dropped_total{why="broken_record"}'] == 2
     assert seen['failover_engine_kv_wakes_total{why="broken_record"}'] == 1
-    bench.feed(e.Ended(-9))
-    bench.gone()
-    bench.wait(1.0)
-    bench.register()
-    bench.step(State.STANDBY)
-    seen = scrape(bench)
+    harness.feed(e.Ended(-9))
+    harness.gone()
+    harness.wait(1.0)
+    harness.register()
+    harness.step(State.STANDBY)
+    seen = scrape(harness)
     assert seen["failover_engine_starts_total"] == 2 and seen["failover_engine_deaths_total"] == 1
     assert seen["failover_engine_redundancy_restore_seconds_count"] == 1
     assert seen["failover_engine_redundancy_restore_seconds_sum"] == pytest.approx(1.0, abs=0.1)
@@ -76,13 +76,13 @@ def test_whatever_the_documentation_names_is_there_and_nothing_else() -> None:
     section = re.search(r"^## Metrics\n(.*?)^## ", text, re.MULTILINE | re.DOTALL)
     assert section is not None
     said = re.findall(r"`(?:failover_engine)?(_[a-z_]+)(?:\{[a-z,]*\})?`", section[1])
-    bench = Bench().begin().to(State.ACTIVE)
-    there = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in scrape(bench)}
+    harness = Harness().begin().to(State.ACTIVE)
+    there = {re.sub(r"(_bucket|_sum|_count)?(\{.*)?$", "", name) for name in scrape(harness)}
     assert {f"failover_engine{name}" for name in said} == there - {name for name in there if name.endswith("_created")}
 
 
 def test_every_phase_is_shown_from_the_beginning() -> None:
-    seen = scrape(Bench())
+    seen = scrape(Harness())
     for phase in ("permit", "init", "sleep", "fence_wait", "wake", "remap", "kv", "serve"):
         assert seen[f'failover_engine_phase_duration_seconds_count{{phase="{phase}"}}'] == 0
 

@@ -5,7 +5,7 @@ import pytest
 from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import Restart, State
-from tests.engine.machine import Bench
+from tests.engine.machine import Harness
 
 IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT
 
@@ -28,63 +28,63 @@ IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT
     ],
 )
 def test_the_table(state: State, restart: Restart, live: bool, startup: bool, ready: bool) -> None:
-    bench = Bench(restart).begin().to(state)
-    machine, now = bench.machine, bench.now
+    harness = Harness(restart).begin().to(state)
+    machine, now = harness.machine, harness.now
     found = [probes.PROBES[path](machine, now).ok for path in ("/live", "/startup", "/ready")]
     assert found == [live, startup, ready]
 
 
 def test_the_port_answers_before_anything_is_started() -> None:
-    bench = Bench()
-    assert probes.live(bench.machine, 0.0).ok and not probes.ready(bench.machine, 0.0).ok
-    bench = Bench(EXIT)
-    assert not probes.live(bench.machine, 0.0).ok
+    harness = Harness()
+    assert probes.live(harness.machine, 0.0).ok and not probes.ready(harness.machine, 0.0).ok
+    harness = Harness(EXIT)
+    assert not probes.live(harness.machine, 0.0).ok
 
 
 @pytest.mark.parametrize(
     ("state", "bound_s"), [(State.INIT, 7.0), (State.WAKING, 5.0), (State.STANDBY, 3.0), (State.ACTIVE, 3.0)]
 )
 def test_a_state_that_lasts_longer_than_it_may_is_not_live(state: State, bound_s: float) -> None:
-    bench = Bench(init_timeout_s=7.0, waking_timeout_s=5.0, stall_s=3.0).begin().to(state)
-    assert probes.live(bench.machine, bench.now + bound_s - 0.01).ok
-    assert not probes.live(bench.machine, bench.now + bound_s).ok
+    harness = Harness(init_timeout_s=7.0, waking_timeout_s=5.0, stall_s=3.0).begin().to(state)
+    assert probes.live(harness.machine, harness.now + bound_s - 0.01).ok
+    assert not probes.live(harness.machine, harness.now + bound_s).ok
 
 
 def test_a_silent_standby_is_not_ready_long_before_it_is_ended() -> None:
-    bench = Bench(stall_s=60.0).begin().to(State.STANDBY)
-    assert probes.ready(bench.machine, bench.now + 2.0).ok
-    assert not probes.ready(bench.machine, bench.now + 4.0).ok
-    assert probes.live(bench.machine, bench.now + 4.0).ok
+    harness = Harness(stall_s=60.0).begin().to(State.STANDBY)
+    assert probes.ready(harness.machine, harness.now + 2.0).ok
+    assert not probes.ready(harness.machine, harness.now + 4.0).ok
+    assert probes.live(harness.machine, harness.now + 4.0).ok
 
 
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
 def test_who_is_not_well_is_not_ready_and_says_why(state: State) -> None:
-    bench = Bench().begin().to(state)
-    bench.feed(e.Beat(False, "the weights are gone"))
-    answer = probes.ready(bench.machine, bench.now)
+    harness = Harness().begin().to(state)
+    harness.feed(e.Beat(False, "the weights are gone"))
+    answer = probes.ready(harness.machine, harness.now)
     assert not answer.ok and "the weights are gone" in answer.why
-    assert probes.live(bench.machine, bench.now).ok is (state is State.STANDBY)
+    assert probes.live(harness.machine, harness.now).ok is (state is State.STANDBY)
 
 
 def test_an_engine_that_works_on_a_long_queue_is_live_and_one_that_is_stuck_is_not() -> None:
-    bench = Bench(stall_s=3.0).begin().to(State.ACTIVE)
+    harness = Harness(stall_s=3.0).begin().to(State.ACTIVE)
     for step in range(20):
-        bench.feed(e.Beat(True, queued=99, steps=step), after_s=1.0)
-        assert probes.live(bench.machine, bench.now).ok
+        harness.feed(e.Beat(True, queued=99, steps=step), after_s=1.0)
+        assert probes.live(harness.machine, harness.now).ok
     for _ in range(2):
-        bench.feed(e.Beat(True, queued=99, steps=19), after_s=1.0)
-    assert not probes.live(bench.machine, bench.now + 1.0).ok
+        harness.feed(e.Beat(True, queued=99, steps=19), after_s=1.0)
+    assert not probes.live(harness.machine, harness.now + 1.0).ok
 
 
 def test_the_exit_mode_remembers_that_init_was_left() -> None:
-    bench = Bench(EXIT).begin().to(State.STANDBY)
-    bench.feed(e.Ended(1))
-    assert probes.startup(bench.machine, bench.now).ok
+    harness = Harness(EXIT).begin().to(State.STANDBY)
+    harness.feed(e.Ended(1))
+    assert probes.startup(harness.machine, harness.now).ok
 
 
 def test_state_has_the_same_fields_in_every_state() -> None:
     fields = [
-        set(probes.state(bench.machine, bench.now))
-        for bench in (Bench(), *(Bench().begin().to(state) for state in State))
+        set(probes.state(harness.machine, harness.now))
+        for harness in (Harness(), *(Harness().begin().to(state) for state in State))
     ]
     assert all(found == fields[0] for found in fields)

@@ -1,6 +1,6 @@
 """GMS's machine under Hypothesis: any interleaving of what processes, disk, memory, people and time may do.
 
-The bench (`machine_shell.py`) checks after each event that no writer is beside a reader, that the machine knows exactly
+The shell (`machine_shell.py`) checks after each event that no writer is beside a reader, that the machine knows exactly
 the descriptors that there are, and that no deadline has passed already. Here stand what may happen, and that the file,
 read by a server after a crash, never tells of anything that wasn't committed. A failing example is printed with its
 blob.

@@ -20,7 +20,7 @@ SHAPE = Shape("a", (60, 40), 4096)
 OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False)
 
 
-class Desk:
+class Harness:
     """The machine, with a disk that works and memory that is there."""
 
     def __init__(self, pools: pool_record.Record | None = None, *owners: e.FoundOwner, **config: Any) -> None:
@@ -70,12 +70,12 @@ class Desk:
         return self.says(conn, message, *identities)
 
 
-def owned_by_one() -> tuple[Desk, m.PoolOwned]:
-    desk = Desk()
-    desk.comes(1)
-    owned = desk.claims(1)
+def owned_by_one() -> tuple[Harness, m.PoolOwned]:
+    harness = Harness()
+    harness.comes(1)
+    owned = harness.claims(1)
     assert isinstance(owned, m.PoolOwned)
-    return desk, owned
+    return harness, owned
 
 
 # -- after a restart ---------------------------------------------------------------------------------------------------
@@ -83,25 +83,25 @@ def owned_by_one() -> tuple[Desk, m.PoolOwned]:
 
 def test_only_the_memory_that_is_in_the_file_can_be_handed_back() -> None:
     old, owned = owned_by_one()
-    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
-    desk.comes(2, have=owned.generation)
-    answer = desk.back(2, owned.generation, "m0", "m1", "another table")
+    harness = Harness(old.record, e.FoundOwner("kv", gone=True))
+    harness.comes(2, have=owned.generation)
+    answer = harness.back(2, owned.generation, "m0", "m1", "another table")
     assert isinstance(answer, m.Refused) and answer.reason == "stale"
-    assert not desk.machine.pools.slabs
-    desk.comes(3, have=owned.generation)
-    assert desk.back(3, owned.generation, "m0", "m1", "m2") == m.PoolKept(generation=owned.generation)
-    answer = desk.claims(3, 11)
+    assert not harness.machine.pools.slabs
+    harness.comes(3, have=owned.generation)
+    assert harness.back(3, owned.generation, "m0", "m1", "m2") == m.PoolKept(generation=owned.generation)
+    answer = harness.claims(3, 11)
     assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
 def test_a_boot_leaves_nothing_but_the_newest_token() -> None:
     old, _ = owned_by_one()
     assert old.record is not None
-    desk = Desk(pool_record.decode(record_format.encode(_of_another_boot(old.record))))
-    (pool,) = desk.machine.pools.pools
+    harness = Harness(pool_record.decode(record_format.encode(_of_another_boot(old.record))))
+    (pool,) = harness.machine.pools.pools
     assert (pool.phase, pool.token, pool.generation) == (Phase.EMPTY, 10, 0)
-    desk.comes(2)
-    answer = desk.claims(2, 9)
+    harness.comes(2)
+    answer = harness.claims(2, 9)
     assert isinstance(answer, m.Refused) and answer.reason == "older"
 
 
@@ -112,31 +112,31 @@ def _of_another_boot(record: pool_record.Record) -> pool_record.Record:
 def test_an_owner_that_was_thought_dead_owns_it_as_long_as_nobody_else_does() -> None:
     """Its number may have meant another process: a container that was restarted."""
     old, owned = owned_by_one()
-    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
-    desk.comes(1, have=owned.generation)
-    assert isinstance(desk.back(1, owned.generation, "m0", "m1", "m2", token=10), m.PoolKept)
-    desk.comes(2)
-    answer = desk.claims(2, 11)
+    harness = Harness(old.record, e.FoundOwner("kv", gone=True))
+    harness.comes(1, have=owned.generation)
+    assert isinstance(harness.back(1, owned.generation, "m0", "m1", "m2", token=10), m.PoolKept)
+    harness.comes(2)
+    answer = harness.claims(2, 11)
     assert isinstance(answer, m.Refused) and answer.reason == "owned"
 
 
 def test_two_that_say_they_own_it_are_an_alarm_and_the_second_is_sent_away() -> None:
-    desk, owned = owned_by_one()
-    desk.comes(2, have=owned.generation)
-    answer = desk.back(2, owned.generation, token=10)
+    harness, owned = owned_by_one()
+    harness.comes(2, have=owned.generation)
+    answer = harness.back(2, owned.generation, token=10)
     assert isinstance(answer, m.Refused) and answer.reason == "stale"
-    assert any("two processes" in str(event.detail) for event in desk.machine.context.history)
+    assert any("two processes" in str(event.detail) for event in harness.machine.context.history)
 
 
 def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
     old, owned = owned_by_one()
-    desk = Desk(old.record, e.FoundOwner("kv", gone=True))
-    desk.comes(2)
-    desk.feed(e.Received(2, _claim(timeout_s=9.0)))
-    assert not any(isinstance(said, m.PoolOwned) for _, said in desk.sent)
-    desk.now += 2.0
-    desk.feed(e.Tick())
-    (answer,) = (said for _, said in desk.sent if isinstance(said, m.PoolOwned))
+    harness = Harness(old.record, e.FoundOwner("kv", gone=True))
+    harness.comes(2)
+    harness.feed(e.Received(2, _claim(timeout_s=9.0)))
+    assert not any(isinstance(said, m.PoolOwned) for _, said in harness.sent)
+    harness.now += 2.0
+    harness.feed(e.Tick())
+    (answer,) = (said for _, said in harness.sent if isinstance(said, m.PoolOwned))
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
 
 
@@ -153,24 +153,24 @@ def test_a_file_that_cant_be_read_is_an_alarm() -> None:
 
 def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> None:
     """The answer to what it says would be taken for one about what it was given meanwhile."""
-    desk, owned = owned_by_one()
-    desk.comes(2, have=1)
-    desk.comes(3)
-    desk.feed(e.Received(1, m.ReleasePool()))
-    assert not any(conn == 2 and isinstance(said, m.PoolIs) for conn, said in desk.sent)
-    answer = desk.back(2, 1)
+    harness, owned = owned_by_one()
+    harness.comes(2, have=1)
+    harness.comes(3)
+    harness.feed(e.Received(1, m.ReleasePool()))
+    assert not any(conn == 2 and isinstance(said, m.PoolIs) for conn, said in harness.sent)
+    answer = harness.back(2, 1)
     assert isinstance(answer, m.Refused) and answer.reason == "stale"
-    assert desk.sent[-1][0] == 2 and isinstance(desk.sent[-1][1], m.PoolIs)
-    assert desk.sent[-1][1].generation == owned.generation
+    assert harness.sent[-1][0] == 2 and isinstance(harness.sent[-1][1], m.PoolIs)
+    assert harness.sent[-1][1].generation == owned.generation
 
 
 # -- who may not -------------------------------------------------------------------------------------------------------
 
 
 def test_where_pools_are_off_a_claim_is_refused_with_the_reason() -> None:
-    desk = Desk(pools_off="not on this device")
-    desk.comes(1)
-    answer = desk.claims(1)
+    harness = Harness(pools_off="not on this device")
+    harness.comes(1)
+    answer = harness.claims(1)
     assert isinstance(answer, m.Refused) and (answer.reason, answer.why) == ("off", "not on this device")
 
 
@@ -178,53 +178,53 @@ def test_where_pools_are_off_a_claim_is_refused_with_the_reason() -> None:
     ("claim", "reason"), [({"sizes": [61]}, "too_large"), ({"sizes": [1000, 20]}, "too_large"), ({}, "")]
 )
 def test_what_can_never_fit_is_refused_at_once(claim: dict[str, Any], reason: str) -> None:
-    desk = Desk(granularity=20)
-    desk.comes(1)
-    answer = desk.claims(1, **claim)
+    harness = Harness(granularity=20)
+    harness.comes(1)
+    answer = harness.claims(1, **claim)
     assert (answer.reason if isinstance(answer, m.Refused) else "") == reason
 
 
 def test_everything_that_grows_has_a_bound() -> None:
-    desk = Desk()
+    harness = Harness()
     for number in range(MOST_POOLS + 1):
-        desk.comes(number + 1, key=f"kv-{number}")
-        desk.says(number + 1, _claim(sizes=[1]))
-    assert isinstance(desk.sent[-1][1], m.Refused) and "drop-pool" in desk.sent[-1][1].why
+        harness.comes(number + 1, key=f"kv-{number}")
+        harness.says(number + 1, _claim(sizes=[1]))
+    assert isinstance(harness.sent[-1][1], m.Refused) and "drop-pool" in harness.sent[-1][1].why
     for number in range(MOST_POOLS + 1, MOST_MEMBERS + 1):
-        desk.comes(number + 1)
-    problem = desk.sent[-1][1]
+        harness.comes(number + 1)
+    problem = harness.sent[-1][1]
     assert isinstance(problem, m.Problem) and problem.about == "place"
 
 
 def test_a_claim_before_the_last_is_answered_is_a_mistake() -> None:
-    desk, _ = owned_by_one()
-    desk.comes(2)
-    desk.feed(e.Received(2, _claim(timeout_s=9.0)))
-    assert isinstance(desk.says(2, _claim()), m.Problem)
+    harness, _ = owned_by_one()
+    harness.comes(2)
+    harness.feed(e.Received(2, _claim(timeout_s=9.0)))
+    assert isinstance(harness.says(2, _claim()), m.Problem)
 
 
 def test_who_is_late_to_drop_what_was_given_up_is_named() -> None:
-    desk, _ = owned_by_one()
-    desk.comes(2)
-    desk.feed(e.Died(1))
-    desk.feed(e.Received(9, m.Observe(protocol=3)))
-    assert desk.says(9, m.DropPool(key="kv")) == m.PoolCleared(key="kv", bytes=100)
-    desk.now += 6.0
-    desk.feed(e.Tick())
-    assert "e2 (pid 2) still has memory" in desk.machine.context.alarms["pool_drops"]
-    desk.feed(e.Received(2, m.PoolDropped(generation=6)))
-    assert "pool_drops" not in desk.machine.context.alarms
+    harness, _ = owned_by_one()
+    harness.comes(2)
+    harness.feed(e.Died(1))
+    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    assert harness.says(9, m.DropPool(key="kv")) == m.PoolCleared(key="kv", bytes=100)
+    harness.now += 6.0
+    harness.feed(e.Tick())
+    assert "e2 (pid 2) still has memory" in harness.machine.context.alarms["pool_drops"]
+    harness.feed(e.Received(2, m.PoolDropped(generation=6)))
+    assert "pool_drops" not in harness.machine.context.alarms
 
 
 def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> None:
-    desk, _ = owned_by_one()
-    (pool,) = desk.machine.pools.pools
+    harness, _ = owned_by_one()
+    (pool,) = harness.machine.pools.pools
     pool.token = 3
-    effects = desk.feed(e.Died(1))
+    effects = harness.feed(e.Died(1))
     assert not any(isinstance(effect, e.Forget | e.PersistPools) for effect in effects)
-    assert "falls to 3" in desk.machine.context.alarms["rule"]
-    desk.comes(2)
-    answer = desk.claims(2, 11)
+    assert "falls to 3" in harness.machine.context.alarms["rule"]
+    harness.comes(2)
+    answer = harness.claims(2, 11)
     assert isinstance(answer, m.Refused) and "mistake in its own program" in answer.why
 
 
@@ -253,10 +253,10 @@ def test_a_step_that_is_not_in_the_table_is_not_taken() -> None:
 
 
 def test_a_record_is_what_was_written_or_is_unreadable() -> None:
-    desk, _ = owned_by_one()
-    assert desk.record is not None
-    data = record_format.encode(desk.record)
-    assert pool_record.decode(data) == desk.record
+    harness, _ = owned_by_one()
+    assert harness.record is not None
+    data = record_format.encode(harness.record)
+    assert pool_record.decode(data) == harness.record
     for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 2}'):
         with pytest.raises(UnreadableRecord):
             pool_record.decode(bad)
