@@ -59,7 +59,10 @@ def status(house: House, name: str = "status", code: int | None = None) -> dict[
 def running(house: House, *words: str) -> Program:
     """A pair of which one serves and the other is ready."""
     up = failover(house, "up", "up", *words)
-    until(lambda: whole(house), f"one serves, one is ready: {up.said()}")
+    try:
+        until(lambda: whole(house), "one serves, one is ready")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {up.said()}\n{_shown(house)}") from None
     return up
 
 
