@@ -72,7 +72,7 @@ class Beat(msgspec.Struct, frozen=True):
     why: str = ""
     queued: int = 0
     steps: int = 0
-    door: str = ""
+    unreachable: str = ""
     """Why nobody could connect to its address."""
 
 

@@ -102,7 +102,7 @@ class Lifecycle:
         self.main: int | None = None
         self.well, self.unwell_why = True, ""
         self.queued = 0
-        self.door = ""
+        self.unreachable = ""
         """Why nobody could connect to its address; empty if clients can, or could once it serves."""
         self.counterparts = Counterparts()
         self.why = ""
@@ -216,7 +216,7 @@ class Lifecycle:
         self.tree, self.restart_at = TreePhase.ALIVE, math.inf
         self.incarnation, self.token, self.url = "", 0, ""
         self.processes, self.main = set(), None
-        self.well, self.unwell_why, self.queued, self.door = True, "", 0, ""
+        self.well, self.unwell_why, self.queued, self.unreachable = True, "", 0, ""
         self.counterparts.takes = {}
         self._unwell_since = math.inf
         self._steps = -1
@@ -376,9 +376,13 @@ class Lifecycle:
         self._beat_at, self._steps, self.queued = self._now, event.steps, event.queued
         if event.well is not self.well:
             self._note("well" if event.well else "unwell", alarm=not event.well, why=event.why)
-        if event.door != self.door:
-            self._note("door_lost" if event.door else "door_back", alarm=bool(event.door), why=event.door)
-        self.door = event.door
+        if event.unreachable != self.unreachable:
+            self._note(
+                "unreachable" if event.unreachable else "reachable",
+                alarm=bool(event.unreachable),
+                why=event.unreachable,
+            )
+        self.unreachable = event.unreachable
         self.well, self.unwell_why = event.well, event.why
         self._unwell_since = math.inf if event.well else min(self._unwell_since, self._now)
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 from engine_shim import command_settings, known_engines, membership, paths, takes
 from engine_shim import messages as m
-from engine_shim.door import Door, taken_by_a_stranger
+from engine_shim.address import Address, taken_by_a_stranger
 from engine_shim.engine import (
     CannotRun,
     CannotServe,
@@ -68,7 +68,7 @@ class Main:
         self.state = "init"
         self.listen: Listen | None = None
         """Where it was told to serve; then where it does."""
-        self.door: Door | None = None
+        self.address: Address | None = None
         self.cannot_bind = ""
         """Why its address could not be bound again."""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
@@ -125,7 +125,7 @@ class Main:
         at = self.listen = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
         with self._timed("serve"):
             engine.serve(at)
-        self.door = Door(at)
+        self.address = Address(at)
         lock.serving(at.url)
         self._step("active", token=grant.token, url=at.url)
         last = self._serve(grant.token, at.url)
@@ -166,9 +166,9 @@ class Main:
 
     def _bind_again(self, url: str) -> None:
         """Somebody has removed its socket. Until it is there again, the endpoint isn't announced."""
-        door, listen = self.door, self.listen
-        why = door.lost() if door is not None else ""
-        if door is None or listen is None or not why:
+        address, listen = self.address, self.listen
+        why = address.lost() if address is not None else ""
+        if address is None or listen is None or not why:
             return
         self.lock.serving("")
         try:
@@ -177,7 +177,7 @@ class Main:
         except (CannotServe, OSError) as error:
             self.cannot_bind = f"{why}, and can't be bound again: {error}"
             return
-        self.door, self.cannot_bind = Door(listen), ""
+        self.address, self.cannot_bind = Address(listen), ""
         self.lock.serving(url)
         _tell(f"{why}: bound again")
 
@@ -238,10 +238,10 @@ class Main:
         """Reports how the engine is: to the shim, and while it waits also to the lock server."""
         was_ready = True
         while True:
-            door = self.door
+            address = self.address
             if self.state == "standby":
                 beat = self._look_asleep()
-                ready = beat.well and not beat.door
+                ready = beat.well and not beat.unreachable
                 if ready is not was_ready:
                     self.lock.ready(ready)
                     was_ready = ready
@@ -250,14 +250,14 @@ class Main:
             elif self.state in ("active", "draining"):
                 beat = self._look_awake()
                 self.shim.say(beat)
-                if beat.door:
+                if beat.unreachable:
                     self._have_it_bound_again()
-            if door is None:
+            if address is None:
                 time.sleep(self.shim.beat_s)
-            elif door is self.door:
-                door.wait(self.shim.beat_s)
+            elif address is self.address:
+                address.wait(self.shim.beat_s)
             else:
-                door.close()
+                address.close()
 
     def _have_it_bound_again(self) -> None:
         order = Order("bind")
@@ -274,20 +274,20 @@ class Main:
         except Exception as error:  # whatever it raises: an engine whose check fails isn't well
             return m.Beat(well=False, why=_said(error))
         taken = taken_by_a_stranger(self.listen, self.run_dir)
-        return m.Beat(well=well, why="" if well else "its own check says no", door=taken[: m.TEXT_MOST])
+        return m.Beat(well=well, why="" if well else "its own check says no", unreachable=taken[: m.TEXT_MOST])
 
     def _look_awake(self) -> m.Beat:
         try:
             health = self.engine.health()
         except Exception as error:
             return m.Beat(well=False, why=_said(error))
-        lost = self.door.lost() if self.door is not None else ""
+        lost = self.address.lost() if self.address is not None else ""
         return m.Beat(
             well=not health.detail,
             why=health.detail[: m.TEXT_MOST],
             queued=health.queued,
             steps=health.steps,
-            door=(lost and (self.cannot_bind or lost))[: m.TEXT_MOST],
+            unreachable=(lost and (self.cannot_bind or lost))[: m.TEXT_MOST],
         )
 
 

@@ -50,7 +50,7 @@ class Beat(Message, frozen=True):
     why: Text = ""
     queued: Count = 0
     steps: Count = 0
-    door: Text = ""
+    unreachable: Text = ""
     """Why nobody could connect to its address; empty if clients can, or could once it serves."""
 
 

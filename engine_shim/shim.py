@@ -369,7 +369,7 @@ def _event(message: m.ToShim) -> e.Event:
     if isinstance(message, m.Step):
         return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
     if isinstance(message, m.Beat):
-        return e.Beat(message.well, message.why, message.queued, message.steps, message.door)
+        return e.Beat(message.well, message.why, message.queued, message.steps, message.unreachable)
     if isinstance(message, m.Takes):
         return e.Takes(message.takes)
     if isinstance(message, m.Phase):

@@ -73,7 +73,7 @@ class ReferenceEngine:
         self._crew: Crew | None = None
         self._service: Service | None = None
         self._server: HttpServer | None = None
-        self._door: ServerSocket | None = None
+        self._socket: ServerSocket | None = None
         self._scheduler: Scheduler | None = None
         self._blocks = Blocks(self.options.kv_bytes // block_bytes(self.options.shape, self.options.shape.heads))
         self._grant: tuple[int, bool] | None = None
@@ -150,10 +150,10 @@ class ReferenceEngine:
     def serve(self, listen: Listen) -> None:
         service, server = _started(self._service), _started(self._server)
         service.call(service.open)
-        if self._door is not None:  # its socket is gone, and it binds again
-            self._door.close()
+        if self._socket is not None:  # its socket is gone, and it binds again
+            self._socket.close()
             service.call(server.stop_accepting)
-        listener, self._door = listen.bind()
+        listener, self._socket = listen.bind()
         self.address = listen.url if listen.path else Listen(host=listen.host, port=listener.getsockname()[1]).url
         service.run(server.listen(listener))
 
@@ -207,9 +207,9 @@ class ReferenceEngine:
             with contextlib.suppress(TimeoutError):  # a worker that doesn't answer holds the loop: it ends with us
                 service.call(self._server.close)
             service.stop()
-        if self._door is not None:
-            self._door.close()
-            self._door = None
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
         if self._kept is not None:
             self._kept.close()
             self._kept = None

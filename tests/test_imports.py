@@ -41,8 +41,8 @@ OUTBUILDINGS = {"tests", "demo", "bench", "k8s", "tools"}
 SHELLS = {
     "engine_shim": {
         "__main__",
+        "address",
         "command_settings",
-        "door",
         "engine",
         "failover",
         "given_up",

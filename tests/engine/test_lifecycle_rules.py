@@ -418,11 +418,11 @@ def test_one_counterpart_that_takes_the_same_is_enough() -> None:
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
 def test_an_engine_that_nobody_can_connect_to_is_not_ready_and_lives(state: State) -> None:
     harness = at(state)
-    harness.feed(e.Beat(True, door="the socket is gone"))
+    harness.feed(e.Beat(True, unreachable="the socket is gone"))
     answer = probes.ready(harness.machine, harness.now)
     assert not answer.ok and "the socket is gone" in answer.why and probes.live(harness.machine, harness.now).ok
     harness.wait(UNWELL_S + 1)
-    assert lives(harness) and [note.alarm for note in notes(harness, "door_lost")] == [True]
+    assert lives(harness) and [note.alarm for note in notes(harness, "unreachable")] == [True]
     harness.feed(e.Beat(True))
     assert probes.ready(harness.machine, harness.now).ok
 

@@ -433,9 +433,9 @@ ENGINE = (
         in_process=True,
     ),
     Mutant(
-        "probe-ready-door",
+        "probe-ready-unreachable",
         "/ready: 503 while nobody can connect",
-        ((PROBES, "    if machine.door:\n", "    if False:\n"),),
+        ((PROBES, "    if machine.unreachable:\n", "    if False:\n"),),
         tests=_LIFE,
         in_process=True,
     ),

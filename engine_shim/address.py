@@ -18,7 +18,7 @@ from sidecar import tcp
 from sidecar.path_watch import CannotWatch, PathWatch
 
 
-class Door:
+class Address:
     """Made when the engine has bound its address."""
 
     def __init__(self, listen: Listen) -> None:
