@@ -352,6 +352,10 @@ class Request:
         elif leg is not None:
             self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))
             self._over(e.Outcome.ANSWERED, failure.why)
+        elif failure.event and not self._delivery.opened:
+            status, body = answers.error_of(failure.event)
+            self._out.append(self._delivery.whole(status, errors.JSON, body))
+            self._over(e.Outcome.ANSWERED, failure.why)
         elif failure.event:
             self._say(failure.event, now)
             self._out.append(e.Cut(self.number))

@@ -57,7 +57,7 @@ def _plain_lines(data: bytes) -> tuple[Events, int]:
     end = 0
     for part in parts:
         end += len(part) + 2
-        found.append((end, part[6:] if part.startswith(b"data: ") and b"\n" not in part else _data(part)))
+        found.append((end, part[6:] if part.startswith(b"data: ") and b"\n" not in part else data_of(part)))
     return found, end
 
 
@@ -65,12 +65,13 @@ def _any_lines(data: bytes, scanned: int) -> tuple[Events, int]:
     found: Events = []
     end = 0
     while (ends := _EMPTY_LINE.search(data, max(end, scanned))) is not None:
-        found.append((ends.end(), _data(data[end : ends.start()])))
+        found.append((ends.end(), data_of(data[end : ends.start()])))
         end = ends.end()
     return found, end
 
 
-def _data(text: bytes) -> bytes | None:
+def data_of(text: bytes) -> bytes | None:
+    """Of one event; None for a comment."""
     lines = [line[5:].removeprefix(b" ") for line in text.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

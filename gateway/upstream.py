@@ -278,8 +278,9 @@ class _Connection(asyncio.Protocol):
         """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
         exchange, self._exchange = self._exchange, None
         status, headers, body = self._status, self._for_others() if whole else (), self._taken()
-        if self._keeps and not self._closed:
+        if self._keeps and not self._closed and self._transport is not None:
             self._clear()
+            self._transport.resume_reading()  # whoever had this answer may not have read
             self._ups.keep(self)
         else:
             self.close()
