@@ -12,7 +12,8 @@
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
    third time, alone, is refused.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
-   has said for a while that it does, it does.
+   has said for a while that it does, it does. Whoever's engine fails while it drains, or has withdrawn, waits for the
+   next one at once.
 7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
@@ -123,7 +124,7 @@ class Door:
             elif request not in self._doubts:
                 self._take_away(request)
         for request in self._doubts:
-            self._out.append(e.Verdict(request, True, False))
+            self._out.append(e.Verdict(request, True))
         self._returning |= self._doubts.keys()
         self._doubts.clear()
         self._trial = self._scout = None
@@ -234,11 +235,13 @@ class Door:
         return self._moment.reached(at)
 
     def _judge(self) -> None:
-        """Those who ask whether their engine still holds: all of them ask about the newest grant."""
+        """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or has
+        withdrawn is as good as lost to them: another will take over, and goes on with what this one doesn't finish.
+        """
         grants = self.grants
         token = grants.current.token if grants.current is not None else 0
-        holds = grants.lock_knows and grants.lock.token == token
-        at_once = grants.open is None if holds else grants.lock_knows
+        holds = grants.lock_knows and grants.lock.token == token and grants.open is not None
+        at_once = grants.lock_knows and not holds
         patience_s = self.bounds.hold_s if holds else self.bounds.failover_timeout_s
         for request, since in list(self._doubts.items()):
             if not at_once and not self._reached(since + patience_s):
@@ -253,7 +256,7 @@ class Door:
         if request == self._trial and visitor.strikes > self.bounds.strikes:
             self._out.append(e.Refuse(request, 502, POISON))
         else:
-            self._out.append(e.Verdict(request, lost, self.grants.open is not None))
+            self._out.append(e.Verdict(request, lost))
 
     def _sever(self, grant: Grant) -> None:
         """The drain has taken as long as it may. Whoever is left is continued by the successor."""

@@ -344,8 +344,7 @@ class Verdict(Event, frozen=True):
 
     request: int
     lost: bool
-    admits: bool
-    """It still takes new requests."""
+    """Another engine is to have it."""
 
 
 Effect = Event | Note

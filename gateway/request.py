@@ -347,7 +347,7 @@ class Request:
             return
         self._failure = None
         leg = None if self._delivery.opened else failure.leg
-        if event.lost or (leg is not None and leg.status == 503 and not event.admits):
+        if event.lost:
             self._go_on(now)
         elif leg is not None:
             self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))

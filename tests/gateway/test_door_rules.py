@@ -152,6 +152,28 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
 
+@pytest.mark.parametrize("leaves", ["drains", "has withdrawn"])
+@pytest.mark.parametrize("streams", [True, False])
+def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool) -> None:
+    """The clients' connections break before the lock has heard of its death."""
+    it = world()
+    clients = [it.arrive(COMPLETION, {**BODY, **more, "stream": streams}) for more in ({}, {"presence_penalty": 1.0})]
+    for client in clients if streams else []:
+        step(it, client, 3)
+    if leaves == "drains":
+        switchover(it, 30.0)
+    else:
+        it.lock("HELD", serves=False)
+    assert it.serving is not None
+    it.die(it.serving)
+    it.wait(2 * it.machine.bounds.hold_s)
+    it.grant()
+    it.run()
+    assert answered(*clients), [client.why for client in clients]
+    assert [client.how for client in clients] == (["continued", "compared"] if streams else ["restarted"] * 2)
+    assert not any(it.machine.door.visitors.knows(client.number) for client in clients)
+
+
 def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     it = world()
     client = it.arrive(COMPLETION, BODY)
