@@ -12,8 +12,8 @@
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
    third time, alone, is refused.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
-   has said for a while that it does, it does. Whoever's engine fails while it drains, or has withdrawn, waits for the
-   next one at once.
+   has said for a while that it does, and somebody listens there, it does. Whoever's engine fails while it drains, or
+   has withdrawn, waits for the next one at once.
 7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
@@ -50,6 +50,12 @@ class Door:
         self._served = False
         self._doubts: dict[int, float] = {}
         """Who asks whether the newest grant is lost, and since when; in the order of asking."""
+        self._looking = False
+        """It is being looked whether anybody listens where the newest grant's engine is."""
+        self._look_at = -math.inf
+        """Nobody did: not before that it is looked again."""
+        self._there_at = -math.inf
+        """When somebody was last known to listen there."""
         self._returning: set[int] = set()
         """Who was just told that its engine is lost: it comes back to wait, or is over, before anybody is admitted."""
         self._trial: int | None = None
@@ -128,6 +134,7 @@ class Door:
         self._returning |= self._doubts.keys()
         self._doubts.clear()
         self._trial = self._scout = None
+        self._looking, self._there_at = False, -math.inf
         grant.lose()
         self._out.append(e.Forget(grant.token))
 
@@ -194,8 +201,14 @@ class Door:
         grant = self.grants.current
         if grant is not None and event.token == grant.token:
             self._try_at = self._scout = None
+            self._looking, self._there_at = False, self._now
             if event.request in grant.leases:
                 grant.sent.add(event.request)
+
+    def _nobody_there(self, event: e.Unreachable) -> None:
+        grant = self.grants.current
+        if grant is not None and event.token == grant.token:
+            self._looking, self._look_at = False, self._now + UNREACHABLE_S
 
     def _stop(self, event: e.Stop) -> None:
         self._stop_at = self._now + event.within_s
@@ -246,7 +259,16 @@ class Door:
         for request, since in list(self._doubts.items()):
             if not at_once and not self._reached(since + patience_s):
                 return  # who asks later waits longer
-            self._decide(request, lost=not holds)
+            if holds and self._there_at < since + patience_s and not self._reached(since + self.bounds.failover_timeout_s):
+                self._look(grants.open)
+                return
+            self._decide(request, lost=not holds or self._there_at < since + patience_s)
+
+    def _look(self, grant: Grant | None) -> None:
+        """An engine that has only failed still listens. One that is dead doesn't, whatever the lock says by now."""
+        if grant is not None and not self._looking and self._reached(self._look_at):
+            self._looking = True
+            self._out.append(e.Look(grant.token, grant.url))
 
     def _decide(self, request: int, *, lost: bool) -> None:
         del self._doubts[request]
@@ -344,6 +366,7 @@ _HANDLERS: dict[type, Callable[[Door, Any], None]] = {
     e.Doubt: Door._doubt,
     e.NotSent: Door._not_reached,
     e.Connected: Door._connected,
+    e.Unreachable: Door._nobody_there,
     e.Stop: Door._stop,
     e.Tick: Door._tick,
 }

@@ -152,6 +152,22 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: bool) -> None:
+    """On a full machine it may take longer than a failure is held back: but nobody listens there any more."""
+    it = world()
+    client = it.arrive(COMPLETION, {**BODY, "stream": streams})
+    if streams:
+        step(it, client, 3)
+    assert it.serving is not None
+    it.die(it.serving)
+    it.wait(5 * it.machine.bounds.hold_s)
+    assert not client.ended, client.why
+    it.grant()
+    it.run()
+    assert answered(client)
+
+
 @pytest.mark.parametrize("leaves", ["drains", "has withdrawn"])
 @pytest.mark.parametrize("streams", [True, False])
 def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool) -> None:
