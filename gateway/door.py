@@ -56,6 +56,8 @@ class Door:
         """Nobody did: not before that it is looked again."""
         self._there_at = -math.inf
         """When somebody was last known to listen there."""
+        self._moved_at = -math.inf
+        """When somebody was last sent to an engine, whichever it was."""
         self._returning: set[int] = set()
         """Who was just told that its engine is lost: it comes back to wait, or is over, before anybody is admitted."""
         self._trial: int | None = None
@@ -204,6 +206,7 @@ class Door:
             self._looking, self._there_at = False, self._now
             if event.request in grant.leases:
                 grant.sent.add(event.request)
+                self._moved_at = self._now
 
     def _nobody_there(self, event: e.Unreachable) -> None:
         grant = self.grants.current
@@ -248,8 +251,8 @@ class Door:
         return self._moment.reached(at)
 
     def _judge(self) -> None:
-        """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or has
-        withdrawn is as good as lost to them: another will take over, and goes on with what this one doesn't finish.
+        """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or
+        has withdrawn is as good as lost to them: another will take over, and goes on with what this one leaves.
         """
         grants = self.grants
         token = grants.current.token if grants.current is not None else 0
@@ -259,7 +262,11 @@ class Door:
         for request, since in list(self._doubts.items()):
             if not at_once and not self._reached(since + patience_s):
                 return  # who asks later waits longer
-            if holds and self._there_at < since + patience_s and not self._reached(since + self.bounds.failover_timeout_s):
+            if (
+                holds
+                and self._there_at < since + patience_s
+                and not self._reached(since + self.bounds.failover_timeout_s)
+            ):
                 self._look(grants.open)
                 return
             self._decide(request, lost=not holds or self._there_at < since + patience_s)
@@ -294,10 +301,12 @@ class Door:
         self._out.append(e.TakeAway(request))
 
     def _give_up(self) -> None:
-        """Who has waited for too long."""
+        """Who has waited for too long. Whose engine was lost waits for another one, and then for its turn: as long as
+        others have theirs, it isn't given up.
+        """
         bounds, visitors = self.bounds, self.visitors
         while (longest := visitors.longest_interrupted()) is not None:
-            if not self._reached(visitors[longest].since + bounds.failover_timeout_s):
+            if not self._reached(max(visitors[longest].since, self._moved_at) + bounds.failover_timeout_s):
                 break
             why = f"the engine was lost, and no other took over within {bounds.failover_timeout_s:g} s"
             self._refuse(longest, 502, why, 1)

@@ -181,7 +181,7 @@ class Ask(Event, frozen=True):
 
 
 class Look(Event, frozen=True):
-    """Is anybody there? Connects to the engine of this token, and asks nothing. `Connected` or `Unreachable` follows."""
+    """Is anybody there? Connects to the engine of this token, and asks nothing. `Connected` or `Unreachable` comes."""
 
     token: int
     url: str
@@ -280,8 +280,8 @@ class Bounds:
     failover_timeout_s: float = 60.0
     """For so long somebody whose engine was lost waits for another."""
     hold_s: float = 1.0
-    """For so long a failure is held back, until the lock has said whether that engine still holds. And longer while nobody
-    listens where it was: it is dead, and the lock hasn't heard of it."""
+    """For so long a failure is held back, until the lock has said whether that engine still holds. And longer while
+    nobody listens where it was: it is dead, and the lock hasn't heard of it."""
     queue: int = 1000
     queue_timeout_s: float = 60.0
     reread_tokens: int = 8192

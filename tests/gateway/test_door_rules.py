@@ -152,6 +152,21 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
 
+def test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs() -> None:
+    """Suspects are tried one by one, and that may take longer than another engine may take to come."""
+    it = world(failover_timeout_s=30.0)
+    clients = [it.arrive(COMPLETION, {**BODY, "stream": False}) for _ in range(8)]
+    for _ in range(2):
+        assert it.serving is not None
+        it.die(it.serving)
+        it.grant()
+    for _ in clients:
+        (exchange,) = it.exchanges
+        it.wait(8.0)
+        it.piece(exchange)
+    assert answered(*clients), [client.why for client in clients]
+
+
 @pytest.mark.parametrize("streams", [True, False])
 def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: bool) -> None:
     """On a full machine it may take longer than a failure is held back: but nobody listens there any more."""
