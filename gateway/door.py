@@ -191,7 +191,7 @@ class Door:
     def _doubt(self, event: e.Doubt) -> None:
         grant = self.grants.current
         if grant is None or event.request not in grant.leases:
-            self._out.append(e.Verdict(event.request, True, False))
+            self._out.append(e.Verdict(event.request, True))
             return
         self._doubts[event.request] = self._now
 
