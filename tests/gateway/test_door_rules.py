@@ -185,8 +185,9 @@ def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: boo
 
 @pytest.mark.parametrize("leaves", ["drains", "has withdrawn"])
 @pytest.mark.parametrize("streams", [True, False])
-def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool) -> None:
-    """The clients' connections break before the lock has heard of its death."""
+@pytest.mark.parametrize("dies", [True, False])
+def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool, dies: bool) -> None:
+    """The clients' connections break before the lock has heard of it; or only they do, at its drain's end."""
     it = world()
     clients = [it.arrive(COMPLETION, {**BODY, **more, "stream": streams}) for more in ({}, {"presence_penalty": 1.0})]
     for client in clients if streams else []:
@@ -197,6 +198,7 @@ def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, 
         it.lock("HELD", serves=False)
     assert it.serving is not None
     it.die(it.serving)
+    it.serving.alive = not dies
     it.wait(2 * it.machine.bounds.hold_s)
     it.grant()
     it.run()
