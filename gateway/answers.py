@@ -16,7 +16,7 @@ import msgspec
 
 from gateway.kinds import Api, Kind
 from gateway.seam import Piece
-from gateway.sse import event
+from gateway.sse import data_of, event
 
 _BROKEN_OFF = ("abort", "error")
 """Reasons of an engine's to end an answer that isn't finished."""
@@ -120,6 +120,14 @@ def tokens(ids: Sequence[int]) -> "array[int]":
         return array("i", ids)
     except OverflowError:
         raise Malformed(f"there can't be a token {max(ids)}") from None
+
+
+class _Code(msgspec.Struct, gc=False):
+    code: int | str | None = None
+
+
+class _Error(msgspec.Struct, gc=False):
+    error: _Code
 
 
 # -- the account ---------------------------------------------------------------------------------------------------
@@ -260,6 +268,16 @@ def _message(error: bytes) -> str:
         return "an error"
     said = found.get("message") if isinstance(found, dict) else found
     return str(said)[:500]
+
+
+def error_of(said: bytes) -> tuple[int, bytes]:
+    """The status and the body of an answer that is nothing but this event of an error."""
+    body = data_of(said) or b""
+    try:
+        code = msgspec.json.decode(body, type=_Error).error.code
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        code = None
+    return code if isinstance(code, int) and 400 <= code <= 599 else 500, body
 
 
 # -- how it is passed on -------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
    third time, alone, is refused.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
-   has said for a while that it does, it does.
+   has said for a while that it does, and somebody listens there, it does. Whoever's engine fails while it drains, or
+   has withdrawn, waits for the next one at once.
 7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
@@ -49,6 +50,14 @@ class Door:
         self._served = False
         self._doubts: dict[int, float] = {}
         """Who asks whether the newest grant is lost, and since when; in the order of asking."""
+        self._looking = False
+        """It is being looked whether anybody listens where the newest grant's engine is."""
+        self._look_at = -math.inf
+        """Nobody did: not before that it is looked again."""
+        self._there_at = -math.inf
+        """When somebody was last known to listen there."""
+        self._moved_at = -math.inf
+        """When somebody was last sent to an engine, whichever it was."""
         self._returning: set[int] = set()
         """Who was just told that its engine is lost: it comes back to wait, or is over, before anybody is admitted."""
         self._trial: int | None = None
@@ -123,10 +132,11 @@ class Door:
             elif request not in self._doubts:
                 self._take_away(request)
         for request in self._doubts:
-            self._out.append(e.Verdict(request, True, False))
+            self._out.append(e.Verdict(request, True))
         self._returning |= self._doubts.keys()
         self._doubts.clear()
         self._trial = self._scout = None
+        self._looking, self._there_at = False, -math.inf
         grant.lose()
         self._out.append(e.Forget(grant.token))
 
@@ -181,7 +191,7 @@ class Door:
     def _doubt(self, event: e.Doubt) -> None:
         grant = self.grants.current
         if grant is None or event.request not in grant.leases:
-            self._out.append(e.Verdict(event.request, True, False))
+            self._out.append(e.Verdict(event.request, True))
             return
         self._doubts[event.request] = self._now
 
@@ -193,8 +203,15 @@ class Door:
         grant = self.grants.current
         if grant is not None and event.token == grant.token:
             self._try_at = self._scout = None
+            self._looking, self._there_at = False, self._now
             if event.request in grant.leases:
                 grant.sent.add(event.request)
+                self._moved_at = self._now
+
+    def _nobody_there(self, event: e.Unreachable) -> None:
+        grant = self.grants.current
+        if grant is not None and event.token == grant.token:
+            self._looking, self._look_at = False, self._now + UNREACHABLE_S
 
     def _stop(self, event: e.Stop) -> None:
         self._stop_at = self._now + event.within_s
@@ -234,16 +251,31 @@ class Door:
         return self._moment.reached(at)
 
     def _judge(self) -> None:
-        """Those who ask whether their engine still holds: all of them ask about the newest grant."""
+        """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or
+        has withdrawn is as good as lost to them: another will take over, and goes on with what this one leaves.
+        """
         grants = self.grants
         token = grants.current.token if grants.current is not None else 0
-        holds = grants.lock_knows and grants.lock.token == token
-        at_once = grants.open is None if holds else grants.lock_knows
+        holds = grants.lock_knows and grants.lock.token == token and grants.open is not None
+        at_once = grants.lock_knows and not holds
         patience_s = self.bounds.hold_s if holds else self.bounds.failover_timeout_s
         for request, since in list(self._doubts.items()):
             if not at_once and not self._reached(since + patience_s):
                 return  # who asks later waits longer
-            self._decide(request, lost=not holds)
+            if (
+                holds
+                and self._there_at < since + patience_s
+                and not self._reached(since + self.bounds.failover_timeout_s)
+            ):
+                self._look(grants.open)
+                return
+            self._decide(request, lost=not holds or self._there_at < since + patience_s)
+
+    def _look(self, grant: Grant | None) -> None:
+        """An engine that has only failed still listens. One that is dead doesn't, whatever the lock says by now."""
+        if grant is not None and not self._looking and self._reached(self._look_at):
+            self._looking = True
+            self._out.append(e.Look(grant.token, grant.url))
 
     def _decide(self, request: int, *, lost: bool) -> None:
         del self._doubts[request]
@@ -253,7 +285,7 @@ class Door:
         if request == self._trial and visitor.strikes > self.bounds.strikes:
             self._out.append(e.Refuse(request, 502, POISON))
         else:
-            self._out.append(e.Verdict(request, lost, self.grants.open is not None))
+            self._out.append(e.Verdict(request, lost))
 
     def _sever(self, grant: Grant) -> None:
         """The drain has taken as long as it may. Whoever is left is continued by the successor."""
@@ -269,10 +301,12 @@ class Door:
         self._out.append(e.TakeAway(request))
 
     def _give_up(self) -> None:
-        """Who has waited for too long."""
+        """Who has waited for too long. Whose engine was lost waits for another one, and then for its turn: as long as
+        others have theirs, it isn't given up.
+        """
         bounds, visitors = self.bounds, self.visitors
         while (longest := visitors.longest_interrupted()) is not None:
-            if not self._reached(visitors[longest].since + bounds.failover_timeout_s):
+            if not self._reached(max(visitors[longest].since, self._moved_at) + bounds.failover_timeout_s):
                 break
             why = f"the engine was lost, and no other took over within {bounds.failover_timeout_s:g} s"
             self._refuse(longest, 502, why, 1)
@@ -341,6 +375,7 @@ _HANDLERS: dict[type, Callable[[Door, Any], None]] = {
     e.Doubt: Door._doubt,
     e.NotSent: Door._not_reached,
     e.Connected: Door._connected,
+    e.Unreachable: Door._nobody_there,
     e.Stop: Door._stop,
     e.Tick: Door._tick,
 }

@@ -113,6 +113,12 @@ class Connected(Event, frozen=True):
     """It is sent there now; 0: nobody wanted the connection any more."""
 
 
+class Unreachable(Event, frozen=True):
+    """Nobody listens where this engine was said to be: it was looked whether anybody does."""
+
+    token: int
+
+
 class Models(Event, frozen=True):
     """What an engine says of its models."""
 
@@ -172,6 +178,13 @@ class Ask(Event, frozen=True):
     body: bytes
     again: bool
     """It may be sent once more on another connection, if this one turns out to have been closed before."""
+
+
+class Look(Event, frozen=True):
+    """Is anybody there? Connects to the engine of this token, and asks nothing. `Connected` or `Unreachable` comes."""
+
+    token: int
+    url: str
 
 
 class Drop(Event, frozen=True):
@@ -267,7 +280,8 @@ class Bounds:
     failover_timeout_s: float = 60.0
     """For so long somebody whose engine was lost waits for another."""
     hold_s: float = 1.0
-    """For so long a failure is held back, until the lock has said whether that engine still holds."""
+    """For so long a failure is held back, until the lock has said whether that engine still holds. And longer while
+    nobody listens where it was: it is dead, and the lock hasn't heard of it."""
     queue: int = 1000
     queue_timeout_s: float = 60.0
     reread_tokens: int = 8192
@@ -344,8 +358,7 @@ class Verdict(Event, frozen=True):
 
     request: int
     lost: bool
-    admits: bool
-    """It still takes new requests."""
+    """Another engine is to have it."""
 
 
 Effect = Event | Note

@@ -174,7 +174,7 @@ def kind_of(
     try:
         fields = read_fields(body)
         return _asking(msgspec.structs.replace(base, api=api), fields, seed, parses)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
         return base  # it is no request that an engine takes: the engine says what is wrong with it
 
 

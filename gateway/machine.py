@@ -22,7 +22,7 @@ _MODELS_MOST = 1000
 
 _TO_DOOR = frozenset({e.Wait, e.Doubt, e.Proved, e.Free})
 _TO_REQUEST = frozenset({e.Admit, e.Refuse, e.TakeAway, e.Verdict})
-_OF_THE_LOCK = frozenset({e.LockSeen, e.LockAway, e.Stop, e.Connected})
+_OF_THE_LOCK = frozenset({e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable})
 
 
 class Machine:

@@ -187,6 +187,9 @@ class Pair:
     def _ask(self, effect: e.Ask) -> None:
         self._ups.ask(effect)
 
+    def _look(self, effect: e.Look) -> None:
+        self._ups.look(effect)
+
     def _drop(self, effect: e.Drop) -> None:
         self._ups.drop(effect)
 
@@ -290,6 +293,7 @@ def _headers(headers: e.Headers, kind: Kind) -> Headers:
 
 _EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
     e.Ask: Pair._ask,
+    e.Look: Pair._look,
     e.Drop: Pair._drop,
     e.Forget: Pair._forget,
     e.Whole: Pair._whole,

@@ -347,10 +347,14 @@ class Request:
             return
         self._failure = None
         leg = None if self._delivery.opened else failure.leg
-        if event.lost or (leg is not None and leg.status == 503 and not event.admits):
+        if event.lost:
             self._go_on(now)
         elif leg is not None:
             self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))
+            self._over(e.Outcome.ANSWERED, failure.why)
+        elif failure.event and not self._delivery.opened:
+            status, body = answers.error_of(failure.event)
+            self._out.append(self._delivery.whole(status, errors.JSON, body))
             self._over(e.Outcome.ANSWERED, failure.why)
         elif failure.event:
             self._say(failure.event, now)

@@ -18,36 +18,33 @@ class TooLarge(Exception):
 
 
 class Reader:
-    __slots__ = ("_most", "_rest", "_scanned")
+    __slots__ = ("_most", "_rest")
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._rest = b""
-        self._scanned = 0
-        """So far no event ends in the rest."""
-
-    @property
-    def rest(self) -> int:
-        """Bytes of an event that isn't whole."""
-        return len(self._rest)
+        self._rest = bytearray()
+        """What is here of an event whose end hasn't come. A large one comes in many pieces, so each is looked at only once."""
 
     def feed(self, data: bytes) -> tuple[bytes, Events]:
         """Bytes, and the events that are whole in them. Raises TooLarge."""
-        if self._rest:
-            data = self._rest + data
+        rest = self._rest
+        if rest:
+            seam = rest[-3:] + data
+            rest += data
+            if b"\n" not in data or _EMPTY_LINE.search(seam) is None:
+                self._measure()
+                return b"", []
+            data = bytes(rest)
         elif data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
             return data, [(len(data), data[6:-2])]  # nearly always it is one whole event
-        if b"\r" in data:
-            found, end = _any_lines(data, self._scanned)
-        elif self._scanned and data.find(b"\n\n", self._scanned) < 0:
-            found, end = [], 0
-        else:
-            found, end = _plain_lines(data)
-        self._rest = data[end:]
-        self._scanned = max(0, len(self._rest) - 3)
+        found, end = _any_lines(data) if b"\r" in data else _plain_lines(data)
+        self._rest = bytearray(data[end:])
+        self._measure()
+        return data, found
+
+    def _measure(self) -> None:
         if len(self._rest) > self._most:
             raise TooLarge(f"an event of its stream has more than {self._most} bytes")
-        return data, found
 
 
 def _plain_lines(data: bytes) -> tuple[Events, int]:
@@ -57,20 +54,21 @@ def _plain_lines(data: bytes) -> tuple[Events, int]:
     end = 0
     for part in parts:
         end += len(part) + 2
-        found.append((end, part[6:] if part.startswith(b"data: ") and b"\n" not in part else _data(part)))
+        found.append((end, part[6:] if part.startswith(b"data: ") and b"\n" not in part else data_of(part)))
     return found, end
 
 
-def _any_lines(data: bytes, scanned: int) -> tuple[Events, int]:
+def _any_lines(data: bytes) -> tuple[Events, int]:
     found: Events = []
     end = 0
-    while (ends := _EMPTY_LINE.search(data, max(end, scanned))) is not None:
-        found.append((ends.end(), _data(data[end : ends.start()])))
+    while (ends := _EMPTY_LINE.search(data, end)) is not None:
+        found.append((ends.end(), data_of(data[end : ends.start()])))
         end = ends.end()
     return found, end
 
 
-def _data(text: bytes) -> bytes | None:
+def data_of(text: bytes) -> bytes | None:
+    """What one event says; None for a comment."""
     lines = [line[5:].removeprefix(b" ") for line in text.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

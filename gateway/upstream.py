@@ -39,6 +39,8 @@ class Upstreams:
         self._all: dict[int, set[_Connection]] = {}
         self._exchanges: dict[tuple[int, int], _Exchange] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._forgotten = 0
+        """The newest token of which nothing is wanted any more: a connection that is made too late isn't kept."""
         self._paused: set[int] = set()
         """Requests whose clients don't read."""
 
@@ -55,6 +57,21 @@ class Upstreams:
                 return
         self._connect(exchange)
 
+    def look(self, look: e.Look) -> None:
+        task = self.loop.create_task(self._look(look))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _look(self, look: e.Look) -> None:
+        connection = _Connection(self, look.token)
+        try:
+            await _connect(self.loop, look.url, connection)
+        except (OSError, ValueError):
+            self.tell(e.Unreachable(look.token))
+            return
+        self.tell(e.Connected(look.token, 0))
+        self.keep(connection)
+
     def drop(self, drop: e.Drop) -> None:
         exchange = self._exchanges.pop((drop.request, drop.leg), None)
         if exchange is None:
@@ -64,6 +81,7 @@ class Upstreams:
             exchange.connection.leave(ending=drop.ending)
 
     def forget(self, token: int) -> None:
+        self._forgotten = max(self._forgotten, token)
         self._idle.pop(token, None)
         for connection in list(self._all.get(token, ())):
             connection.close()
@@ -116,8 +134,10 @@ class Upstreams:
 
     def keep(self, connection: "_Connection") -> None:
         """It may be used again."""
-        idle = self._idle.setdefault(connection.token, [])
-        if connection in self._all.get(connection.token, ()) and len(idle) < IDLE_MOST:
+        token = connection.token
+        known = token > self._forgotten and connection in self._all.get(token, ())
+        idle = self._idle.setdefault(token, []) if known else []
+        if known and len(idle) < IDLE_MOST:
             idle.append(connection)
         else:
             connection.close()
@@ -278,8 +298,9 @@ class _Connection(asyncio.Protocol):
         """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
         exchange, self._exchange = self._exchange, None
         status, headers, body = self._status, self._for_others() if whole else (), self._taken()
-        if self._keeps and not self._closed:
+        if self._keeps and not self._closed and self._transport is not None:
             self._clear()
+            self._transport.resume_reading()  # whoever had this answer may not have read
             self._ups.keep(self)
         else:
             self.close()

@@ -102,5 +102,7 @@ class Reply:
             lines.append(length)
         if not self.keeps:
             lines.append(b"connection: close\r\n")
+        elif not self.chunked:
+            lines.append(b"connection: keep-alive\r\n")  # in HTTP/1.0 it goes without saying that it is closed
         lines.append(b"\r\n")
         return b"".join(lines)

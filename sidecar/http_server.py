@@ -124,8 +124,8 @@ class HttpServer:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_answering_bytes", "_begun", "_body", "_body_bytes", "_early", "_ended", "_head_bytes", "_headers", "_late",
-        "_loop", "_over", "_parser", "_ready", "_refused", "_reply", "_room", "_said", "_server", "_target",
+        "_answering_bytes", "_begun", "_body", "_body_bytes", "_early", "_ended", "_head_bytes", "_headed", "_headers",
+        "_late", "_loop", "_over", "_parser", "_ready", "_refused", "_reply", "_room", "_said", "_server", "_target",
         "_transport", "deadline",
     )  # fmt: skip
 
@@ -157,6 +157,8 @@ class _Connection(asyncio.Protocol):
         self._body: list[bytes] = []
         self._body_bytes = 0
         self._head_bytes = 0
+        """Those of a head, or of what comes behind a body in chunks."""
+        self._headed = False
         self._begun = False
         """Something of a request is here."""
 
@@ -245,9 +247,11 @@ class _Connection(asyncio.Protocol):
         self._target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if not self._headed:  # what comes behind a body in chunks is no header: anything could be slipped in there
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
+        self._headed = True
         limits = self._server.limits
         size = sum(len(name) + len(value) for name, value in self._headers) + len(self._target)
         if size > limits.header_bytes:
@@ -300,19 +304,34 @@ class _Connection(asyncio.Protocol):
             self._begun = True
             self._server.idle.pop(self, None)
             self._within(self._server.limits.request_s, self._too_slow)
+        had = self._body_bytes
         self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._ready:  # answered as what else it is: a request that may be answered in HTTP/1.1
-                request, chunked, headless, _ = self._ready.pop()
-                self._ready.append((request, chunked, headless, False))
+        except httptools.HttpParserUpgrade as upgrade:
+            if self._ready:
+                self._stay(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refused = self._refused or (400, f"this is no HTTP that can be answered: {error}")
+        if self._body_bytes > had:
+            self._head_bytes = 0
         limit = self._server.limits.header_bytes
-        unfinished = not self._ready and not self._body and not self._refused
+        unfinished = not self._ready and not self._refused
         if unfinished and self._head_bytes > limit + _slack(self._headers):
             self._refused = (431, f"the headers of a request may have {limit} bytes")
+
+    def _stay(self, rest: bytes) -> None:
+        """A client that would rather go on otherwise (HTTP/2 say) takes an answer in HTTP/1.1. The parser takes all
+        behind the head for that other protocol's: so it is given the head once more, without the offer.
+        """
+        request, chunked, headless, keeps = self._ready.pop()
+        if request.method == "CONNECT":
+            self._ready.append((request, chunked, headless, keeps))
+            return
+        head = [b"%b %b HTTP/1.%d\r\n" % (request.method.encode(), request.target, chunked)]
+        head += [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"expect")]
+        self._parser = httptools.HttpRequestParser(self)
+        self._feed(b"".join((*head, b"\r\n", rest)))
 
     def _next(self) -> None:
         """Hands on the next request that is whole, or says what is wrong with it."""

@@ -168,6 +168,18 @@ async def large_chunk(out: Writer, said: engine.Said) -> None:
     out.write(chunk(b""))
 
 
+async def error_first(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    out.write(chunk(b'data: {"error": {"message": "out of memory", "type": "InternalServerError", "code": 503}}\n\n'))
+    out.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+
+async def all_at_once(out: Writer, said: engine.Said) -> None:
+    """More than fits between the door and a client that doesn't read, and the answer's end right behind it."""
+    more = chunk(b": " + b"x" * (16 << 20) + b"\n\n")
+    out.write(EVENTS + b"".join(map(chunk, said.pieces[:-1])) + more + chunk(said.pieces[-1]) + chunk(b""))
+
+
 async def endless(out: Writer, said: engine.Said) -> None:
     """An event that never ends."""
     await begin(out, said)
@@ -182,6 +194,7 @@ FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
     for one in (
         *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
         *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
+        *(error_first, all_at_once),
     )
 }
 
@@ -212,7 +225,7 @@ class Liar:
         said = engine.answer(method, target.encode(), headers, body)
         prompt = json.loads(body).get("prompt") if body else ""
         fault = re.match(r"fault:(\w+)", prompt) if isinstance(prompt, str) else None
-        if fault is None or not self._lies:
+        if fault is None or fault[1] not in FAULTS or not self._lies:
             await honest(out, said)
             return
         with open(self._path.with_name(f"asked.{fault[1]}"), "a") as asked:

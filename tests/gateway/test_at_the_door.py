@@ -117,6 +117,39 @@ def test_what_is_for_an_engines_owner_cant_be_reached(door: GatewayProgram, path
     assert ask(door.port, path, {})[0] == 404
 
 
+def chunked(trailers: bytes) -> bytes:
+    body = json.dumps(BODY).encode()
+    lines = "host: x\r\nconnection: close\r\ntransfer-encoding: chunked"
+    return post(lines, b"%x\r\n%b\r\n0\r\n%b" % (len(body), body, trailers))
+
+
+def test_what_comes_behind_a_body_is_no_header_and_has_its_bound(door: GatewayProgram) -> None:
+    said = exchanged(door.port, chunked(b"x-request-id: slipped-in\r\n\r\n"))
+    assert said.startswith(b"HTTP/1.1 200 ") and b"slipped-in" not in said
+    for more in (b"x: y\r\n" * 100_000, b"x: " + b"y" * 600_000):
+        assert exchanged(door.port, chunked(more)).startswith(b"HTTP/1.1 431 ")
+
+
+def test_an_offer_to_speak_otherwise_is_answered_as_if_it_were_not_there(door: GatewayProgram) -> None:
+    """Java's client makes it with every request of its own."""
+    body = json.dumps({**BODY, "max_tokens": 1}).encode()
+    offer = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AA"
+    one = post(f"host: x\r\n{offer}\r\ncontent-length: {len(body)}", body)
+    last = b"GET /live HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    said = exchanged(door.port, one * 2 + last)
+    assert said.count(b"HTTP/1.1 200 ") == said.count(b"HTTP/1.1") == 3 and said.count(b'"finish_reason"') == 2, said
+
+
+def test_a_client_of_http_1_0_is_told_that_its_connection_stays(door: GatewayProgram) -> None:
+    said = exchanged(door.port, b"GET /live HTTP/1.0\r\nconnection: keep-alive\r\n\r\nGET /live HTTP/1.0\r\n\r\n")
+    assert said.count(b"HTTP/1.1 200 ") == 2
+    assert said.count(b"connection: keep-alive") == 1 and said.count(b"connection: close") == 1
+
+
+def test_a_chat_without_messages_is_answered(door: GatewayProgram) -> None:
+    assert ask(door.port, "/v1/chat/completions", {"stream": True})[0] == 400
+
+
 def test_a_client_that_closes_its_sending_half_is_answered(door: GatewayProgram) -> None:
     said = exchanged(door.port, request_bytes("/v1/completions", BODY), half=True)
     assert b"HTTP/1.1 200 " in said and b'"finish_reason"' in said

@@ -152,6 +152,61 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
 
+def test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs() -> None:
+    """Suspects are tried one by one, and that may take longer than another engine may take to come."""
+    it = world(failover_timeout_s=30.0)
+    clients = [it.arrive(COMPLETION, {**BODY, "stream": False}) for _ in range(8)]
+    for _ in range(2):
+        assert it.serving is not None
+        it.die(it.serving)
+        it.grant()
+    for _ in clients:
+        (exchange,) = it.exchanges
+        it.wait(8.0)
+        it.piece(exchange)
+    assert answered(*clients), [client.why for client in clients]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer(streams: bool) -> None:
+    """On a full machine it may take longer than a failure is held back: but nobody listens there any more."""
+    it = world()
+    client = it.arrive(COMPLETION, {**BODY, "stream": streams})
+    if streams:
+        step(it, client, 3)
+    assert it.serving is not None
+    it.die(it.serving)
+    it.wait(5 * it.machine.bounds.hold_s)
+    assert not client.ended, client.why
+    it.grant()
+    it.run()
+    assert answered(client)
+
+
+@pytest.mark.parametrize("leaves", ["drains", "has withdrawn"])
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("dies", [True, False])
+def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, streams: bool, dies: bool) -> None:
+    """The clients' connections break before the lock has heard of it; or only they do, at its drain's end."""
+    it = world()
+    clients = [it.arrive(COMPLETION, {**BODY, **more, "stream": streams}) for more in ({}, {"presence_penalty": 1.0})]
+    for client in clients if streams else []:
+        step(it, client, 3)
+    if leaves == "drains":
+        switchover(it, 30.0)
+    else:
+        it.lock("HELD", serves=False)
+    assert it.serving is not None
+    it.die(it.serving)
+    it.serving.alive = not dies
+    it.wait(2 * it.machine.bounds.hold_s)
+    it.grant()
+    it.run()
+    assert answered(*clients), [client.why for client in clients]
+    assert [client.how for client in clients] == (["continued", "compared"] if streams else ["restarted"] * 2)
+    assert not any(it.machine.door.visitors.knows(client.number) for client in clients)
+
+
 def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     it = world()
     client = it.arrive(COMPLETION, BODY)

@@ -6,6 +6,7 @@ on with the answer.
 
 import asyncio
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ import pytest
 
 from tests.engine.house import House, Program
 from tests.gateway import engine
-from tests.gateway.door import GatewayProgram, Stream
-from tests.support.waiting import until
+from tests.gateway.door import GatewayProgram, Stream, request_bytes
+from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.chaos
 
@@ -134,6 +135,21 @@ def test_an_engines_own_error_is_passed_on_as_it_is(stage: Stage, fault: str, st
     stream = ask(stage, question(fault), "q", streams=False)
     assert (stream.status, stage.asked(fault)) == (status, before + 1)
     assert json.loads(stream.raw)["error"]["code"] == status
+
+
+def test_an_error_that_is_all_of_a_stream_is_told_with_its_status(stage: Stage) -> None:
+    stream = ask(stage, question("error_first"), "q")
+    assert (stream.status, stream.whole) == (503, True), stream.raw
+    assert json.loads(stream.raw)["error"]["message"] == "out of memory"
+
+
+def test_a_client_that_does_not_read_disturbs_nobody_who_comes_after_it(stage: Stage) -> None:
+    """Its answer's end is here before it reads: the engine's connection is used again, and is read again."""
+    with socket.create_connection(("127.0.0.1", stage.door.port), DEADLINE_S) as slow:
+        slow.sendall(request_bytes("/v1/completions", {**question("all_at_once"), "stream": True}))
+        until(lambda: stage.asked("all_at_once") and not stage.door.state()["in_flight"], "the door has all of it")
+        next_one = Stream(question("none")).run(stage.door.port, "q")
+        is_whole(asyncio.run(asyncio.wait_for(next_one, DEADLINE_S)), question("none"), "q")
 
 
 def test_what_cant_be_read_is_reported(stage: Stage) -> None:

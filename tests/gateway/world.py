@@ -234,6 +234,9 @@ class World:
     def _carry_out(self, effect: e.Effect) -> e.Event | None:
         if isinstance(effect, e.Ask):
             return self._ask(effect)
+        if isinstance(effect, e.Look):
+            assert effect.token == self.newest, "it is looked for an engine with an old token"
+            return e.Connected(effect.token, 0) if self.engines[effect.token].alive else e.Unreachable(effect.token)
         if isinstance(effect, e.Drop):
             self._drop(effect)
         elif isinstance(effect, e.Forget):

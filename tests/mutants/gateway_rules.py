@@ -52,6 +52,21 @@ GATEWAY = (
         ("            if not at_once and not self._reached(since + patience_s):\n", "            if False:\n"),
     ),
     _rule(
+        DOOR,
+        "nobody-there",
+        "an engine where nobody listens is dead, whatever the lock says by now",
+        f"{_RULES}test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer",
+        ("self._there_at < since + patience_s)\n", "False)\n"),
+        ("                self._look(grants.open)\n                return\n", "                pass\n"),
+    ),
+    _rule(
+        DOOR,
+        "turns",
+        "whoever waits for its turn is not given up while others have theirs",
+        f"{_RULES}test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs",
+        ("max(visitors[longest].since, self._moved_at)", "visitors[longest].since"),
+    ),
+    _rule(
         DELIVERY,
         "cut",
         "an answer that ends with an error is cut: its body never ends as a whole one's does",
