@@ -23,7 +23,7 @@ class Reader:
     def __init__(self, most: int) -> None:
         self._most = most
         self._rest = bytearray()
-        """What is here of an event whose end hasn't come. A large one comes in many pieces, so each is looked at only once."""
+        """What is here of an event whose end hasn't come. A large one comes in many pieces; each is looked at once."""
 
     def feed(self, data: bytes) -> tuple[bytes, Events]:
         """Bytes, and the events that are whole in them. Raises TooLarge."""
