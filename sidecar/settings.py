@@ -41,7 +41,7 @@ def seconds(text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 < value <= _MOST_SECONDS:
-        raise BadValue(f"{text!r} is no time in seconds; allowed: a number above 0 such as 10 or 0.5, at most 1e9")
+        raise BadValue(f"{text!r} is no time in seconds; allowed: a number above 0 such as 10 or 0.5")
     return value
 
 
