@@ -4,6 +4,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -145,10 +146,22 @@ def test_what_is_no_size(text: str) -> None:
         settings.size_bytes(text)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1s"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1s", "1e300"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(BadValue, match="allowed"):
         settings.seconds(text)
+
+
+def test_a_directory_that_begins_in_a_removed_one_is_a_bad_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(BadValue, match="removed"):
+        settings.directory("run")
+    assert settings.directory("/run/failover") == Path("/run/failover")
 
 
 def test_addresses() -> None:
