@@ -16,7 +16,7 @@ from sidecar.durable import nobody_has
 from sidecar.names import incarnation_name
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
-ELSEWHERE = "it is another user's, or in another PID namespace: for a pair in a container, run this command inside it"
+ELSEWHERE = "it is another user's, or in another PID namespace: run this in its container (in a pod: that engine's)"
 
 
 def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
@@ -59,10 +59,12 @@ def kill_active(run_dir: Path, anyway: bool) -> None:
     try:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, anyway)
-    except NoServer as error:
+    except NoServer:
         if up_pid(run_dir) is None:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
-        raise PairError(f"{error}. Who serves can't be known without it; failover up starts it again") from None
+        raise PairError(
+            f"no lock server listens, and who serves can't be known without it; {pair_look.BY_ITSELF}"
+        ) from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 

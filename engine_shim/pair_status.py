@@ -107,6 +107,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
     for engine in seen.engines:
         rows.append((f"engine {engine['engine_id']}", _engine(engine)))
         rows += [("", reason) for reason in _why_not_ready(engine, seen)]
+        if engine.get("silent_s"):
+            rows.append(("alarm", _silent(engine, lock)))
     rows.append(("redundancy", said))
     return table.lines(rows)
 
@@ -119,6 +121,16 @@ def _engine(engine: dict[str, Any]) -> str:
     if engine["url"]:
         words.append(engine["url"])
     return "  ".join(words)
+
+
+def _silent(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
+    """An engine that is stopped keeps its state until its shim ends it: until then its clients wait."""
+    name, known = engine["engine_id"], [*(lock or {}).get("waiters", ()), (lock or {}).get("holder") or {}]
+    pid = next((f" {one['pid']}" for one in known if one.get("engine_id") == name), "")
+    return (
+        f"main process{pid} of {name} has said nothing for {engine['silent_s']:.0f} s: is it stopped (state T in ps: "
+        f"kill -CONT)? At {engine['stall_s']:g} s its shim ends it and starts it again"
+    )
 
 
 def _why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:

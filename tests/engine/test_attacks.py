@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import paths, scratch
+from engine_shim import pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
 from engine_shim.pair_status import redundancy, serving
 from sidecar.durable import AlreadyLocked, DirectoryLock
@@ -278,6 +278,19 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
 )
 def test_what_is_called_redundancy(lock: object, engines: list[object], expected: tuple[bool, str]) -> None:
     assert redundancy(lock, engines) == expected  # type: ignore[arg-type]
+
+
+def test_nobody_is_told_to_start_by_hand_what_failover_up_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second server by hand has other options than the pair's own, and keeps that one out."""
+    pair_look.UpFacts("http://127.0.0.1:1", ("host:0",)).write(tmp_path)
+    for up, expected in ((None, False), (os.getpid(), True)):
+        monkeypatch.setattr(pair_look, "up_pid", lambda run_dir, up=up: up)
+        seen = pair_look.look(tmp_path)
+        said = [seen.lock_why, *(one["why"] for one in seen.gms), *(door["why"] for door in [seen.door] if door)]
+        assert [pair_look.BY_ITSELF in why for why in said] == [expected] * (3 if up else 1), said
+        assert [f"lockserver --run-dir {tmp_path}" in why for why in said[:1]] == [not expected]
 
 
 def test_without_gms_there_is_no_redundancy() -> None:

@@ -293,6 +293,12 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
     for shim in shims:
         shim.signal(signal.SIGCONT)
+    stopped = main_of(up, holder)
+    stopped.signal(signal.SIGSTOP)
+    alarm = f"alarm          main process {stopped.pid} of {holder} has said nothing for "
+    until(lambda: alarm in _shown(house), "an engine that is stopped is told from one that serves, before it is ended")
+    stopped.signal(signal.SIGCONT)
+    until(lambda: alarm not in _shown(house), "it speaks again")
 
 
 @chaos
