@@ -22,6 +22,7 @@ from gms.memory import host_device
 from sidecar import process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal import OutputLost
 
 EXAMPLES = """\
 examples:
@@ -191,6 +192,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return _main(argv)
+    except OutputLost as error:
+        return error.exit_code("failover")
     except KeyboardInterrupt:
         return EX_INTERRUPTED
 

@@ -14,6 +14,7 @@ from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
 from sidecar.durable import nobody_has
 from sidecar.names import incarnation_name
+from sidecar.terminal import say
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
 ELSEWHERE = "it is another user's, or in another PID namespace: run this in its container (in a pod: that engine's)"
@@ -33,8 +34,8 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
 
 def _say_what_stays(run_dir: Path, stays: list[str]) -> None:
     for what in stays:
-        print(f"stays: {what}")
-    print(f"stays: {run_dir}, where the newest token is, for the next start")
+        say(f"stays: {what}")
+    say(f"stays: {run_dir}, where the newest token is, for the next start")
 
 
 def _end(run_dir: Path, timeout_s: float) -> None:
@@ -83,7 +84,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
     try:
-        print(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
+        say(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
         began = time.monotonic()
         if peers.kill(pidfd) is peers.KillResult.OUT_OF_REACH:
             raise PairError(f"process {holder.pid} can't be killed: {ELSEWHERE}")
@@ -97,7 +98,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         line = _line(seen, then)
         if line and line != last:
             last = line
-            print(f"{spent_ms:8.1f} ms  {line}")
+            say(f"{spent_ms:8.1f} ms  {line}")
         if then is not None and then.endpoint:
             return
     raise PairError(f"nobody serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")

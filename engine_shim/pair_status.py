@@ -13,6 +13,7 @@ from typing import Any
 from engine_shim import takes
 from engine_shim.pair_look import Seen, look
 from sidecar import table
+from sidecar.terminal import say
 
 SERVES, NOBODY_SERVES, NOTHING_RUNS = 0, 1, 3
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
@@ -27,11 +28,11 @@ def show(run_dir: Path, as_json: bool) -> int:
     redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
     if as_json:
         more = {"serving": serves, "redundant": redundant, "redundancy": said}
-        print(json.dumps({**dataclasses.asdict(seen), **more}))
+        say(json.dumps({**dataclasses.asdict(seen), **more}))
     elif running:
-        print("\n".join(_lines(seen, said)))
+        say("\n".join(_lines(seen, said)))
     else:
-        print(f"nothing runs in {run_dir}; failover up starts a pair")
+        say(f"nothing runs in {run_dir}; failover up starts a pair")
     return SERVES if serves else NOBODY_SERVES if running else NOTHING_RUNS
 
 
