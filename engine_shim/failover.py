@@ -36,6 +36,13 @@ examples:
 
 Everything is one process tree: if the machine or the container ends, both engines end with it. Two pods don't have
 that limit.
+
+exit codes of all commands (each has more: COMMAND --help):
+  1    it can't be done; the message says why
+  64   wrong usage
+  74   what it prints can't be written
+  130  interrupted
+  141  nobody reads what it prints
 """
 UP_ENVIRONMENT = """\
 
