@@ -26,7 +26,7 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
     try:
         _end(run_dir, timeout_s)
     finally:
-        if (run_dir / UP_LOCK).exists():
+        if os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
             with nobody_has(run_dir, UP_LOCK) as ended:
                 if ended:
                     _say_what_stays(run_dir, [*leftovers.remove(run_dir, devices), *scratch.of_others(run_dir)])

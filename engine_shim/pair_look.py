@@ -22,7 +22,7 @@ from gms import observer as gms
 from lockserver import observer as lockserver
 
 TIMEOUT_S = 2.0
-BY_ITSELF = "failover up starts it again by itself; its log says why it ended"
+BY_ITSELF = "failover up starts it again by itself, unless it ends; its log says more"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 UP_FACTS = "up.json"
 """What `failover up` says of its pair while it runs."""

@@ -16,7 +16,7 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
 from engine_shim import part_environment
-from engine_shim.failover import default_run_dir, parser
+from engine_shim.failover import default_run_dir, main, parser
 from engine_shim.pair_commands import down
 from engine_shim.pair_process import PairError
 from engine_shim.up import Options, children
@@ -328,6 +328,12 @@ def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: H
     (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
     assert "no failover up runs in" in said(house, "again", "down", code=1)
     assert not bystander.dead
+
+
+def test_a_directory_that_cant_be_looked_at_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["status"], ["down"]):
+        assert main([*words, "--run-dir", str(tmp_path / ("x" * 300))]) == 1
+        assert "can't be looked at: File name too long" in capsys.readouterr().err
 
 
 def test_down_touches_nothing_where_no_pair_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
