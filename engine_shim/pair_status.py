@@ -164,5 +164,11 @@ def waits_for(engine: dict[str, Any], seen: Seen) -> str:
         return ""
     for one in seen.gms:
         if not one["generation"] and any(client["engine_id"] == name for client in one["clients"]):
-            return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            holder = serving(lock, seen.engines)
+            if holder is None or one["state"] != "EMPTY":
+                return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            return (
+                f"waits for the weights: {one['device']} is EMPTY, and {holder}, which serves, writes none before it "
+                "starts again. The way out: failover kill active --anyway, and nobody serves until they are loaded"
+            )
     return ""

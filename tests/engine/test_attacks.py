@@ -16,7 +16,7 @@ import pytest
 
 from engine_shim import pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
-from engine_shim.pair_status import redundancy, serving
+from engine_shim.pair_status import redundancy, serving, waits_for
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
@@ -300,6 +300,17 @@ def test_without_gms_there_is_no_redundancy() -> None:
         "none: GMS of host:0 doesn't answer, and nobody wakes without it; b is ready",
     )
     assert redundancy(LOCK, [SERVING, READY], gms[1:]) == (True, "yes: b would take over")
+
+
+def test_who_waits_for_weights_that_nobody_will_write_says_the_way_out() -> None:
+    """The run directory was removed: whoever serves has weights of which the next GMS knows nothing."""
+    lock = {**LOCK, "permits": {"init": {"holder": None, "waiters": [], "waiting_for": []}}}
+    gms = {"device": "host:0", "answers": True, "state": "EMPTY", "generation": 0, "clients": [{"engine_id": "b"}]}
+    starts = {**READY, "state": "Init", "ready": False}
+    seen = pair_look.Seen("/x", None, lock, "", [gms], [SERVING, starts], None)
+    assert "failover kill active --anyway" in waits_for(starts, seen)
+    nobody = replace(seen, lock={**lock, "state": "FREE", "holder": None}, engines=[starts])
+    assert waits_for(starts, nobody).endswith("a primary to write them (host:0 is EMPTY)")
 
 
 @pytest.mark.parametrize(
