@@ -9,6 +9,7 @@ import sys
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
+import errno
 import socket
 import subprocess
 from pathlib import Path
@@ -19,7 +20,7 @@ from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from gms.memory import host_device
-from sidecar import process_setup
+from sidecar import port_owner, process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, host_port, name, seconds
 from sidecar.terminal import OutputLost
@@ -185,6 +186,8 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
                 return host, int(sock.getsockname()[1])
         except OSError as error:
             why = (error.strerror or str(error)).partition(" (while")[0]
+            if error.errno == errno.EADDRINUSE and (by := port_owner.owner(port)):
+                why += f" by {by}"
     raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
 
 

@@ -477,7 +477,8 @@ def test_an_address_that_is_taken_is_said(house: House) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         up = failover(house, "up", "up", *TOY, "--listen", f"127.0.0.1:{sock.getsockname()[1]}")
         assert up.code() == 1
-    assert "Address already in use; give another HOST:PORT" in up.said()
+    assert f"Address already in use by process {os.getpid()} (" in up.said()
+    assert "); give another HOST:PORT" in up.said()
 
 
 @pytest.mark.parametrize(
