@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, handoff, kv, pair, pod, rest, stage, vllm, weights
+from bench import acquire, failover, handoff, hold, kv, pair, pod, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -96,6 +96,7 @@ BENCHES: dict[str, Bench] = {
     "start": lambda w, n: rest.measure_start(w.tmpfs, n.start_rounds),
     "acquire": lambda w, n: acquire.measure(w.tmpfs, "tmpfs", n.rounds, on_disk=False),
     "acquire-disk": lambda w, n: acquire.measure(w.disk, "disk", n.disk_rounds, on_disk=True),
+    "hold": lambda w, n: hold.measure(w.tmpfs, n.disk_rounds),
     "weights-bind": lambda w, n: weights.measure_bind(w.tmpfs, n.weights_bytes, n.tensors, n.disk_rounds),
     "weights-wake": lambda w, n: weights.measure_wake(w.tmpfs, n.weights_bytes, n.tensors, n.rounds),
     "weights-read": lambda w, n: weights.measure_read(w.tmpfs, n.weights_bytes, n.tensors),

@@ -20,7 +20,7 @@ from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from gms.memory import host_device
-from sidecar import port_owner, process_setup
+from sidecar import exclusive_names, port_owner, process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, host_port, name, seconds
 from sidecar.terminal import OutputLost
@@ -177,13 +177,18 @@ def _door(text: str) -> object:
 
 
 def free_address(host: str, *ports: int) -> tuple[str, int]:
-    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs. Raises
-    CannotStart.
+    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs; until
+    it has it, and after that, no other `failover up` takes it, because this process has the name. Raises CannotStart.
     """
     for port in ports:
         try:
             with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
-                return host, int(sock.getsockname()[1])
+                free = int(sock.getsockname()[1])
+                name = exclusive_names.take(f"door {host} {free}")
+                if name is not None:
+                    name.detach()
+                    return host, free
+                why = "another failover up is about to listen there"
         except OSError as error:
             why = (error.strerror or str(error)).partition(" (while")[0]
             if error.errno == errno.EADDRINUSE and (by := port_owner.owner(port)):

@@ -55,7 +55,7 @@ class Pipes:
     of_guard: int
 
 
-def be_the_guard(parent: int, command: Command, pipes: Pipes, keep: Iterable[int]) -> NoReturn:
+def be_the_guard(parent: int, command: Command, pipes: Pipes, keep: list[int]) -> NoReturn:
     """Doesn't return. `keep`: descriptors that stay open in the guard; all others of the parent's are closed."""
     try:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -72,6 +72,8 @@ def be_the_guard(parent: int, command: Command, pipes: Pipes, keep: Iterable[int
         os.write(pipes.of_guard, f"{pid}\n".encode())
         code = _watch(pid, parent)
         kill_all_children()
+        for descriptor in keep:  # nothing is left, and to end takes this process some milliseconds
+            os.close(descriptor)
         os.write(pipes.of_guard, f"{ENDED}{code}\n".encode())
         os._exit(0)
     finally:

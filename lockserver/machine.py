@@ -163,7 +163,6 @@ class Machine:
         who, was_main = found
         if was_main:
             self.succession.lose(who, Stage.DOOMED, "pidfd")
-            self.incarnations.kill_rest(who)
             if who.conn is not None:
                 self.callers.end(who.conn)
                 who.conn = None

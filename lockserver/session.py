@@ -74,8 +74,10 @@ class Session:
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
         self._names: list[int] = []
-        self._own_spelling = names_of_path(self.run_dir)
-        """What is taken in the network namespace for the path as this process has it, which needn't be the server's."""
+        self._own_spelling = [exclusive_names.address(name) for name in names_of_path(self.run_dir)]
+        """Taken in the network namespace for the path as this process has it, which needn't be the server's. Made here
+        because a process's first hash takes as long as a quarter of a grant.
+        """
         self._kept: dict[str, tuple[int, ...]] = {}
         self._children: dict[int, int] = {}
         self.counted: set[int] = set()
@@ -192,9 +194,9 @@ class Session:
                 os.close(name)
             else:
                 self._names.append(name)
-        for path in self._own_spelling:
+        for address in self._own_spelling:
             with contextlib.suppress(OSError):
-                own = exclusive_names.take(path)
+                own = exclusive_names.take_address(address)
                 if own is not None:
                     self._names.append(own.detach())
 

@@ -44,9 +44,14 @@ def address(name: str) -> str:
 
 def take(name: str) -> socket.socket | None:
     """The name, until this descriptor and all copies of it are closed; None when somebody has it."""
+    return take_address(address(name))
+
+
+def take_address(taken: str) -> socket.socket | None:
+    """For somebody in a hurry, who made the address before."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # raises OSError, as the rest may
     try:
-        sock.bind(address(name))
+        sock.bind(taken)
         sock.listen(_BACKLOG)
         sock.setblocking(False)
     except OSError as error:

@@ -16,10 +16,10 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
 from engine_shim import part_environment
-from engine_shim.failover import default_run_dir, main, parser
+from engine_shim.failover import default_run_dir, free_address, main, parser
 from engine_shim.pair_commands import down
 from engine_shim.pair_process import PairError
-from engine_shim.up import Options, children
+from engine_shim.up import CannotStart, Options, children
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
@@ -59,7 +59,10 @@ def status(house: House, name: str = "status", code: int | None = None) -> dict[
 def running(house: House, *words: str) -> Program:
     """A pair of which one serves and the other is ready."""
     up = failover(house, "up", "up", *words)
-    until(lambda: whole(house), f"one serves, one is ready: {up.said()}")
+    try:
+        until(lambda: whole(house), "one serves, one is ready")
+    except AssertionError as error:
+        raise AssertionError(f"{error}: {up.said()}\n{_shown(house)}") from None
     return up
 
 
@@ -79,6 +82,16 @@ def children_of(up: Program) -> list[Process]:
     from sidecar import process_tree
 
     return [Process(pid) for pid in process_tree.descendants(up.pid)]
+
+
+def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+    assert free_address("127.0.0.1", port, 0) == ("127.0.0.1", port)
+    other = free_address("127.0.0.1", port, 0)
+    assert other[1] != port, "though nobody listens yet"
+    with pytest.raises(CannotStart, match="another failover up"):
+        free_address("127.0.0.1", port)
 
 
 @chaos

@@ -21,7 +21,7 @@ from tests.support.processes import ROOT
 from tools.local_pod import namespaces, places
 
 USER = 2000
-PATIENCE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "60"))
+PATIENCE_S = float(os.environ.get("FAILOVER_CHAOS_DEADLINE_S", "120"))
 
 
 def words(command: Sequence[str], python: Path) -> list[str]:

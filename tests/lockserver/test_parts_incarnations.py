@@ -88,11 +88,13 @@ def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> No
 def test_a_life_lock_is_looked_at_less_and_less_often() -> None:
     who = incarnation()
     waits = []
-    for _ in range(8):
+    for _ in range(30):
         who.probed(True, 10.0)
         waits.append(who.probe_at - 10.0)
     assert waits[0] == pytest.approx(PROBE_FIRST_S) and waits == sorted(waits)
     assert waits[-1] == pytest.approx(PROBE_MOST_S)
+    for number, wait in enumerate(waits):
+        assert wait <= PROBE_FIRST_S + 0.26 * sum(waits[:number]), "nobody waits much longer than he must"
 
 
 @pytest.mark.parametrize(("held", "life"), [(True, Life.HELD), (False, Life.FREE), (None, Life.MISSING)])

@@ -554,7 +554,13 @@ _ALL = (
     Mutant(
         "kill-the-rest",
         "what outlives its main process is killed",
-        ((MACHINE, "            self.incarnations.kill_rest(who)\n", ""),),
+        (
+            (
+                INCARNATIONS,
+                "        if incarnation.main is not None and incarnation.main.dead:\n            self.kill_rest(incarnation)\n",
+                "",
+            ),
+        ),
     ),
     Mutant(
         "broken-rule",
