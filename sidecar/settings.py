@@ -147,7 +147,7 @@ class Parser(argparse.ArgumentParser):
             default=default if given is None else _FromEnvironment(given),
             required=required and given is None,
             metavar=metavar or ("|".join(choices) if choices else None),
-            help=_described(help, variable, None if shown is None or required else str(shown)),
+            help=_described(help, variable, None if shown in (None, "") or required else str(shown)),
         )
 
     def switch(self, flag: str, *, help: str, env: str | None = None) -> None:

@@ -66,7 +66,7 @@ def test_a_killed_server_is_told_from_none(container: Container) -> None:
     container.serves().kill()
     code, _, err = container.ask("status")
     assert code == 2
-    assert "it was killed. Start it again: gms --run-dir" in err
+    assert "start it again by themselves; where neither does: gms --run-dir" in err
 
 
 def test_a_stopped_server_is_named_as_silent(container: Container) -> None:

@@ -21,6 +21,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     made.setting("--size", default="4GiB", parse=settings.size_bytes, help="how much")
     made.setting("--policy", default="wait", choices=["wait", "presume"], help="which")
     made.setting("--metrics", parse=settings.host_port, metavar="HOST:PORT", env="METRICS_AT", help="where")
+    made.setting("--nothing", default="", parse=str, help="nothing, unless it is said")
     made.switch("--json", help="for machines")
     return made
 
@@ -103,6 +104,7 @@ def test_help_shows_every_source_of_a_setting_and_keeps_the_examples(capsys: pyt
     said = capsys.readouterr().out
     words = " ".join(said.split())
     assert "--window-s S how long, 100% at most [FAILOVER_WINDOW_S, default 10]" in words
+    assert "default ]" not in words and "[FAILOVER_NOTHING]" in words
     assert "[METRICS_AT]" in words
     assert "--policy wait|presume" in words
     assert "examples:\n  lockserver --window-s 3\n" in said
