@@ -9,6 +9,7 @@ import sys
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
+import errno
 import socket
 import subprocess
 from pathlib import Path
@@ -19,9 +20,10 @@ from engine_shim.events import Restart
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, Up
 from gms.memory import host_device
-from sidecar import exclusive_names, process_setup
+from sidecar import exclusive_names, port_owner, process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal import OutputLost
 
 EXAMPLES = """\
 examples:
@@ -35,6 +37,13 @@ examples:
 
 Everything is one process tree: if the machine or the container ends, both engines end with it. Two pods don't have
 that limit.
+
+exit codes of all commands (each has more: COMMAND --help):
+  1    it can't be done; the message says why
+  64   wrong usage
+  74   what it prints can't be written
+  130  interrupted
+  141  nobody reads what it prints
 """
 UP_ENVIRONMENT = """\
 
@@ -182,6 +191,8 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
                 why = "another failover up is about to listen there"
         except OSError as error:
             why = (error.strerror or str(error)).partition(" (while")[0]
+            if error.errno == errno.EADDRINUSE and (by := port_owner.owner(port)):
+                why += f" by {by}"
     raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
 
 
@@ -196,6 +207,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return _main(argv)
+    except OutputLost as error:
+        return error.exit_code("failover")
     except KeyboardInterrupt:
         return EX_INTERRUPTED
 

@@ -173,6 +173,11 @@ class Lifecycle:
         """The main process has said something of late."""
         return now < self._beat_at + LATE_BEATS * self.config.beat_s
 
+    def silent_s(self, now: float) -> float:
+        """For how long the main process has said nothing; 0 while it speaks, or needn't."""
+        alive = self.tree is TreePhase.ALIVE and self.state in BEATING
+        return now - self._beat_at if alive and not self.beats(now) else 0.0
+
     def _mind_time(self) -> None:
         now = self._now
         if self.tree is TreePhase.ALIVE and now >= self.end_by:

@@ -74,6 +74,8 @@ class Main:
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._is_ending = False
         """It drains because it was told to end: nobody reads `orders` any more."""
+        self._is_leaving = False
+        """It gives up what it has. Asked how it is, it would say that it isn't well."""
         self._needs: dict[str, int] | None = None
         """What the lock server was told that a wake needs, once it was."""
         self.lock = LockClient(
@@ -129,6 +131,7 @@ class Main:
         lock.serving(at.url)
         self._step("active", token=grant.token, url=at.url)
         last = self._serve(grant.token, at.url)
+        self._is_leaving = True
         if isinstance(engine, GoesOn):
             engine.leave()
         if last != "leave":
@@ -249,9 +252,10 @@ class Main:
                 self.shim.say(beat)
             elif self.state in ("active", "draining"):
                 beat = self._look_awake()
-                self.shim.say(beat)
-                if beat.unreachable:
-                    self._have_it_bound_again()
+                if not self._is_leaving:
+                    self.shim.say(beat)
+                    if beat.unreachable:
+                        self._have_it_bound_again()
             if address is None:
                 time.sleep(self.shim.beat_s)
             elif address is self.address:

@@ -14,9 +14,10 @@ from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
 from sidecar.durable import nobody_has
 from sidecar.names import incarnation_name
+from sidecar.terminal import say
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
-ELSEWHERE = "it is another user's, or in another PID namespace: for a pair in a container, run this command inside it"
+ELSEWHERE = "it is another user's, or in another PID namespace: run this in its container (in a pod: that engine's)"
 
 
 def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
@@ -25,7 +26,7 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
     try:
         _end(run_dir, timeout_s)
     finally:
-        if (run_dir / UP_LOCK).exists():
+        if os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
             with nobody_has(run_dir, UP_LOCK) as ended:
                 if ended:
                     _say_what_stays(run_dir, [*cleanup.remove(run_dir, devices), *scratch.of_others(run_dir)])
@@ -33,8 +34,8 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
 
 def _say_what_stays(run_dir: Path, stays: list[str]) -> None:
     for what in stays:
-        print(f"stays: {what}")
-    print(f"stays: {run_dir}, where the newest token is, for the next start")
+        say(f"stays: {what}")
+    say(f"stays: {run_dir}, where the newest token is, for the next start")
 
 
 def _end(run_dir: Path, timeout_s: float) -> None:
@@ -59,10 +60,12 @@ def kill_active(run_dir: Path, anyway: bool) -> None:
     try:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, anyway)
-    except NoServer as error:
+    except NoServer:
         if up_pid(run_dir) is None:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
-        raise PairError(f"{error}. Who serves can't be known without it; failover up starts it again") from None
+        raise PairError(
+            f"no lock server listens, and who serves can't be known without it; {pair_look.BY_ITSELF}"
+        ) from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 
@@ -81,7 +84,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
     try:
-        print(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
+        say(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
         began = time.monotonic()
         if peers.kill(pidfd) is peers.KillResult.OUT_OF_REACH:
             raise PairError(f"process {holder.pid} can't be killed: {ELSEWHERE}")
@@ -95,7 +98,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         line = _line(seen, then)
         if line and line != last:
             last = line
-            print(f"{spent_ms:8.1f} ms  {line}")
+            say(f"{spent_ms:8.1f} ms  {line}")
         if then is not None and then.endpoint:
             return
     raise PairError(f"nobody serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")

@@ -22,6 +22,8 @@ from gms import observer as gms
 from lockserver import observer as lockserver
 
 TIMEOUT_S = 2.0
+BY_ITSELF = "failover up starts it again by itself, unless it ends; its log says more"
+"""A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 UP_FACTS = "up.json"
 """What `failover up` says of its pair while it runs."""
 
@@ -77,10 +79,10 @@ def look(run_dir: Path) -> Seen:
     given = given_up.read(run_dir) if pid is not None else {}
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
-        lock = pool.submit(_lock, run_dir)
-        weights = [pool.submit(gms_of, run_dir, device) for device in named]
+        lock = pool.submit(_lock, run_dir, pid)
+        weights = [pool.submit(gms_of, run_dir, device, pid) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
-        door = pool.submit(_why_no_answer, facts.door)
+        door = pool.submit(_why_no_answer, facts.door, pid)
     status, why = lock.result()
     why_no_door = door.result()
     stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
@@ -112,10 +114,13 @@ def silent(run_dir: Path, named: Iterable[str]) -> list[str]:
         return [one["device"] for one in pool.map(lambda device: gms_of(run_dir, device), names) if not one["answers"]]
 
 
-def gms_of(run_dir: Path, device: str) -> dict[str, Any]:
+def gms_of(run_dir: Path, device: str, up: int | None = None) -> dict[str, Any]:
     try:
         with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
             status = observer.status()
+    except gms.NoServer as error:
+        why = str(error) if up is None else f"no GMS of {device} listens; {BY_ITSELF}"
+        return {"device": device, "answers": False, "why": why, "state": None}
     except (gms.ObserverError, OSError) as error:
         return {"device": device, "answers": False, "why": str(error), "state": None}
     names = [name for name in status.__struct_fields__ if name != "fds"]  # every field, as gmsctl status --json has it
@@ -123,10 +128,12 @@ def gms_of(run_dir: Path, device: str) -> dict[str, Any]:
     return {**said, "answers": True, "why": ""}
 
 
-def _lock(run_dir: Path) -> tuple[dict[str, Any] | None, str]:
+def _lock(run_dir: Path, up: int | None) -> tuple[dict[str, Any] | None, str]:
     try:
         with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
             return msgspec.to_builtins(next(observer.watch())), ""
+    except lockserver.NoServer as error:
+        return None, str(error) if up is None else f"no lock server listens; {BY_ITSELF}"
     except (lockserver.ObserverError, OSError) as error:
         return None, str(error)
 
@@ -139,7 +146,7 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, A
         return {**absent, "why": given.get(engine_id, str(error))}
 
 
-def _why_no_answer(url: str) -> str:
+def _why_no_answer(url: str, up: int | None) -> str:
     """Empty if the door's `/live` says 200."""
     if not url:
         return "there is no door"
@@ -151,6 +158,8 @@ def _why_no_answer(url: str) -> str:
             said = sock.recv(64)
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
+    except ConnectionRefusedError:
+        return "nobody listens there" + (f"; {BY_ITSELF}" if up is not None else "")
     except (OSError, ValueError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")

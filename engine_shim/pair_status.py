@@ -13,6 +13,7 @@ from typing import Any
 from engine_shim import takes
 from engine_shim.pair_look import Seen, look
 from sidecar import table
+from sidecar.terminal import say
 
 SERVES, NOBODY_SERVES, NOTHING_RUNS = 0, 1, 3
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
@@ -27,11 +28,11 @@ def show(run_dir: Path, as_json: bool) -> int:
     redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
     if as_json:
         more = {"serving": serves, "redundant": redundant, "redundancy": said}
-        print(json.dumps({**dataclasses.asdict(seen), **more}))
+        say(json.dumps({**dataclasses.asdict(seen), **more}))
     elif running:
-        print("\n".join(_lines(seen, said)))
+        say("\n".join(_lines(seen, said)))
     else:
-        print(f"nothing runs in {run_dir}; failover up starts a pair")
+        say(f"nothing runs in {run_dir}; failover up starts a pair")
     return SERVES if serves else NOBODY_SERVES if running else NOTHING_RUNS
 
 
@@ -107,6 +108,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
     for engine in seen.engines:
         rows.append((f"engine {engine['engine_id']}", _engine(engine)))
         rows += [("", reason) for reason in _why_not_ready(engine, seen)]
+        if engine.get("silent_s"):
+            rows.append(("alarm", _silent(engine, lock)))
     rows.append(("redundancy", said))
     return table.lines(rows)
 
@@ -119,6 +122,16 @@ def _engine(engine: dict[str, Any]) -> str:
     if engine["url"]:
         words.append(engine["url"])
     return "  ".join(words)
+
+
+def _silent(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
+    """An engine that is stopped keeps its state until its shim ends it: until then its clients wait."""
+    name, known = engine["engine_id"], [*(lock or {}).get("waiters", ()), (lock or {}).get("holder") or {}]
+    pid = next((f" {one['pid']}" for one in known if one.get("engine_id") == name), "")
+    return (
+        f"main process{pid} of {name} has said nothing for {engine['silent_s']:.0f} s: is it stopped (state T in ps: "
+        f"kill -CONT)? At {engine['stall_s']:g} s its shim ends it and starts it again"
+    )
 
 
 def _why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:
@@ -151,5 +164,11 @@ def waits_for(engine: dict[str, Any], seen: Seen) -> str:
         return ""
     for one in seen.gms:
         if not one["generation"] and any(client["engine_id"] == name for client in one["clients"]):
-            return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            holder = serving(lock, seen.engines)
+            if holder is None or one["state"] != "EMPTY":
+                return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            return (
+                f"waits for the weights: {one['device']} is EMPTY, and {holder}, which serves, writes none before it "
+                "starts again. The way out: failover kill active --anyway, and nobody serves until they are loaded"
+            )
     return ""

@@ -86,6 +86,8 @@ def state(machine: Lifecycle, now: float) -> dict[str, Any]:
         "incarnation": machine.incarnation,
         "processes": len(machine.processes) if machine.tree is TreePhase.ALIVE else 0,
         "queued": machine.queued,
+        "silent_s": round(machine.silent_s(now), 3),
+        "stall_s": machine.config.stall_s,
         "restart": machine.config.restart.value,
         "starts": counters.starts,
         "deaths": counters.deaths,

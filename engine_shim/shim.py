@@ -37,8 +37,10 @@ from sidecar.frames import close_all
 from sidecar.http_port import CannotListen, HttpPort
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
+from sidecar.port_owner import way_out
 from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
+from sidecar.tcp import named
 
 _SPOKEN = Protocol(m.to_shim, lambda why: m.Problem(why=why))
 _END = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -82,7 +84,8 @@ class Shim(Shell):
         try:
             self.port = HttpPort(options.probe, self.loop, probe_pages.pages(self.machine, time.monotonic))
         except CannotListen as error:
-            raise CannotStart(f"the probes {error}; give another --probe") from None
+            where, why = named(*options.probe), way_out(error, "--probe")
+            raise CannotStart(f"the probes can't listen on {where}: {why}") from None
         self.processes = Processes(self.loop)
         self.connections = Connections(
             self.loop, log, _SPOKEN, frozenset(), heard=self._on_message, closed=self._on_closed

@@ -38,7 +38,9 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
         raise NoAnswer(f"what answers at {path} is no engine-shim of this version: {error}") from None
     finally:
         channel.close()
-    raise NoAnswer(f"the engine-shim at {path} does not answer within {timeout_s:g} s")
+    raise NoAnswer(
+        f"the engine-shim at {path} does not answer within {timeout_s:g} s: is it stopped (state T in ps: kill -CONT)?"
+    )
 
 
 def engines(run_dir: Path) -> list[str]:

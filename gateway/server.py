@@ -112,7 +112,8 @@ class Gateway:
                 parses=self._parses,
             )
         except kinds.NotAllowed:
-            reply.send(404, errors.body(404, f"there is no {path[:200]} here"), errors.JSON)
+            why = f"there is no {path[:200]} here; there are /v1/models, /v1/chat/completions and such, and /failover"
+            reply.send(404, errors.body(404, why), errors.JSON)
             return
         pair = self._pair(kind, path, reply)
         if pair is not None:

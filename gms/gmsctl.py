@@ -7,6 +7,7 @@ stand in each command's --help (`gmsctl_help.py`).
 
 import argparse
 import json
+import os
 import queue
 import sys
 import threading
@@ -297,7 +298,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _nothing_there(run_dir: Path) -> str:
-    if not run_dir.is_dir():
+    if not os.path.isdir(run_dir):  # `Path.is_dir` raises where a name is too long
         return f"no GMS: there is no directory {run_dir}. Is this the --run-dir of gms?"
     return f"no GMS was ever started at {run_dir}: gms --run-dir {run_dir} --devices ..."
 

@@ -27,10 +27,12 @@ examples:
 exit codes of all commands (each has more: COMMAND --help):
   2    no server, or it doesn't answer
   64   wrong usage
-  75   the server has no room for one more
-  76   the server is of another version, and no protocol is shared
+  74   what it prints can't be written
+  75   the server has no room now: ask again later
+  76   the server speaks other versions of the protocol
   77   the server refuses this user
   130  interrupted
+  141  nobody reads what it prints
 """
 
 STATUS = """\

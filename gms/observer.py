@@ -14,9 +14,9 @@ from gms import messages as m
 from gms import rundir
 from gms.rundir import devices
 from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, Busy, Incompatible, ObserverError, Refused, Whom
+from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, Whom
 
-__all__ = ["TIMEOUT_S", "Observer", "ObserverError", "Status", "devices", "watch_forever"]
+__all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Status", "devices", "watch_forever"]
 
 Status = m.Status
 

@@ -86,7 +86,7 @@ def header_bytes(start: bytes, file_bytes: int) -> int:
         raise BadFile(f"it ends after {len(start)} bytes, within the length of its header")
     length = int.from_bytes(start[:LENGTH_BYTES], "little")
     if length > MAX_HEADER_BYTES:
-        raise BadFile(f"its header would have {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
+        raise BadFile(f"its header would have {length} bytes (at most {MAX_HEADER_BYTES}): is it a safetensors file?")
     if LENGTH_BYTES + length > file_bytes:
         raise BadFile(f"its header would have {length} bytes, and the whole file has {file_bytes}: it is cut short")
     return length

@@ -49,7 +49,8 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # A pipe that nobody writes into isn't waited for.
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 size = os.fstat(self.descriptor).st_size
                 length = st.header_bytes(os.pread(self.descriptor, st.LENGTH_BYTES, 0), size)

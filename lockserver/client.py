@@ -98,7 +98,9 @@ class LockClient(Session):
         return self
 
     def acquire(self, needs: Mapping[str, int] | None = None, timeout_s: float | None = None) -> Grant:
-        """Blocks until this engine holds the lock. `needs`: device -> bytes that must be free for it to wake."""
+        """Blocks until this engine holds the lock. `needs`: device -> bytes that must be free for it to wake.
+        ValueError: the wire doesn't take them.
+        """
         return self._acquire(ACTIVE, dict(needs or {}), timeout_s)
 
     @contextlib.contextmanager
@@ -112,6 +114,7 @@ class LockClient(Session):
             self.tell(c.Withdraw(INIT))
 
     def _acquire(self, lock: m.LockName, needs: dict[str, int], timeout_s: float | None) -> Grant:
+        m.check(m.Acquire(lock=lock, needs=needs))
         wanted = c.Want(lock, needs)
         if not self.wait(lambda: lock in self.tokens or self.over, timeout_s, first=wanted):
             self._withdraw(lock)
@@ -126,12 +129,15 @@ class LockClient(Session):
         self.wait(lambda: lock in self.withdrawn or self.over, None)
 
     def serving(self, url: str) -> None:
-        """Says where the engine serves; an empty address takes it back."""
+        """Says where the engine serves; an empty address takes it back. ValueError: the wire doesn't take it."""
+        m.check(m.Serving(url=url))
         self.tell(c.SetServing(url))
 
     def ready(self, ready: bool, needs: Mapping[str, int] | None = None) -> None:
         """A waiter's word about itself. One that isn't ready isn't granted."""
-        self.tell(c.SetReady(ready, None if needs is None else dict(needs)))
+        new = None if needs is None else dict(needs)
+        m.check(m.Ready(ready=ready, needs=new))
+        self.tell(c.SetReady(ready, new))
 
     def adopt(self, pid: int, timeout_s: float | None = None) -> None:
         """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before."""
@@ -217,4 +223,5 @@ def join(
 
 
 def _said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:1000]
+    """As the wire takes it: the name of a file, say, needn't be text."""
+    return f"{type(error).__name__}: {error}"[:500].encode(errors="backslashreplace").decode()

@@ -182,7 +182,7 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
     in_all, free = space.f_frsize * space.f_blocks, space.f_frsize * space.f_bavail
     found = f"{size(in_all)}, {size(free)} free"
     if in_all <= SHM_SMALL:
-        do = "too small for engines of several processes: docker run --shm-size, or an emptyDir of medium Memory"
+        do = "too small where an engine has several processes: docker run --shm-size, or an emptyDir of medium Memory"
         yield _warn("/dev/shm", found, do)
     elif free < SHM_SMALL:
         yield _warn("/dev/shm", found, "nearly full: see what lies there")
@@ -269,7 +269,7 @@ def _filesystem(path: Path) -> Iterator[Finding]:
         return
     level = Level.FAIL if free < SPACE_TOO_LITTLE or no_inode else Level.WARN
     found = f"{size(free)} free{', and no inode' if no_inode else ''}"
-    yield Finding("space", level, found, f"make room at {mounted}: what can't be written isn't granted")
+    yield Finding("space", level, found, f"make room at {mounted}: where none is left, a grant has its spare file's")
 
 
 def filesystem(path: Path) -> tuple[str, str]:
@@ -346,10 +346,10 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
         by_hand = "should they still be there in a few seconds, rm them: nobody is alive in them"
         found = f"nobody locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
         yield _warn("life files", found, by_server if patient.status is None else by_hand)
-    known = _known(patient.status)
+    known, fenced = _known(patient.status), _fenced(patient.status)
     held = [file for file in files if file.held]
     for file in held:
-        yield _held(file, known if patient.status is not None else None)
+        yield _held(file, known if patient.status is not None else None, ended=file.name == fenced)
     if not (unreadable or stale or held):
         yield _ok("life files", "none")
 
@@ -366,8 +366,15 @@ def _known(status: m.Status | None) -> dict[str, set[int] | None]:
     return known
 
 
-def _held(file: LifeFile, known: dict[str, set[int] | None] | None) -> Finding:
-    """`known`: None where the server can't be asked."""
+def _fenced(status: m.Status | None) -> str:
+    """The life file of the holder whose end is to be proven; empty if there is none."""
+    if status is None or status.state != "FENCING" or status.holder is None:
+        return ""
+    return incarnation_name(status.holder.engine_id, status.holder.incarnation)
+
+
+def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bool) -> Finding:
+    """`known`: None where the server can't be asked. `ended`: that engine is being fenced."""
     if known is None:
         return _ok("life lock", f"{file.name}: held by somebody; the server can't be asked, so leave it alone")
     if not file.holders:
@@ -385,9 +392,8 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None) -> Finding:
     )
     if not strange:
         return _ok("life lock", found)
-    do = (
-        f"when this engine ends they must too, before the next one is granted: kill -9 {strange} if they should be gone"
-    )
+    when = "this engine is to be gone, and nobody is granted before they are" if ended else "they must end with it"
+    do = f"{when}: kill -9 {strange} if they should be gone"
     return _warn("life lock", f"{found}; never joined: {strange}", do)
 
 

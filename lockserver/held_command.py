@@ -146,9 +146,14 @@ class HeldCommand:
         """The guard, and by it the command, which waits for its go. From the main thread: by its end the guard knows
         that of this process.
         """
-        go, self._told = os.pipe()
-        self._of_command, says_command = os.pipe()
-        self._of_guard, says_guard = os.pipe()
+        try:
+            (go, self._told), (self._of_command, says_command), (self._of_guard, says_guard) = (
+                os.pipe(),
+                os.pipe(),
+                os.pipe(),
+            )
+        except OSError as error:
+            raise CantStart(EX_CANT_RUN, f"the command can't be started: {error.strerror}") from None
         pipes = Pipes(go, says_command, says_guard)
         command = Command(
             self._program,

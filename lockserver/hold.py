@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 
+from lockserver import messages as m
 from sidecar.exit_codes import EX_CANT_RUN
 from sidecar.settings import BadValue, Parser, name, seconds_or_zero, size_bytes, valued
 
@@ -56,6 +57,11 @@ def hold(options: argparse.Namespace) -> int:
     needs = dict(options.needs)
     if len(needs) < len(options.needs):
         options.parser.error("--needs names a device twice")
+    try:
+        m.check(m.Acquire(needs=needs))
+        m.check(m.Serving(url=options.serving))
+    except ValueError as error:
+        options.parser.error(str(error))
     try:
         program = find(options.words[0])
     except CantRun as error:

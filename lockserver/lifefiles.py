@@ -11,6 +11,9 @@ from pathlib import Path
 from lockserver.rundir import life_file_names
 from sidecar.lifelock import LifeProbe
 
+SHOWN_MOST = 100
+"""A command line is cut there."""
+
 
 @dataclass(frozen=True)
 class LifeFile:
@@ -47,11 +50,16 @@ def lock_holders(inode: tuple[int, int]) -> dict[int, str]:
         try:
             held = any(_locks_it(process, fd, inode) for fd in os.listdir(process / "fd"))
             if held or _maps_it(process, inode):
-                words = (process / "cmdline").read_bytes().split(b"\0")
-                found[int(entry)] = b" ".join(words).decode(errors="replace").strip()[:100] or "?"
+                found[int(entry)] = _shown((process / "cmdline").read_bytes().split(b"\0"))
         except OSError:
             continue  # ended meanwhile, or another user's: then it isn't named
     return found
+
+
+def _shown(command_line: list[bytes]) -> str:
+    """A command line for people: no directories before the program, and no end without a word that there was more."""
+    text = b" ".join([os.path.basename(command_line[0]), *command_line[1:]]).decode(errors="replace").strip()
+    return (text if len(text) <= SHOWN_MOST else f"{text[:SHOWN_MOST]}...") or "?"
 
 
 def _maps_it(process: Path, inode: tuple[int, int]) -> bool:

@@ -98,6 +98,11 @@ def history(options: argparse.Namespace) -> int:
 
 
 def switchover(options: argparse.Namespace) -> int:
+    wish = m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout)
+    try:
+        m.check(wish)
+    except ValueError as error:
+        options.parser.error(str(error))
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
         calls = 0
 
@@ -111,7 +116,7 @@ def switchover(options: argparse.Namespace) -> int:
             observer.tell(m.AbortSwitchover())
 
         with _on_signals(call_off, signal.SIGINT, signal.SIGTERM):
-            observer.tell(m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout))
+            observer.tell(wish)
             began = False
             patience: float | None = options.answer_timeout_s
             while True:

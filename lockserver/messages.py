@@ -407,3 +407,11 @@ ServerMessage = (
 
 from_client: msgspec.msgpack.Decoder[ClientMessage] = msgspec.msgpack.Decoder(ClientMessage)
 from_server: msgspec.msgpack.Decoder[ServerMessage] = msgspec.msgpack.Decoder(ServerMessage)
+
+
+def check(message: ClientMessage) -> None:
+    """Raises ValueError for what no server takes: said to one, it would cost the connection, and every one after it."""
+    try:
+        from_client.decode(msgspec.msgpack.encode(message))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"the lock server would not take this: {error}") from None

@@ -48,7 +48,7 @@ def names_of_path(run_dir: Path) -> tuple[str, ...]:
     """What is taken in the network namespace for a run directory (`sidecar/exclusive_names.py`): its path as it was
     given, and where that leads.
     """
-    return tuple(f"lock {path}" for path in dict.fromkeys((run_dir, run_dir.resolve())))
+    return tuple(f"lock {path}" for path in dict.fromkeys((str(run_dir), os.path.realpath(run_dir))))
 
 
 def life_file_names(directory: Path) -> list[str]:

@@ -92,7 +92,7 @@ class Session:
         """The grant of `active` stands on the whole proof."""
         self._ever_held = False
         self.loop: ClientLoop[c.Event] = ClientLoop(
-            "lock-client", self._feed, lambda: self._machine.deadline, c.Tick(), self._torn
+            "lock-client", self._feed, lambda: self._machine.deadline, c.Tick(), self._torn, self._deaf
         )
         self._connection = ClientConnection(
             self.loop,
@@ -154,6 +154,11 @@ class Session:
         """Something was cut short: the connection may be half made, an effect half done."""
         self._connection.hang_up()
         self._feed(c.Torn())
+
+    def _deaf(self) -> None:
+        """A holder that can't hear that another one was granted must not go on."""
+        if ACTIVE in self.tokens:
+            self._tell_program(c.Lost("this process has closed the descriptors of its lock client"))
 
     def _do(self, effect: c.Effect) -> c.Event | None:
         if isinstance(effect, c.Connect):

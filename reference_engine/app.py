@@ -77,7 +77,8 @@ class App:
             raise Bad(f"{request.path} takes {method}, not {request.method[:20]}", status=405, allow=method)
         kind = request.header(b"content-type", b"application/json").partition(b";")[0].strip().lower()
         if method == "POST" and kind != b"application/json":
-            raise Bad("the body has to be application/json", status=415)
+            said = kind.decode(errors="replace")[:100]
+            raise Bad(f"the body has to be application/json, and the header content-type says {said}", status=415)
         return answer
 
     # -- the paths -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ a handler raises can end a caller's turn anywhere, even between two lines of a `
   the connection anew.
 * A turn that was never given back is noticed, too: nobody whose stack contains `wait` of this loop has it any more.
 * What a handler raises in the client's own thread is told in a line on stderr, and counts as a turn cut short.
+* Where the program has closed the loop's own descriptors, nothing can be heard any more: `broken` is called.
 
 What this file may not do: know what the machine is, or what is on the connection. Who uses it: `lockserver/client.py`,
 `gms/client.py`.
@@ -28,6 +29,8 @@ from collections import deque
 from collections.abc import Callable
 from types import FrameType
 from typing import Generic, TypeVar
+
+from sidecar.logs import complain
 
 EventT = TypeVar("EventT")
 _NEVER = float("inf")
@@ -50,15 +53,17 @@ class ClientLoop(Generic[EventT]):
         deadline: Callable[[], float],
         tick: EventT,
         torn: Callable[[], None] = lambda: None,
+        broken: Callable[[], None] = lambda: None,
     ) -> None:
         """`feed` takes one event, and `tick` when the time `deadline()` has come. `torn`: a turn was cut short, and
-        whatever it was doing may be half done.
+        whatever it was doing may be half done. `broken`: the client's thread can't go on.
         """
         self._name = name
         self._feed = feed
         self._deadline = deadline
         self._tick = tick
         self._torn = torn
+        self._broken = broken
         self._pid = os.getpid()
         self._told: deque[EventT] = deque()
         self._handlers: dict[int, Callable[[int], None]] = {}
@@ -106,7 +111,7 @@ class ClientLoop(Generic[EventT]):
     # -- from any thread -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread = threading.Thread(target=self._run_while_it_can, name=self._name, daemon=True)
         self._thread.start()
 
     def tell(self, event: EventT) -> None:
@@ -181,8 +186,16 @@ class ClientLoop(Generic[EventT]):
             os.eventfd_write(self._nudge, 1)
         self.announce()
 
-    def _run(self) -> None:
+    def _run_while_it_can(self) -> None:
         """The client's own thread."""
+        try:
+            self._run()
+        except OSError as error:  # not of a handler: what this thread sleeps in isn't there any more
+            if not self.closed:
+                complain(f"{self._name}: its descriptors were closed, and it hears nothing any more: {error}")
+                self._broken()
+
+    def _run(self) -> None:
         failures = 0
         while not self.closed:
             self._doze()
@@ -237,9 +250,7 @@ class ClientLoop(Generic[EventT]):
         self._whole = True
 
     def _say_unexpected(self) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):
-            what = traceback.format_exc()
-            print(f"{self._name}: unexpected, and the connection is made anew:\n{what}", file=sys.stderr, flush=True)
+        complain(f"{self._name}: unexpected, and the connection is made anew:\n{traceback.format_exc()}")
 
     # -- a turn that was lost --------------------------------------------------------------------------------------
 

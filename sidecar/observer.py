@@ -209,8 +209,8 @@ def _why_not(whom: Whom, error: OSError) -> ObserverError:
         )
     if isinstance(error, ConnectionRefusedError):
         return NoServer(
-            f"no {whom.name} listens at {path}, though its socket is still there: it was killed. "
-            f"Start it again: {whom.start}"
+            f"no {whom.name} listens at {path}, though its socket is still there: it was killed. failover up and "
+            f"--restart in-place start it again by themselves; where neither does: {whom.start}"
         )
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         if not os.path.isdir(run_dir):

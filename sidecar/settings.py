@@ -22,6 +22,7 @@ from sidecar.names import NAME, NAME_IN_WORDS, VERSION
 
 ENVIRONMENT_PREFIX = "FAILOVER_"
 
+_MOST_SECONDS = 1e9
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: int(base**power)
     for base, suffix in ((1024, "iB"), (1000, "B"))
@@ -34,12 +35,12 @@ class BadValue(ValueError):
 
 
 def seconds(text: str) -> float:
-    """A time: "10", "0.5"; more than 0 and finite."""
+    """A time: "10", "0.5"; more than 0, and no longer than a clock counts."""
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 < value < float("inf"):
+    if not 0 < value <= _MOST_SECONDS:
         raise BadValue(f"{text!r} is no time in seconds; allowed: a number above 0 such as 10 or 0.5")
     return value
 
@@ -88,7 +89,10 @@ def directory(text: str) -> Path:
     """A directory, as an absolute path: what it means must not depend on where a process is later."""
     if not text:
         raise BadValue("it is empty; allowed: a directory such as /run/failover")
-    return Path(os.path.abspath(text))
+    try:
+        return Path(os.path.abspath(text))
+    except FileNotFoundError:
+        raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
 
 
 def mode(text: str) -> int:
@@ -143,7 +147,7 @@ class Parser(argparse.ArgumentParser):
             default=default if given is None else _FromEnvironment(given),
             required=required and given is None,
             metavar=metavar or ("|".join(choices) if choices else None),
-            help=_described(help, variable, None if shown is None or required else str(shown)),
+            help=_described(help, variable, None if shown in (None, "") or required else str(shown)),
         )
 
     def switch(self, flag: str, *, help: str, env: str | None = None) -> None:

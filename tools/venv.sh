@@ -41,7 +41,7 @@ found=$("${PYTHON:-python3}" --version 2>/dev/null || echo "no ${PYTHON:-python3
 [ -n "${HOME:-}" ] || export PIP_NO_CACHE_DIR=1
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
-echo "making $directory with $("$python" --version)" >&2
+echo "making $directory with $("$python" --version): some minutes at most; $log has what pip says" >&2
 rm -rf "$directory"
 {
     "$python" -m venv "$directory" &&

@@ -30,7 +30,7 @@ def make(setting: "Setting") -> "Engine":
 
         raise CannotRun(
             f"vLLM isn't installed in this Python ({sys.executable}): install gpu-failover into the one that has it, "
-            "and start engine-shim with that"
+            "and start this with that one (its bin/failover, or -m engine_shim)"
         )
     prepare(setting)
     from engine_shim.vllm_engine.engine import VllmEngine

@@ -2,12 +2,12 @@
 
 import argparse
 import json
-import signal
 import sys
 from pathlib import Path
 
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, valued
+from sidecar.terminal import OutputLost, say
 
 from . import structure
 from .check import check
@@ -25,7 +25,12 @@ exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be rea
 """
 
 PROGRAM = "python -m k8s.lint" if __package__ == "k8s.lint" else "k8s-lint"
+NAME = PROGRAM.removeprefix("python -m ")
 _SUFFIXES = (".yaml", ".yml")
+
+
+class AChart(Exception):
+    """A directory of templates: what is to be judged is what Helm makes of them."""
 
 
 def have(text: str) -> tuple[str, str]:
@@ -56,24 +61,36 @@ def parser() -> Parser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    try:
+        return _main(argv)
+    except OutputLost as error:
+        return error.exit_code(NAME)
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+def _main(argv: list[str] | None) -> int:
     options = parser().parse_args(argv)
     try:
         texts = _texts(options.files)
     except OSError as error:
-        print(f"k8s.lint: {error.filename} can't be read: {error.strerror}", file=sys.stderr)
+        print(f"{NAME}: {error.filename} can't be read: {error.strerror}", file=sys.stderr)
+        return 2
+    except AChart as chart:
+        print(f"{NAME}: {chart} is a Helm chart: helm template {chart} | {PROGRAM} -", file=sys.stderr)
         return 2
     except UnicodeDecodeError as error:
-        print(f"k8s.lint: this is no text in UTF-8: {error}", file=sys.stderr)
+        print(f"{NAME}: this is no text in UTF-8: {error}", file=sys.stderr)
         return 2
     if not texts:
-        print(f"k8s.lint: there is no .yaml in {', '.join(options.files)}", file=sys.stderr)
+        print(f"{NAME}: there is no .yaml in {', '.join(options.files)}", file=sys.stderr)
         return 2
     try:
         structure.schemas(options.kubernetes)
         shapes = ""
     except structure.NoSchemas as error:
         if structure.HOW_TO_GET_IT not in str(error):
-            print(f"k8s.lint: {error}\nsee: {PROGRAM} --help", file=sys.stderr)
+            print(f"{NAME}: {error}\nsee: {PROGRAM} --help", file=sys.stderr)
             return EX_USAGE
         shapes = str(error)
     findings = check(texts, options.kubernetes, options.have)
@@ -91,6 +108,8 @@ def _texts(files: list[str]) -> list[tuple[str, str]]:
             found.append(("-", sys.stdin.read()))
             continue
         path = Path(name)
+        if (path / "Chart.yaml").is_file():
+            raise AChart(name)
         inside = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES) if path.is_dir() else [path]
         found += [(str(each), each.read_text(encoding="utf-8")) for each in inside]
     return found
@@ -100,7 +119,7 @@ def _say(
     options: argparse.Namespace, texts: list[tuple[str, str]], findings: list[Finding], errors: int, shapes: str
 ) -> None:
     if options.json:
-        print(
+        say(
             json.dumps(
                 {
                     "ok": not errors,
@@ -126,16 +145,13 @@ def _say(
         )
         return
     if shapes:
-        print(f"k8s.lint: warning: {shapes}", file=sys.stderr)
+        print(f"{NAME}: warning: {shapes}", file=sys.stderr)
     for found in findings:
-        print(found)
-    files = f"{len(texts)} file{'' if len(texts) == 1 else 's'}"
-    print(f"{files}: {errors} error{'' if errors == 1 else 's'}, {len(findings) - errors} warnings")
+        say(str(found))
+    counted = [(len(texts), "file"), (errors, "error"), (len(findings) - errors, "warning")]
+    files, wrong, doubtful = (f"{count} {word}{'' if count == 1 else 's'}" for count, word in counted)
+    say(f"{files}: {wrong}, {doubtful}")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(EX_INTERRUPTED)
+    sys.exit(main())

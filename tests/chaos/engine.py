@@ -435,6 +435,21 @@ class Engine:
         os.closerange(3, ours)
         os.closerange(ours + 1, 4096)
 
+    def do_fill_stderr(self) -> None:
+        """It is a pipe from now on, that takes nothing any more and isn't read."""
+        reads, writes = os.pipe()
+        os.set_blocking(writes, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writes, bytes(4096))
+        os.set_blocking(writes, True)
+        os.dup2(writes, 2)
+        self.kept += [reads, writes]
+
+    def do_raise_in_client(self) -> None:
+        """Something happens in its thread that it doesn't expect."""
+        self._client.loop.tell(None)  # type: ignore[arg-type]
+
     def do_execute_anew(self) -> str:
         """The same process, another program, which is born again."""
         os.set_inheritable(self.sock.fileno(), True)
@@ -461,6 +476,13 @@ class Engine:
 
     def do_serving(self, url: str) -> None:
         self._client.serving(url)
+
+    def do_serving_refused(self, url: str) -> dict[str, Any]:
+        try:
+            self._client.serving(url)
+        except ValueError as error:
+            return {"why": str(error)}
+        return {"why": "it was taken"}
 
     def do_ready(self, ready: bool, needs: dict[str, int] | None = None) -> None:
         self._client.ready(ready, needs)

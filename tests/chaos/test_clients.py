@@ -69,11 +69,8 @@ def test_a_forked_child_that_closes_the_client_takes_nothing_from_its_parent(hou
     a.never_hears("lost", for_s=0)
 
 
-@pytest.mark.parametrize("how", ["close", "close_everything"])
 @pytest.mark.parametrize("memory", ["none", "host"])
-def test_a_holder_that_lets_go_of_everything_and_lives_is_not_taken_for_gone(
-    house: House, how: str, memory: str
-) -> None:
+def test_a_holder_that_closes_its_client_and_lives_is_not_taken_for_gone(house: House, memory: str) -> None:
     """With free memory, after a crash of the server, and with nobody who kept copies of its pidfd."""
     needs = {"host:0": 4096} if memory == "host" else {}
     settings = ("--memory", memory, "--host-devices", str(house.devices), "--window-s", "1")
@@ -83,7 +80,7 @@ def test_a_holder_that_lets_go_of_everything_and_lives_is_not_taken_for_gone(
     server = house.server(*settings)
     a = house.engine("a")
     a.holds(needs=needs)
-    a.do(how)
+    a.do("close")
     server.kill()
     server = house.server(*settings)
     b = house.engine("b")
@@ -91,6 +88,42 @@ def test_a_holder_that_lets_go_of_everything_and_lives_is_not_taken_for_gone(
     b.never_hears("granted", for_s=3.0)
     a.kill()
     assert b.granted()["dead"] == [True]
+
+
+def test_a_holder_that_closes_its_clients_descriptors_ends(house: House) -> None:
+    """With them it loses the names that it has, and it hears nothing any more: where its path comes to lead elsewhere,
+    another one would be granted beside it.
+    """
+    house.server("--settle-s", "2")
+    a = house.engine().start("a", on_lost="end")
+    a.holds()
+    b = house.engine("b")
+    b.wants(watching=[a])
+    a.do("close_everything")
+    assert "descriptors" in a.hears("lost")["why"]
+    a.wait()
+    assert b.granted()["dead"] == [True]
+
+
+def test_what_the_wire_does_not_take_is_refused_at_once_and_makes_no_holder_deaf(house: House) -> None:
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    for url in ("x" * 2001, "http://\udcff"):
+        assert "would not take" in a.do("serving_refused", url=url)["why"]
+    server.kill()
+    held_by(house.server(), "a", token)
+
+
+def test_what_is_unexpected_is_told_without_waiting_for_a_reader(house: House) -> None:
+    """Its standard error is a pipe that is full."""
+    server = house.server()
+    a = house.engine("a")
+    token = a.holds()
+    a.do("fill_stderr")
+    a.do("raise_in_client")
+    server.kill()
+    held_by(house.server(), "a", token)
 
 
 def test_a_holder_that_executes_its_program_anew_may_hold_again(house: House) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lockserver.rundir import names_of_path
 from tests.chaos.house import House, held_by
 from tests.support.root import needs_root
 from tests.support.status import holder_of
@@ -167,6 +168,12 @@ def test_a_circle_of_symlinks_makes_nobody_deaf(way: Way) -> None:
     way.link.symlink_to("real")
     new = house.server(*SETTLE)
     held_by(new, "a", token)
+
+
+def test_a_circle_of_symlinks_has_a_name_as_well(tmp_path: Path) -> None:
+    """`Path.resolve` raises RuntimeError there."""
+    (tmp_path / "way").symlink_to("way")
+    assert names_of_path(tmp_path / "way" / "run")
 
 
 def test_a_relative_directory_means_what_it_meant_at_the_start(house: House, tmp_path: Path) -> None:

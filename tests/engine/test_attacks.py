@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import paths, scratch
+from engine_shim import pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
-from engine_shim.pair_status import redundancy, serving
+from engine_shim.pair_status import redundancy, serving, waits_for
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
@@ -280,6 +280,19 @@ def test_what_is_called_redundancy(lock: object, engines: list[object], expected
     assert redundancy(lock, engines) == expected  # type: ignore[arg-type]
 
 
+def test_nobody_is_told_to_start_by_hand_what_failover_up_starts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second server by hand has other options than the pair's own, and keeps that one out."""
+    pair_look.UpFacts("http://127.0.0.1:1", ("host:0",)).write(tmp_path)
+    for up, expected in ((None, False), (os.getpid(), True)):
+        monkeypatch.setattr(pair_look, "up_pid", lambda run_dir, up=up: up)
+        seen = pair_look.look(tmp_path)
+        said = [seen.lock_why, *(one["why"] for one in seen.gms), *(door["why"] for door in [seen.door] if door)]
+        assert [pair_look.BY_ITSELF in why for why in said] == [expected] * (3 if up else 1), said
+        assert [f"lockserver --run-dir {tmp_path}" in why for why in said[:1]] == [not expected]
+
+
 def test_without_gms_there_is_no_redundancy() -> None:
     gms = [{"device": "host:0", "answers": False}, {"device": "host:1", "answers": True}]
     assert redundancy(LOCK, [SERVING, READY], gms) == (
@@ -287,6 +300,17 @@ def test_without_gms_there_is_no_redundancy() -> None:
         "none: GMS of host:0 doesn't answer, and nobody wakes without it; b is ready",
     )
     assert redundancy(LOCK, [SERVING, READY], gms[1:]) == (True, "yes: b would take over")
+
+
+def test_who_waits_for_weights_that_nobody_will_write_says_the_way_out() -> None:
+    """The run directory was removed: whoever serves has weights of which the next GMS knows nothing."""
+    lock = {**LOCK, "permits": {"init": {"holder": None, "waiters": [], "waiting_for": []}}}
+    gms = {"device": "host:0", "answers": True, "state": "EMPTY", "generation": 0, "clients": [{"engine_id": "b"}]}
+    starts = {**READY, "state": "Init", "ready": False}
+    seen = pair_look.Seen("/x", None, lock, "", [gms], [SERVING, starts], None)
+    assert "failover kill active --anyway" in waits_for(starts, seen)
+    nobody = replace(seen, lock={**lock, "state": "FREE", "holder": None}, engines=[starts])
+    assert waits_for(starts, nobody).endswith("a primary to write them (host:0 is EMPTY)")
 
 
 @pytest.mark.parametrize(

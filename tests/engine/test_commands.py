@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -177,6 +178,14 @@ def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> Non
 def test_what_the_machine_refuses_the_shim_is_said_in_a_line(words: tuple[str, ...], expected: str) -> None:
     code, said = answer("engine_shim", *SHIM, "--run-dir", "/tmp", "--probe", "127.0.0.1:0", *words)
     assert code == 1 and said.startswith(f"engine-shim: {expected}") and len(said.splitlines()) == 1
+
+
+def test_who_has_the_port_of_the_probes_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        where = f"127.0.0.1:{sock.getsockname()[1]}"
+        code, said = answer("engine_shim", *SHIM, "--run-dir", "/tmp", "--probe", where)
+    assert code == 1
+    assert f"can't listen on {where}: Address already in use by process {os.getpid()} (" in said
 
 
 def test_what_the_engine_refuses_is_refused_before_anything_starts(tmp_path: Path) -> None:

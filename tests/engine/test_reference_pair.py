@@ -45,6 +45,7 @@ def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_a
     house.until_announced(b)
     assert adopted(b, wakes=1) and tokens(house) == before
     a.until("Standby", ready=True)
+    assert "unwell" not in a.said(), "an engine that leaves in order is no alarm"
     b.main().signal(signal.SIGTERM)
     house.until_announced(a)
     assert adopted(a, wakes=2) and tokens(house) == before

@@ -16,7 +16,7 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
 from engine_shim import part_environment
-from engine_shim.failover import default_run_dir, free_address, parser
+from engine_shim.failover import default_run_dir, free_address, main, parser
 from engine_shim.pair_commands import down
 from engine_shim.pair_process import PairError
 from engine_shim.up import CannotStart, Options, children
@@ -306,6 +306,12 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
     for shim in shims:
         shim.signal(signal.SIGCONT)
+    stopped = main_of(up, holder)
+    stopped.signal(signal.SIGSTOP)
+    alarm = f"alarm          main process {stopped.pid} of {holder} has said nothing for "
+    until(lambda: alarm in _shown(house), "an engine that is stopped is told from one that serves, before it is ended")
+    stopped.signal(signal.SIGCONT)
+    until(lambda: alarm not in _shown(house), "it speaks again")
 
 
 @chaos
@@ -335,6 +341,12 @@ def test_nobody_else_is_killed_whose_number_a_stale_or_foreign_file_has(house: H
     (house.run_dir / "up.lock").write_text(f"{bystander.pid}\n")
     assert "no failover up runs in" in said(house, "again", "down", code=1)
     assert not bystander.dead
+
+
+def test_a_directory_that_cant_be_looked_at_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["status"], ["down"]):
+        assert main([*words, "--run-dir", str(tmp_path / ("x" * 300))]) == 1
+        assert "can't be looked at: File name too long" in capsys.readouterr().err
 
 
 def test_down_touches_nothing_where_no_pair_ever_ran(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -478,7 +490,8 @@ def test_an_address_that_is_taken_is_said(house: House) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         up = failover(house, "up", "up", *TOY, "--listen", f"127.0.0.1:{sock.getsockname()[1]}")
         assert up.code() == 1
-    assert "Address already in use; give another HOST:PORT" in up.said()
+    assert f"Address already in use by process {os.getpid()} (" in up.said()
+    assert "); give another HOST:PORT" in up.said()
 
 
 @pytest.mark.parametrize(

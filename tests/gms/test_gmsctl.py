@@ -58,13 +58,15 @@ def test_a_directory_without_gms_says_how_to_start_it(container: Container) -> N
     code, _, err = container.ask("status")
     assert code == 2
     assert f"gms --run-dir {container.run_dir} --devices" in err
+    too_long = container.run_dir / ("x" * 300)
+    assert f"no directory {too_long}" in gmsctl._nothing_there(too_long)
 
 
 def test_a_killed_server_is_told_from_none(container: Container) -> None:
     container.serves().kill()
     code, _, err = container.ask("status")
     assert code == 2
-    assert "it was killed. Start it again: gms --run-dir" in err
+    assert "start it again by themselves; where neither does: gms --run-dir" in err
 
 
 def test_a_stopped_server_is_named_as_silent(container: Container) -> None:

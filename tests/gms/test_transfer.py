@@ -346,6 +346,7 @@ def test_a_pipe_is_written_to(house: House, tmp_path: Path) -> None:
     assert gmsctl(house, "put", file).returncode == 0
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    assert gmsctl(house, "put", pipe).returncode == 1, "it isn't waited for"
     get = subprocess.Popen(command(house, "get", pipe), cwd=ROOT, env=environment(house), stdout=subprocess.DEVNULL)
     assert contents_of(pipe.read_bytes()) == contents(file)
     assert get.wait(60) == 0

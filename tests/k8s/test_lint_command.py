@@ -121,3 +121,8 @@ def test_without_the_schemas_it_says_so_and_keeps_its_own_rules(tmp_path: Path) 
     )  # fmt: skip
     assert done.returncode == 1 and "image: it is missing" in done.stdout
     assert "pip install 'gpu-failover[k8s]'" in done.stderr
+
+
+def test_a_chart_is_to_be_rendered_first() -> None:
+    _, err = lint(str(ROOT / "k8s" / "chart"), code=2)
+    assert "is a Helm chart: helm template" in err

@@ -102,6 +102,8 @@ def test_a_script_without_an_interpreter_is_run_by_the_shell(served: House, tmp_
         ("--engine-id", "a", "--needs", "5GiB", "--", "true"),
         ("--engine-id", "a", "--needs", "gpu=much", "--", "true"),
         ("--engine-id", "a", "--needs", "gpu=1", "--needs", "gpu=2", "--", "true"),
+        ("--engine-id", "a", "--needs", "gpu=9999999999TiB", "--", "true"),
+        ("--engine-id", "a", "--serving", "http://" + 2000 * "x", "--", "true"),
         ("--engine-id", "a", "--timeout-s", "-1", "--", "true"),
         ("--engine-id", "a", "--grace-s", "long", "--", "true"),
         ("--engine-id", "a", "ls", "-l"),

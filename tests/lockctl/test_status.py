@@ -43,7 +43,7 @@ def test_a_killed_servers_socket_is_told_from_no_server(house: House) -> None:
     house.serve().kill()
     code, _, err = house.ask("status")
     assert code == 2
-    assert "it was killed. Start it again: lockserver --run-dir" in err
+    assert "start it again by themselves; where neither does: lockserver --run-dir" in err
 
 
 def test_a_stopped_server_is_named_as_silent(house: House) -> None:

@@ -4,6 +4,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,6 +21,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     made.setting("--size", default="4GiB", parse=settings.size_bytes, help="how much")
     made.setting("--policy", default="wait", choices=["wait", "presume"], help="which")
     made.setting("--metrics", parse=settings.host_port, metavar="HOST:PORT", env="METRICS_AT", help="where")
+    made.setting("--nothing", default="", parse=str, help="nothing, unless it is said")
     made.switch("--json", help="for machines")
     return made
 
@@ -102,6 +104,7 @@ def test_help_shows_every_source_of_a_setting_and_keeps_the_examples(capsys: pyt
     said = capsys.readouterr().out
     words = " ".join(said.split())
     assert "--window-s S how long, 100% at most [FAILOVER_WINDOW_S, default 10]" in words
+    assert "default ]" not in words and "[FAILOVER_NOTHING]" in words
     assert "[METRICS_AT]" in words
     assert "--policy wait|presume" in words
     assert "examples:\n  lockserver --window-s 3\n" in said
@@ -145,10 +148,22 @@ def test_what_is_no_size(text: str) -> None:
         settings.size_bytes(text)
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1s"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "inf", "nan", "1s", "1e300"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(BadValue, match="allowed"):
         settings.seconds(text)
+
+
+def test_a_directory_that_begins_in_a_removed_one_is_a_bad_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(BadValue, match="removed"):
+        settings.directory("run")
+    assert settings.directory("/run/failover") == Path("/run/failover")
 
 
 def test_addresses() -> None:

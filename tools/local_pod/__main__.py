@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.settings import BadValue, Parser, seconds, valued
+from sidecar.terminal import OutputLost
 
 from . import commands, places
 
@@ -177,6 +178,8 @@ def main(argv: list[str] | None = None) -> int:
             raise
         print("local-pod: it needs the package yaml: pip install 'gpu-failover[k8s]'", file=sys.stderr)
         return commands.CANT_RUN
+    except OutputLost as error:
+        return error.exit_code("local-pod")
     except BrokenPipeError:
         return 0
     except KeyboardInterrupt:

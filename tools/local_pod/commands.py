@@ -8,12 +8,12 @@ import contextlib
 import fcntl
 import json
 import os
-import sys
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from sidecar.exit_codes import EX_USAGE
+from sidecar.terminal import say
 
 from . import places, status_text, wire
 
@@ -36,23 +36,22 @@ def show_status(options: argparse.Namespace) -> int:
     if options.wait:
         request = {"do": "wait", "for": options.wait, "timeout_s": options.timeout_s}
     answer, _ = ask(options, request)
-    print(json.dumps(answer["pod"], indent=2) if options.json else status_text.as_text(answer["pod"]))
+    say(json.dumps(answer["pod"], indent=2) if options.json else status_text.as_text(answer["pod"]))
     return 0 if answer["pod"]["ready"] else FAILED
 
 
 def logs(options: argparse.Namespace) -> int:
     directory: Path = options.dir.absolute()
-    names = [options.container] if options.container else places.logged(directory)
-    if not names or (options.container and not places.runs(directory, options.container)):
-        there = ", ".join(places.logged(directory)) or "none"
-        raise Mistake(
-            f"there is no log of {options.container or 'anything'} in {directory}; there are: {there}", FAILED
-        )
+    there = places.logged(directory)
+    names = [options.container] if options.container else there
+    if not there:
+        raise Mistake(f"there are no logs in {directory}: local-pod run FILE starts a pod, --dir names another", FAILED)
+    if options.container and not places.runs(directory, options.container):
+        raise Mistake(f"there is no log of {options.container} in {directory}; there are: {', '.join(there)}", FAILED)
     readers = [_Tail(directory, name, options.previous, prefix=len(names) > 1) for name in names]
     while True:
         for reader in readers:
-            reader.copy(sys.stdout)
-        sys.stdout.flush()
+            reader.copy()
         if not options.follow or not (directory / places.CONTROL).exists():
             return 0
         time.sleep(0.1)
@@ -70,14 +69,14 @@ class _Tail:
         self.file: IO[str] | None = None
         self.rest = ""
 
-    def copy(self, output: IO[str]) -> None:
+    def copy(self) -> None:
         while True:
             if self.file is None and self.run:
                 self.file = places.log(self.directory, self.name, self.run).open(encoding="utf-8", errors="replace")
             if self.file is not None:
                 *lines, self.rest = (self.rest + self.file.read()).split("\n")
-                for line in lines:
-                    print(self.prefix + line, file=output)
+                if lines:
+                    say("\n".join(self.prefix + line for line in lines))
             later = [run for run in places.runs(self.directory, self.name) if run > self.run]
             if not later or self.stays:
                 return
@@ -95,10 +94,10 @@ def send_signal(options: argparse.Namespace) -> int:
         request |= {"every": True, "oom": True}
     answer, _ = ask(options, request)
     if options.json:
-        print(json.dumps(answer))
+        say(json.dumps(answer))
     else:
         for each in answer["processes"]:
-            print(f"{options.signal} to {each['command']} (process {each['pid']} in the pod)")
+            say(f"{options.signal} to {each['command']} (process {each['pid']} in the pod)")
     return 0
 
 

@@ -136,8 +136,10 @@ def read_pod(options: argparse.Namespace) -> Pod:
 def _text(path: Path) -> str:
     try:
         return sys.stdin.read() if str(path) == "-" else path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Mistake(f"{path} can't be read: {error}", CANT_RUN) from None
+    except OSError as error:
+        raise Mistake(f"{path} can't be read: {error.strerror}", CANT_RUN) from None
+    except UnicodeDecodeError as error:
+        raise Mistake(f"{path} is no text in UTF-8: {error}", CANT_RUN) from None
 
 
 def _documents(path: Path) -> list[Any]:
