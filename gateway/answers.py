@@ -114,6 +114,19 @@ def read(data: bytes, decode: Callable[[bytes], Chunk], choices: int) -> Chunk:
     return chunk
 
 
+def broken_off(body: bytes) -> str:
+    """Why an answer in one piece isn't whole, as the engine itself says. Empty if it is."""
+    if not any(b'"%b"' % reason.encode() in body for reason in _BROKEN_OFF):
+        return ""
+    try:
+        read(body, decode, 1 << 30)
+    except BrokenOff as error:
+        return str(error)
+    except Malformed:
+        pass  # the client sees what it is
+    return ""
+
+
 def tokens(ids: Sequence[int]) -> "array[int]":
     """Raises Malformed."""
     try:

@@ -216,9 +216,14 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
     )
 
 
+_COUNTS = ("max_tokens", "max_completion_tokens", "min_tokens")
+
+
 def _why_not_continued(api: Api, fields: _Raw) -> str:
     """The first field that forbids it."""
     for name, raw in fields.items():
+        if name in _COUNTS and type(value(fields, name)) not in (int, type(None)):
+            return name  # an engine may take "50" for 50; here nobody counts with it
         if name in SAMPLING or name in _ONCE or bytes(raw) == b"null":
             continue
         if name == "logprobs" and api is Api.COMPLETION:

@@ -271,7 +271,12 @@ class Request:
         elif leg.status >= 500:
             self._doubt(Failure(f"it answered {leg.status}", leg))
         elif self.phase is Phase.ASKED and not self._delivery.opened:
-            self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))
+            body = b"".join(leg.body)
+            why = answers.broken_off(body) if self.kind.api is not Api.OTHER and leg.status < 300 else ""
+            if why:
+                self._doubt(Failure(why, leg))
+                return
+            self._out.append(self._delivery.whole(leg.status, leg.headers, body))
             self._over(e.Outcome.ANSWERED)
         elif leg.status < 300:
             self._malformed("it answers a stream's request without a stream", now)

@@ -353,6 +353,31 @@ def test_an_end_without_a_reason_is_held_until_the_lock_has_spoken(lost: bool) -
     assert str(client.ended) == "cut" and b'"engine_lost"' in client.body and b"[DONE]" not in client.body
 
 
+def aborts(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """The first engine answers in one piece that it broke its answer off."""
+    said = engine.answer(method, target, headers, body, created=created)
+    whole = said.body.replace(b'"finish_reason":"length"', b'"finish_reason":"abort"')
+    assert created > 1 or whole != said.body
+    return replace(said, pieces=(whole,)) if created == 1 else said
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_an_answer_in_one_piece_that_was_broken_off_is_held_until_the_lock_has_spoken(lost: bool) -> None:
+    it = World(say=aborts)
+    it.grant()
+    client = it.arrive(COMPLETION, {**BODY, "stream": False})
+    it.run()
+    assert not client.ended and not client.body
+    if lost:
+        it.lock("FENCING", serves=False)
+        it.grant()
+        it.run()
+    it.wait(2 * it.machine.bounds.hold_s)
+    assert str(client.ended) == "whole" and (b'"abort"' in client.body) is not lost, (
+        "the engine's own word, if it lives"
+    )
+
+
 # -- engines that can't be reached ------------------------------------------------------------------------------------
 
 

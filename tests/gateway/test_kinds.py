@@ -37,6 +37,10 @@ ROWS: dict[str, tuple[Way, list[dict[str, Any]]]] = {
         Way.CONTINUED,
         [TEXT | {"max_tokens": 5, "min_tokens": 2, "stop": ["a"], "stop_token_ids": [1]}, CHAT | {"stop": "a"}],
     ),
+    "max_tokens or min_tokens that is no whole number": (
+        Way.COMPARED,
+        [TEXT | {"max_tokens": "50"}, TEXT | {"min_tokens": 2.0}],
+    ),
     "n": (Way.CONTINUED, [TEXT | {"n": 3}, CHAT | {"n": 3}]),
     "several prompts": (Way.CONTINUED, [TEXT | {"prompt": ["a", "b"]}, TEXT | {"prompt": [[1], [2]]}]),
     "logprobs of a completion": (Way.CONTINUED, [TEXT | {"logprobs": 2}]),
