@@ -1,4 +1,4 @@
-"""What a pod's benchmark does when something goes wrong; that it runs is in docs/measurements.md, for it takes minutes."""
+"""What a pod's benchmark does when something goes wrong. It takes minutes (docs/measurements.md) and isn't run here."""
 
 import os
 from pathlib import Path
@@ -21,5 +21,5 @@ def test_processes_and_threads_that_end_while_they_are_looked_at_count_nothing(m
 
 def test_manifests_that_the_linter_refuses_break_the_benchmark_in_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text("kind: Pod\n")
-    with pytest.raises(Broken, match="k8s.lint ended with 1: .*apiVersion is missing"):
+    with pytest.raises(Broken, match=r"k8s\.lint ended with 1: .*apiVersion is missing"):
         pod._lint_s(tmp_path)
