@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from .node import Finding, Level
 EXAMPLES = """\
 examples:
   python -m k8s.lint k8s/dra/one-gpu.yaml
-  python -m k8s.lint k8s/dra                                every .yaml and .yml in it
+  python -m k8s.lint k8s/dra                                every .yaml, .yml and .json in it
   python -m k8s.lint deployment.yaml claim.yaml             what one file lacks may be in another
   python -m k8s.lint --have Secret/huggingface pod.yaml     what the cluster has already
   helm template k8s/chart | python -m k8s.lint -
@@ -26,7 +27,12 @@ exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be rea
 
 PROGRAM = "python -m k8s.lint" if __package__ == "k8s.lint" else "k8s-lint"
 NAME = PROGRAM.removeprefix("python -m ")
-_SUFFIXES = (".yaml", ".yml")
+_SUFFIXES = (".yaml", ".yml", ".json")
+"""What `kubectl apply -f DIRECTORY` takes, too."""
+
+
+class NoText(Exception):
+    """A file that can't be manifests; the text says why."""
 
 
 class AChart(Exception):
@@ -41,6 +47,12 @@ def have(text: str) -> tuple[str, str]:
     return kind, name
 
 
+def version(text: str) -> str:
+    """A value of --kubernetes, also as `kubectl version` says it."""
+    found = re.fullmatch(r"v?(\d+\.\d+)(\.\d+.*)?", text)
+    return found[1] if found else text
+
+
 def parser() -> Parser:
     p = Parser(
         prog=PROGRAM,
@@ -53,8 +65,9 @@ def parser() -> Parser:
         "--have", action="append", default=[], type=valued(have), metavar="KIND/NAME", help="an object on the cluster"
     )
     p.add_argument(
-        "--kubernetes", default=structure.NEWEST, metavar="VERSION", help=f"its version (default {structure.NEWEST})"
-    )
+        "--kubernetes", default=structure.NEWEST, type=version, metavar="VERSION",
+        help=f"its version (default {structure.NEWEST})",
+    )  # fmt: skip
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.add_argument("--errors-only", action="store_true", help="no warnings")
     return p
@@ -79,8 +92,8 @@ def _main(argv: list[str] | None) -> int:
     except AChart as chart:
         print(f"{NAME}: {chart} is a Helm chart: helm template {chart} | {PROGRAM} -", file=sys.stderr)
         return 2
-    except UnicodeDecodeError as error:
-        print(f"{NAME}: this is no text in UTF-8: {error}", file=sys.stderr)
+    except NoText as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
         return 2
     if not texts:
         print(f"{NAME}: there is no .yaml in {', '.join(options.files)}", file=sys.stderr)
@@ -102,17 +115,25 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _texts(files: list[str]) -> list[tuple[str, str]]:
+    """Raises OSError, NoText."""
     found = []
     for name in files:
         if name == "-":
-            found.append(("-", sys.stdin.read()))
+            found.append(("-", _text("standard input", sys.stdin.buffer.read())))
             continue
         path = Path(name)
         if (path / "Chart.yaml").is_file():
             raise AChart(name)
         inside = sorted(each for each in path.iterdir() if each.suffix in _SUFFIXES) if path.is_dir() else [path]
-        found += [(str(each), each.read_text(encoding="utf-8")) for each in inside]
+        found += [(str(each), _text(str(each), each.read_bytes())) for each in inside]
     return found
+
+
+def _text(name: str, data: bytes) -> str:
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise NoText(f"{name} is no text in UTF-8: byte {error.start} is {data[error.start]:#04x}") from None
 
 
 def _say(

@@ -32,7 +32,7 @@ def check(texts: Iterable[tuple[str, str]], version: str = structure.NEWEST,
                 findings.append(Finding(Level.ERROR, file, 1, "", "", "there is nothing in it"))
             documents += found
         except Unreadable as error:
-            findings.append(Finding(Level.ERROR, file, error.line, "", "", str(error)))
+            findings.append(Finding(Level.ERROR, file, error.line, "", "", f"{error}{_unrendered(text)}"))
     return findings + judge(documents, version, have)
 
 
@@ -56,16 +56,22 @@ def judge(documents: list[Document], version: str = structure.NEWEST,
     return findings
 
 
+def _unrendered(text: str) -> str:
+    return "; {{ }} is Helm's: `helm template CHART` renders it, and its output is what is looked at" * ("{{" in text)
+
+
 def _unpacked(documents: list[Document]) -> list[Document]:
-    """A List is what it holds."""
+    """A list is what it holds: a List, and, as kubectl takes it, a PodList whose items needn't say what they are."""
     found = []
     for document in documents:
-        if isinstance(document.value, dict) and document.value.get("kind") == "List":
-            items = document.value.get("items")
-            for index, item in enumerate(items if isinstance(items, list) else []):
-                start = ("items", index)
-                lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == start}
-                found.append(Document(document.file, item, lines))
-        else:
+        value = document.value if isinstance(document.value, dict) else {}
+        kind, items = value.get("kind"), value.get("items")
+        if not isinstance(kind, str) or not kind.endswith("List") or (kind != "List" and not isinstance(items, list)):
             found.append(document)
+            continue
+        own = {} if kind == "List" else {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List")}
+        for index, item in enumerate(items if isinstance(items, list) else []):
+            start = ("items", index)
+            lines = {path[2:]: line for path, line in document.lines.items() if path[:2] == start}
+            found.append(Document(document.file, {**own, **item} if isinstance(item, dict) else item, lines))
     return found

@@ -30,7 +30,8 @@ class Finding:
 
     def __str__(self) -> str:
         where = f"{self.object}: {self.path}: " if self.path else (f"{self.object}: " if self.object else "")
-        return f"{self.file}:{self.line}: {self.level.value}: {where}{self.message}"
+        said = f"{self.file}:{self.line}: {self.level.value}: {where}{self.message}"
+        return "".join(each if each.isprintable() else repr(each)[1:-1] for each in said)
 
 
 @dataclass(eq=False)
@@ -40,7 +41,8 @@ class Document:
     file: str
     value: Any
     lines: Mapping[Path, int]
-    findings: list[Finding] = field(default_factory=list)
+    findings: dict[Finding, None] = field(default_factory=dict)
+    """In their order, each once."""
 
     @property
     def root(self) -> "Node":
@@ -53,9 +55,7 @@ class Document:
 
     def add(self, level: Level, path: Path, message: str) -> None:
         line = next((self.lines[path[:n]] for n in range(len(path), -1, -1) if path[:n] in self.lines), 1)
-        found = Finding(level, self.file, line, self.name, written(path), message)
-        if found not in self.findings:
-            self.findings.append(found)
+        self.findings.setdefault(Finding(level, self.file, line, self.name, written(path), message))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +85,11 @@ class Node:
     @property
     def number(self) -> int | None:
         return self.value if isinstance(self.value, int) and not isinstance(self.value, bool) else None
+
+    @property
+    def port(self) -> int | str | None:
+        """A number or a name."""
+        return self.number if self.number is not None else (self.text or None)
 
     @property
     def flag(self) -> bool | None:

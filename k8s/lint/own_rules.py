@@ -8,6 +8,8 @@ import difflib
 from collections.abc import Iterable
 from functools import lru_cache
 
+from engine_shim import part_environment
+
 from . import claim_rules, own_places, own_probes, programs
 from .node import Document, Node
 from .pods import Container, Pod, Role
@@ -72,19 +74,22 @@ def _image_alone(pod: Pod) -> None:
 
 
 def _variables(pod: Pod, ours: list[Program]) -> None:
+    pairs = {program.container for program in ours if program.name == programs.PAIR}
     for container in pod.containers:
+        pair = container in pairs
         for each in container.node["env"].items():
             name = each["name"].text
-            known = programs.variables()
-            near = _alike(name)
-            if name not in known and (name.startswith("FAILOVER_") or near):
+            near = _alike(name, pair)
+            if name not in programs.variables(pair) and (name.startswith(part_environment.PREFIX) or near):
                 hint = f"; {near[0]} is meant?" if near else ""
                 each["name"].warn(f"none of our programs reads {name}{hint}")
+        for sentence in part_environment.unused(container.environment) if pair else ():
+            container.node["env"].warn(sentence)
 
 
 @lru_cache(maxsize=1024)
-def _alike(name: str) -> list[str]:
-    return difflib.get_close_matches(name, sorted(programs.variables()), 1, 0.9)
+def _alike(name: str, pair: bool) -> list[str]:
+    return difflib.get_close_matches(name, sorted(programs.variables(pair)), 1, 0.9)
 
 
 def _engines(pod: Pod, engines: list[Program]) -> None:

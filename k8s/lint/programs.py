@@ -16,6 +16,8 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
+from engine_shim import part_environment
+
 from .pods import Container
 
 MODULES = {
@@ -29,6 +31,12 @@ ENGINES = ("engine-shim",)
 SERVERS = ("lockserver", "gms", "gateway")
 PAIR = "failover"
 """All of it in one container: `failover up`."""
+PARTS = {
+    part_environment.LOCK: "lockserver",
+    part_environment.GMS: "gms",
+    part_environment.DOOR: "gateway",
+    part_environment.ENGINES: "engine-shim",
+}
 TOOLS = {"lockctl": "lockserver.lockctl", "gmsctl": "gms.gmsctl"}
 # Variables of ours that no parser declares.
 OTHER_VARIABLES = {"FAILOVER_VLLM_DEVICES", "FAILOVER_VLLM_RESERVE", "FAILOVER_HOST_DEVICES", "FAILOVER_RUN_DIR"}
@@ -100,15 +108,23 @@ def _parser(name: str) -> ArgumentParser | None:
 
 
 @cache
-def variables() -> frozenset[str]:
-    """Every variable that one of our programs reads."""
+def variables(pair: bool = False) -> frozenset[str]:
+    """Every variable that one of our programs reads; beside `failover up` also those that are for one part alone."""
     found = set(OTHER_VARIABLES)
     for name in MODULES:
-        with _environment({}):
-            parser = _parser(name)
-        if parser is not None:
-            found |= set(re.findall(r"\[([A-Z][A-Z0-9_]+)[,\]]", " ".join(parser.format_help().split())))
+        found |= _read_by(name)
+    for part, name in PARTS.items() if pair else ():
+        prefix = part_environment.PREFIX
+        found |= {each.replace(prefix, f"{prefix}{part}_") for each in _read_by(name) if each.startswith(prefix)}
     return frozenset(found)
+
+
+@cache
+def _read_by(name: str) -> frozenset[str]:
+    with _environment({}):
+        parser = _parser(name)
+    said = " ".join(parser.format_help().split()) if parser is not None else ""
+    return frozenset(re.findall(r"\[([A-Z][A-Z0-9_]+)[,\]]", said))
 
 
 def reference_options(arguments: list[str]) -> tuple[Any, str]:

@@ -89,9 +89,9 @@ def _service_port(port: Node, kind: str, named: bool, names: set[str], taken: se
         names.add(name.text)
     check_port_number(number)
     one_of(port["protocol"], ("TCP", "UDP", "SCTP"))
-    if (number.value, protocol) in taken:
-        number.error(f"{number.value} stands twice")
-    taken.add((number.value, protocol))
+    if (number.number, protocol) in taken:
+        number.error(f"{number.number} stands twice")
+    taken.add((number.number, protocol))
     target = port["targetPort"]
     check_port_number(target)
     if target.text:

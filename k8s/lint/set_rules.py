@@ -283,7 +283,7 @@ def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
     rules = [list(rule["ports"].items()) for rule in spec["ingress"].items()]
     if any(port["endPort"] for ports in rules for port in ports):
         return
-    let_in = {port["port"].value for ports in rules for port in ports}
+    let_in = {port["port"].port for ports in rules for port in ports}
     for document in these.documents:
         service = document.root
         if service["kind"].text != "Service" or service.at("metadata", "namespace").text != namespace:
@@ -294,8 +294,8 @@ def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
         for port in service.at("spec", "ports").items():
             target = port["targetPort"] or port["port"]
             numbers = {number for pod in chosen for container in pod.containers for number, name, _ in container.ports()
-                       if target.value in (number, name)}  # fmt: skip
-            if not ({target.value} | numbers) & let_in and None not in let_in:
+                       if target.port in (number, name)}  # fmt: skip
+            if not ({target.port} | numbers) & let_in and None not in let_in:
                 spec["ingress"].warn(
                     f"nobody may use port {target.value}, which {service.at('metadata', 'name').text} leads to"
                 )

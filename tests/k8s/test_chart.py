@@ -12,6 +12,7 @@ import yaml
 
 from k8s import render
 from k8s.lint.check import check
+from k8s.lint.documents import read
 from k8s.lint.node import Level
 from sidecar.names import VERSION
 from tests.k8s.manifests import SHIPPED
@@ -68,6 +69,7 @@ def test_helm_finds_nothing_wrong_with_the_chart() -> None:
         ({"engine": {"image": ""}}, "which image of vLLM?"),
         ({"model": {"readOnly": True}}, "needs a volume that has the model"),
         ({"model": {"readOnly": True, "claim": "x"}}, "has to be a path on the volume, below /models/"),
+        ({"replicas": 2, "model": {"size": "1Ti"}}, "replicas 2: the volume that model.size makes is one node's"),
         ({"engine": {"drainSeconds": 50}}, "terminationGracePeriodSeconds 60 is too short"),
     ],
 )  # fmt: skip
@@ -124,9 +126,11 @@ def test_whatever_the_values_a_cluster_takes_it(name: str) -> None:
 
 @helm
 def test_a_value_that_yaml_would_read_otherwise_stays_a_text() -> None:
-    values = {"engine": {"arguments": ["yes", "1", "1e3", "a b", "x: y", "--on", "{}", "~", "#", "a,b", "'", '"', ""]}}
-    deployment = yaml.safe_load(render.objects(values)["deployment"])
-    assert deployment["spec"]["template"]["spec"]["containers"][0]["args"][1:] == values["engine"]["arguments"]
+    words = ["yes", "1", "1e3", "y", "N", "08", "0o17", "0xAB", "2GiB", "<<"]
+    words += ["a b", "x: y", "--on", "{}", "~", "#", "a,b", "'", '"', ""]
+    deployment = render.objects({"engine": {"arguments": words}})["deployment"]
+    for read_as in (yaml.safe_load, lambda text: read(text, "as a cluster does")[0].value):
+        assert read_as(deployment)["spec"]["template"]["spec"]["containers"][0]["args"][1:] == words
 
 
 @helm

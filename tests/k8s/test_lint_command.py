@@ -50,8 +50,19 @@ def test_standard_input_and_directories(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(POD)
     (tmp_path / "b.yml").write_text(POD)
     (tmp_path / "c.txt").write_text("nothing")
+    (tmp_path / "d.json").write_text(edited(POD, {}).partition("\n---\n")[0])
     out, _ = lint(str(tmp_path))
-    assert out.startswith("2 files: 0 errors")
+    assert out.startswith("3 files: 0 errors")
+
+
+def test_what_is_no_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(POD)
+    (tmp_path / "b.yaml").write_bytes(b"# caf\xe9\n")
+    _, err = lint(str(tmp_path), code=2)
+    assert err == f"k8s.lint: {tmp_path}/b.yaml is no text in UTF-8: byte 5 is 0xe9\n"
+    with (tmp_path / "b.yaml").open("rb") as file:
+        done = subprocess.run([sys.executable, "-m", "k8s.lint", "-"], stdin=file, capture_output=True, cwd=ROOT)
+    assert done.returncode == 2 and b"standard input is no text in UTF-8" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -80,7 +91,7 @@ def test_have_names_what_the_cluster_has(tmp_path: Path) -> None:
     lint(str(path), "--have", "ServiceAccount/me")
 
 
-@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+@pytest.mark.parametrize("version", ["1.34", "1.35", "v1.36", "1.37.2"])
 def test_every_version_that_serves_the_claims_takes_the_example(version: str) -> None:
     lint("--kubernetes", version, str(SHIPPED / "one-gpu.yaml"))
 
@@ -98,7 +109,7 @@ def test_a_version_before_the_claims_says_so() -> None:
         (("--kubernetes", "1.99", str(SHIPPED / "one-gpu.yaml")), 64, "no schemas of Kubernetes 1.99; there are:"),
         (("--have", "x", "y"), 64, "'x' is no object; allowed: KIND/NAME"),
         (("/nowhere/x.yaml",), 2, "/nowhere/x.yaml can't be read: No such file"),
-        (("/",), 2, "there is no .yaml in /"),
+        ((str(ROOT / "docs"),), 2, f"there is no .yaml in {ROOT}/docs"),
         ((sys.executable,), 2, "no text in UTF-8"),
     ],
 )

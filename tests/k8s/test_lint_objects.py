@@ -118,8 +118,8 @@ OBJECTS = [
     ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x}\nbinaryData: {a: eA==}", "stands in data and"),
     ("apiVersion: v1\nkind: Secret\nmetadata: {name: c}\ndata: {a: eA=}", "is not a 'byte'"),
     ("apiVersion: v1\nkind: Secret\nmetadata: {name: c}\ndata: {a: e}", "this is no base64"),
-    (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {'x' * (1 << 20)}, b: y}}", "the most are"),
-    ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x, b.txt: y}", ""),
+    (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata: {{a: {'x' * (1 << 20)}, b: z}}", "the most are"),
+    ("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x, b.txt: z}", ""),
     # the Prometheus operator's
     (monitor("{port: web}"), ""),
     (monitor("{portNumber: 80, interval: 15s}"), ""),

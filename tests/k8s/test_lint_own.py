@@ -126,6 +126,30 @@ def test_an_error_with_all_in_one_container_is_found(edits: dict[str, Any], says
     assert any(says in error for error in errors(found)), errors(found)
 
 
+PARTS = [
+    ("FAILOVER_DOOR_METRICS", ""),
+    ("FAILOVER_ENGINES_STALL_S", ""),
+    ("FAILOVER_LOCK_WINDOW_S", ""),
+    ("FAILOVER_GMS_PIDFDS", ""),
+    ("FAILOVER_DOOR_METRISC", "none of our programs reads FAILOVER_DOOR_METRISC; FAILOVER_DOOR_METRICS is meant?"),
+    ("FAILOVER_DOOR_WINDOW_S", "none of our programs reads FAILOVER_DOOR_WINDOW_S"),  # the lock server has one
+    ("FAILOVER_METRICS", "FAILOVER_METRICS is passed on to no part"),
+    ("FAILOVER_RESTART", "FAILOVER_RESTART is passed on to no part"),
+]
+
+
+@pytest.mark.parametrize(("name", "says"), PARTS, ids=[name for name, _ in PARTS])
+def test_beside_failover_up_a_variable_of_one_part_is_known(name: str, says: str) -> None:
+    found = broken((SHIPPED / "no-dra.yaml").read_text(), {f"{ONE}.env[+]": {"name": name, "value": "1"}})
+    said = [each for each in warnings(found) if name in each]
+    assert [says in each for each in said] == ([True] if says else []), said
+
+
+def test_elsewhere_nobody_reads_a_variable_of_one_part() -> None:
+    found = broken(POD, {f"{DOOR}.env[+]": {"name": "FAILOVER_DOOR_METRICS", "value": ":9402"}})
+    assert any("none of our programs reads FAILOVER_DOOR_METRICS" in each for each in warnings(found))
+
+
 def test_a_device_larger_than_its_containers_memory_is_warned_of() -> None:
     little = {f"{GMS}.resources.limits.memory": "32Mi", f"{GMS}.resources.requests.memory": "32Mi"}
     assert any("--capacity is more" in warning for warning in warnings(broken(REFERENCE, little)))

@@ -56,7 +56,7 @@ def test_bad_yaml_is_a_sentence_with_a_line() -> None:
         ("- 1\n", "this is no object"),
         ("just words\n", "this is no object"),
         ("kind: Pod\n", "apiVersion is missing"),
-        ("1: 2\n", "isn't a text"),
+        ("on: 2\n", "isn't a text"),
         ("a: &x [*x]\n", "an anchor contains itself"),
         ("a: \x01\n", "this is no YAML"),
         ("apiVersion: v1\nkind: Pdo\nmetadata: {name: x}\n", "has no Pdo in version v1; there is Pod"),

@@ -47,10 +47,7 @@ def ask(here: Place, tokens: int = TOKENS, answer: Answer | None = None) -> Answ
     """One answer, streamed; an error is in it."""
     answer = answer or Answer(time.monotonic())
     try:
-        _, (descriptor,) = wire.ask(here.pod / places.CONTROL, {"do": "dial", "port": PORT})
-        connection = http.client.HTTPConnection("pod")
-        connection.sock = socket.socket(fileno=descriptor)
-        connection.sock.settimeout(PATIENCE_S)
+        connection = _connection(here, PORT)
         body = {"prompt": PROMPT, "max_tokens": tokens, "min_tokens": tokens, "temperature": 0, "stream": True}
         connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
         reply = connection.getresponse()
@@ -63,6 +60,23 @@ def ask(here: Place, tokens: int = TOKENS, answer: Answer | None = None) -> Answ
         answer.error = f"{type(error).__name__}: {error}"
     answer.ended = time.monotonic()
     return answer
+
+
+def page(here: Place, port: int, path: str = "/metrics") -> str:
+    """What a port of the pod's own address answers."""
+    connection = _connection(here, port)
+    connection.request("GET", path)
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+def _connection(here: Place, port: int) -> http.client.HTTPConnection:
+    _, (descriptor,) = wire.ask(here.pod / places.CONTROL, {"do": "dial", "port": port})
+    connection = http.client.HTTPConnection("pod")
+    connection.sock = socket.socket(fileno=descriptor)
+    connection.sock.settimeout(PATIENCE_S)
+    return connection
 
 
 def _read(reply: http.client.HTTPResponse, answer: Answer) -> str:

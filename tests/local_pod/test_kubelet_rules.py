@@ -351,6 +351,14 @@ def test_a_second_deletion_can_only_shorten_the_grace() -> None:
     assert play.signals("a") == [(5, "SIGTERM"), (7, "SIGKILL")]
 
 
+def test_what_doesnt_end_after_sigkill_is_waited_for_and_not_looked_at_without_a_pause() -> None:
+    play = Play([main("a", term_s=None)], AT_ONCE).delete(5, grace_s=1)
+    play.dead.add(("a", 1))  # its end is never heard of: it is stuck in the kernel
+    play.delete(10, grace_s=3).until(20)
+    assert play.signals("a") == [(5, "SIGTERM"), (7, "SIGKILL")]
+    assert play.machine.deadline > 20 and not play.machine.finished
+
+
 def test_a_hook_that_ends_late_changes_nothing() -> None:
     play = Play([main("a", pre_stop=60, hook_s=60, term_s=None)], AT_ONCE, grace_s=5).delete(5).until(100)
     assert play.times(e.CancelHook, "a") == [10]

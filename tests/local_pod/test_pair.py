@@ -8,12 +8,14 @@ import time
 
 import pytest
 
-from tests.local_pod.client import ask, asking
+from tests.k8s import queries
+from tests.local_pod.client import ask, asking, page
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
 from tests.local_pod.pair import MAIN, POD, RUN_DIR, WORKER, flips, kill_kept, lock, other, sh, whole
 
 pytestmark = pytest.mark.timeout(600)  # some are a minute long, on a machine that has nothing else to do
 PRE_STOP_S = 5
+METRICS_PORTS = (9400, 9401, 9402, 9000, 9001)
 
 
 def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than_a_pause(here: Place) -> None:
@@ -30,6 +32,7 @@ def test_ten_deaths_inside_the_engines_flip_nothing_and_no_client_sees_more_than
         assert clients.broken() == []
         assert flips(here) == [True]
         assert all(each["restarts"] == 0 for each in here.status()["containers"])
+        assert queries.unserved(page(here, port) for port in METRICS_PORTS) == []
 
 
 def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_nothing(here: Place) -> None:

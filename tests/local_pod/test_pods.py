@@ -250,6 +250,16 @@ def test_a_stopped_container_is_ended_by_its_liveness_probe_within_that_probes_g
         here.until_event("started", 2, container="a")
 
 
+def test_a_probe_that_takes_too_long_leaves_nothing_that_keeps_its_container_from_ending(here: Place) -> None:
+    slow = {"exec": {"command": ["sleep", "1000"]}, "timeoutSeconds": 1, "periodSeconds": 1, "failureThreshold": 1000}
+    with running(here, pod(here, shell("a", FOREVER, livenessProbe=slow)), *QUICK):
+        deadline = time.monotonic() + PATIENCE_S
+        while here.container("a")["probes"]["liveness"]["why"] != "no answer in 1 s":
+            assert time.monotonic() < deadline, here.status()
+        here.say("kill", "a")
+        here.until_event("started", 2, container="a")
+
+
 def test_a_stopped_process_goes_on_when_it_is_told(here: Place) -> None:
     with running(here, pod(here, shell("a", FOREVER)), *QUICK):
         here.say("stop", "a")

@@ -228,7 +228,7 @@ class Life:
 
     def hurry(self, now: float, grace_s: int) -> None:
         """The pod is deleted while this one is being ended already: the shorter time counts."""
-        if self.ending is not None:
+        if self.ending is not None and self.ending.stage is not Stage.KILL:  # after which there is nothing to wait for
             self.ending.ordered = True
             self.ending.until = min(self.ending.until, now + grace_s)
 

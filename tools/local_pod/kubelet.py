@@ -385,6 +385,25 @@ def _plain(value: object) -> object:
 
 
 def main() -> int:
+    """Process 1 of the pod does nothing but wait for whoever is handed to it: the loop is its child.
+
+    An exec probe that takes too long is killed with its nsenter, so what ran in the container becomes a child of
+    process 1 here. Unless somebody waits for it, the container's own process 1 can't end: the kernel lets it go only
+    when its namespace is empty.
+    """
+    child = os.fork()
+    if not child:
+        return _loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(child, number))
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+
+
+def _loop() -> int:
     directory = Path(sys.argv[1])
     order: Order = pickle.loads((directory / places.POD).read_bytes())
     return asyncio.run(Kubelet(order, directory).main())

@@ -27,6 +27,8 @@ from .probing import Probing
 from .spec import Kind, Pod, Role
 
 MOST_FLIPS = 1000
+_ROUNDING_S = 0.001
+"""A tick of a probe's clock may be a rounding error before the moment that it comes after."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Machine:
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         follows = self._take(event, now)
         follows += self._advance(now)
-        self._check()
+        self._check(now)
         return follows
 
     @property
@@ -279,8 +281,10 @@ class Machine:
         self.finished = "Succeeded" if all(life.succeeded for life in mains) else "Failed"
         return [e.Finished(self.finished)]
 
-    def _check(self) -> None:
+    def _check(self, now: float) -> None:
         """What must hold after every event."""
+        if self.deadline < now - _ROUNDING_S:
+            raise AssertionError(f"the clock would be asked again at once, for ever: {self.deadline} < {now}")
         for life in self.lives.values():
             if (life.ending is not None) != (life.phase is Phase.ENDING):
                 raise AssertionError(f"{life.name}: {life.phase.name} with ending {life.ending}")

@@ -40,8 +40,8 @@
     # The shim, PID 1, starts its engine again. If the container ended instead, the pod would be NotReady for
     # all of the engine's Init after each failover, and kubelet's back-off would eat the redundancy.
 {{- else }}
-    # The container ends with its engine, as Decision 2 has it: after each failover the pod is NotReady for
-    # all of the engine's Init, and for kubelet's back-off.
+    # The container ends with its engine, as the specification's Decision 2 has it: after each failover the pod is
+    # NotReady for all of the engine's Init, and for kubelet's back-off.
 {{- end }}
 {{- end }}
     - {name: FAILOVER_RESTART, value: {{ .Values.restart }}}
@@ -66,7 +66,7 @@
 {{- if and $first $in_place }}
   # In place, /startup passes with the shim's first moment, also while the engine loads.
 {{- else if $first }}
-  # /startup passes when Init is over: two hours for it, as Decision 2 has it.
+  # /startup passes when Init is over: two hours for it, as the specification's Decision 2 has it.
 {{- end }}
   startupProbe:
     httpGet: {path: /startup, port: probe-{{ .id }}}

@@ -2,7 +2,7 @@
 
 {{- define "scalar" -}}
 {{- if kindIs "string" . -}}
-{{- if and (regexMatch "^([A-Za-z/][A-Za-z0-9_./-]*|[0-9]+[A-Za-z]+|-{1,2}[a-z][a-z0-9-]*|--)$" .) (not (regexMatch "^(?i:true|false|yes|no|on|off|null|y|n)$" .)) -}}
+{{- if and (regexMatch "^([A-Za-z/][A-Za-z0-9_./-]*|[1-9][0-9]*[A-Za-z]+|-{1,2}[a-z][a-z0-9-]*|--)$" .) (not (regexMatch "^(?i:true|false|yes|no|on|off|null|y|n)$" .)) -}}
 {{ . }}
 {{- else -}}
 {{ quote . }}
