@@ -15,6 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from engine_shim.kv.table import OWNER
 from gms.client import GmsClient, NoCommonProtocol, PoolDiffers, PoolMapping, PoolShape, PoolsOff
 from sidecar.logs import Log
 
@@ -29,6 +30,8 @@ class Claimed:
     """Which memory it is. New memory has another name."""
     why_empty: str
     """Why the contents aren't the last owner's; empty where they are."""
+    before: int
+    """The token of whoever had it last; 0 where it is new."""
 
 
 def shape_of(said: Mapping[str, str], sizes: Sequence[int], table_bytes: int = 0) -> PoolShape:
@@ -62,7 +65,9 @@ class KeptCache:
             self._log.warning("kv_not_kept", pool=self.key, why=str(error))
             return None
         self.mapping = mapping
-        return Claimed(f"{self.key} {mapping.generation}", "" if mapping.adopted else mapping.why_empty)
+        with mapping.table.cast("Q") as words:
+            before, words[OWNER] = words[OWNER], token
+        return Claimed(f"{self.key} {mapping.generation}", "" if mapping.adopted else mapping.why_empty, before)
 
     def _claim(self, token: int, proven: bool, timeout_s: float) -> PoolMapping:
         try:

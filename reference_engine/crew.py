@@ -53,7 +53,7 @@ class Answer(msgspec.Struct):
     needs: int = 0
     well: bool = True
     times: dict[str, float] = {}
-    claimed: tuple[str, str] | None = None
+    claimed: tuple[str, str, int] | None = None
     """What came of a claim: which memory it is, and why it is empty."""
 
 

@@ -140,7 +140,7 @@ class ReferenceEngine:
             tuple(one.name for one in pools),
         )
         kept = self._kept = Kept(table, self._blocks.count)
-        self.adoption = kept.adopt(facts, [one.why_empty for one in pools])
+        self.adoption = kept.adopt(facts, [one.why_empty for one in pools], [one.before for one in pools])
         self.adopted = kept.serve(self._blocks, _started(self._scheduler), self.adoption)
         found = self.adopted, self.adoption.dropped, self.adoption.why.value
         self._log.info("kv", adopted=found[0], dropped=found[1], why=found[2])

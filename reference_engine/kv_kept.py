@@ -8,7 +8,7 @@ What this file may not do: claim memory (`kv_pages.py`), or know requests (`sche
 
 from collections.abc import Sequence
 
-from engine_shim.kv.adoption import Adoption, Facts, Why, adopt
+from engine_shim.kv.adoption import Adoption, Facts, Why, adopt, why_not_together
 from engine_shim.kv.publishing import Publisher, Step
 from engine_shim.kv.table import Table
 from reference_engine.kv_prefix import Blocks, Key
@@ -32,9 +32,9 @@ class Kept:
         self._table = Table(self._words, blocks)
         self._publisher = Publisher(self._table)
 
-    def adopt(self, facts: Facts, why_empty: Sequence[str]) -> Adoption:
-        """`why_empty`: what GMS says of each rank's pool."""
-        return adopt(self._table, facts.digest(), Why(next((why for why in why_empty if why), Why.NONE)))
+    def adopt(self, facts: Facts, why_empty: Sequence[str], before: Sequence[int]) -> Adoption:
+        """Of each rank's pool: what GMS says of it, and who had it last."""
+        return adopt(self._table, facts.digest(), why_not_together(why_empty, before))
 
     def serve(self, blocks: Blocks, scheduler: Scheduler, adoption: Adoption) -> int:
         """From now on the table says what the blocks hold. How many of the adopted are of use."""

@@ -5,6 +5,7 @@
 It counts as one of the engine's tree before it touches a device. What it is asked: `crew.py`.
 """
 
+import dataclasses
 import os
 import signal
 import socket
@@ -68,7 +69,7 @@ def serve(sock: socket.socket) -> None:
                         say(sock, Answer(), rank.feed(ask.layer, x))
                 elif ask.what == "claim":
                     claimed = rank.claim(ask.token, ask.proven)
-                    say(sock, Answer(claimed=None if claimed is None else (claimed.name, claimed.why_empty)))
+                    say(sock, Answer(claimed=None if claimed is None else dataclasses.astuple(claimed)))
                 elif ask.what == "wake":
                     say(sock, Answer(times=rank.wake()))
                 elif ask.what == "sleep":

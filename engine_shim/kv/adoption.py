@@ -9,7 +9,7 @@ What this file may not do: look for itself. It is told what there is.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -31,7 +31,7 @@ class Why(Enum):
     """The last engine that adopted it died soon afterwards."""
     TORN_HEADER = "torn_header"
     OTHER_DIGEST = "other_digest"
-    """The table was made for other weights, or a rank's pool is new."""
+    """The table was made for other weights, or a rank's pool is new, or somebody had one of them without the others."""
     BROKEN_RECORD = "broken_record"
     """Some records were torn, or changed by somebody; the others were adopted."""
     NO_POOL = "no_pool"
@@ -64,9 +64,20 @@ class Facts:
         return hashlib.sha256(said.encode()).digest()
 
 
+def why_not_together(why_empty: Sequence[str], before: Sequence[int]) -> Why:
+    """Why the table and the ranks' memory aren't what one engine left; NONE if they are. Of each part: what GMS says of
+    its contents, and the token of whoever had it last. An engine that had the memory and not the table may have written
+    to blocks of which the table says still what was there before.
+    """
+    for why in why_empty:
+        if why:
+            return Why(why)
+    return Why.NONE if len(set(before)) == 1 else Why.OTHER_DIGEST
+
+
 def adopt(table: Table, digest: bytes, why_empty: Why = Why.NONE) -> Adoption:
-    """Makes the table this engine's, which nobody else writes to. `why_empty`: why the contents of a pool aren't what
-    the last owner left, where GMS says so of one of them.
+    """Makes the table this engine's, which nobody else writes to. `why_empty`: why its parts aren't what one
+    engine left (`why_not_together`).
     """
     if why_empty is not Why.NONE:
         return _made_anew(table, digest, why_empty)

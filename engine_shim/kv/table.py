@@ -27,6 +27,8 @@ KEY_BYTES = 40
 # The header's words. The first four are GMS's business, too: it counts the records whose first byte isn't 0.
 _KIND, _SIZES, _BLOCKS, _MARK, _SUM, _DIGEST = 0, 1, 2, 3, 4, 5
 _HEADER = 16
+OWNER = 15
+"""The header's last word isn't the table's: whoever claims the memory writes the token there (`kept_cache.py`)."""
 # A record's words. The first is its check sum.
 _GENERATION, _META, _KEY = 1, 2, 3
 _RECORD = 8
@@ -86,7 +88,7 @@ class Table:
     @property
     def torn(self) -> bool:
         """There is something here, and it is no whole header."""
-        return not self.exists and any(self._words[at] for at in range(_HEADER))
+        return not self.exists and any(self._words[at] for at in range(OWNER))
 
     def matches(self, digest: bytes) -> bool:
         """The table was made for the same cache. From here on its records can be read."""

@@ -147,10 +147,10 @@ class VllmEngine:
             return
         claimed = await client.collective_rpc("failover_claim", args=self._grant)
         await client.wake_up()
-        if all(claimed):
-            names, whys, weights = (list(each) for each in zip(*claimed, strict=True))
-            self._order = kv_index.Order(*self._grant, names, whys, weights)
-            kv_index.give(self._order, told.directory, told.engine_id)
+        pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
+        token, proven = self._grant
+        self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
+        kv_index.give(self._order, told.directory, told.engine_id)
         await client.reset_prefix_cache()  # the scheduler adopts what is there
 
     def serve(self, listen: Listen) -> None:

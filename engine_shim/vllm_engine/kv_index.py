@@ -19,7 +19,7 @@ import msgspec
 
 from engine_shim import paths
 from engine_shim.kept_cache import KeptCache, shape_of
-from engine_shim.kv.adoption import Adoption, Facts, Why, adopt
+from engine_shim.kv.adoption import Adoption, Facts, Why, adopt, why_not_together
 from engine_shim.kv.publishing import Publisher, Step
 from engine_shim.kv.table import KEY_BYTES, Record, Table, table_bytes
 from engine_shim.vllm_engine import plugin
@@ -31,14 +31,16 @@ CLAIM_S = 10.0
 
 
 class Order(msgspec.Struct, frozen=True):
-    """From the main process: the ranks have claimed their memory."""
+    """From the main process: the ranks have claimed their memory. Of each rank:"""
 
     token: int
     proven: bool
-    pools: list[str]
-    """For each rank, which memory it is."""
-    why_empty: list[str]
-    weights: list[str]
+    pools: tuple[str, ...]
+    """Which memory it is. There are none where a rank has not got its part: then nothing is kept."""
+    why_empty: tuple[str, ...]
+    before: tuple[int, ...]
+    """The token of whoever had it last."""
+    weights: tuple[str, ...]
     leave: bool = False
     """No step is under way, and none will be: this process ends, and a successor goes on with what the table says."""
 
@@ -63,6 +65,7 @@ class KvIndex:
         self._facts = facts
         self._where = (run_dir, engine_id)
         self._log = Log("kv-index")
+        self._begun = False
         self._publisher: Publisher | None = None
         self._words: memoryview | None = None
         """The table, while it is this process's."""
@@ -119,11 +122,14 @@ class KvIndex:
         return True
 
     def begin(self) -> None:
-        """Adopts what is there, if the main process has said that every rank has its part. May be called again."""
+        """Adopts what is there, once the main process has said whether every rank has its part; never later, when the
+        ranks have written to their memory. May be called again.
+        """
         order = self._order()
-        if self._publisher is not None or order is None:
+        if self._begun or order is None:
             return
-        claimed = self._kept.claim(order.token, order.proven, CLAIM_S)
+        self._begun = True
+        claimed = self._kept.claim(order.token, order.proven, CLAIM_S) if order.pools else None
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
             self._say(0, 0, Why.NO_POOL)
@@ -131,8 +137,8 @@ class KvIndex:
         words = self._words = mapping.table.cast("Q")
         table = Table(words, self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
-        whys = [why for why in (claimed.why_empty, *order.why_empty) if why]
-        adoption = adopt(table, facts.digest(), Why(whys[0]) if whys else Why.NONE)
+        why_not = why_not_together((claimed.why_empty, *order.why_empty), (claimed.before, *order.before))
+        adoption = adopt(table, facts.digest(), why_not)
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
         self._say(adopted, adoption.dropped, adoption.why)

@@ -67,7 +67,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     if not on_gpu and not versions.on_cpu():
         raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
-    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu, ranks)
+    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu)
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
@@ -91,14 +91,12 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     return args, settings
 
 
-def why_not_kept(kv: str, scheduler: object, on_gpu: bool, ranks: int) -> str:
+def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
     """Why the KV cache doesn't outlive this engine; empty where it does."""
     if kv != "keep":
         return "--kv keep was not given"
     if on_gpu:
         return "on a GPU it hasn't been seen yet that with a process its kernels' writes end (tests/gpu)"
-    if ranks > 1:
-        return f"there are {ranks} ranks, and with vLLM it has been seen to work with one only"
     if scheduler is not None:
         return "--scheduler-cls is another's"
     if not versions.can_keep_blocks():

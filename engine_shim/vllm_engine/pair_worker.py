@@ -7,6 +7,7 @@ begin with `failover_`. The worker classes themselves are in `worker.py` for the
 What this file may not do: decide when, or import a worker class of vLLM's.
 """
 
+import dataclasses
 import functools
 import os
 import time
@@ -126,14 +127,14 @@ class PairWorker:
         self._asleep = False
         self._times = {"remap": mapped - began, "kv": time.monotonic() - mapped}
 
-    def failover_claim(self, token: int, proven: bool) -> tuple[str, str, str] | None:
-        """Before `wake_up`: the memory that the predecessor left. Which it is, why it is empty, and which weights its
-        contents were computed with. None: this rank's cache is its own.
+    def failover_claim(self, token: int, proven: bool) -> tuple[str, str, int, str] | None:
+        """Before `wake_up`: the memory that the predecessor left. Which it is, why it is empty, who had it last, and
+        which weights its contents were computed with. None: this rank's cache is its own.
         """
         if self._kept_cache is None:
             return None
         claimed = self._kept_cache.claim(token, proven, CLAIM_S)
-        return None if claimed is None else (claimed.name, claimed.why_empty, self._weights.name)
+        return None if claimed is None else (*dataclasses.astuple(claimed), self._weights.name)
 
     def failover_leave(self) -> None:
         """At a clean end, when no step is under way and none will be: a successor goes on with this memory."""

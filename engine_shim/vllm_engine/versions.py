@@ -296,7 +296,7 @@ def block_pool(scheduler: Any) -> Any:
 
 def why_blocks_cannot_be_kept(scheduler: Any) -> str:
     """Why the KV cache of this model, or of this configuration, can't outlive the engine; empty if it can."""
-    from vllm.v1.kv_cache_interface import FullAttentionSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
 
     pool = block_pool(scheduler)
     if not can_keep_blocks():
@@ -307,7 +307,9 @@ def why_blocks_cannot_be_kept(scheduler: Any) -> str:
     if len(groups) != 1:
         return f"the model has {len(groups)} groups of KV caches (hybrid models), and only one can be kept yet"
     spec = groups[0].kv_cache_spec
-    if not isinstance(spec, FullAttentionSpec) or spec.sliding_window or spec.attention_chunk_size:
+    # Other kinds are derived from these, such as one that forgets blocks between the prompt and a window (RSWASpec).
+    full = type(spec) in (FullAttentionSpec, MLAAttentionSpec)
+    if not full or spec.sliding_window or spec.attention_chunk_size or spec.non_causal:
         return f"the model's KV cache is {type(spec).__name__}, and only that of full attention can be kept yet"
     if spec.block_size != pool.hash_block_size:
         return f"blocks of {spec.block_size} tokens have keys for each {pool.hash_block_size}"

@@ -2,17 +2,22 @@
 every state, memory that isn't free, the other one's start or wake in the middle of it.
 """
 
+import contextlib
 import json
+import os
 import signal
+from pathlib import Path
 
 import pytest
 
 from gms.memory.host import HostMemory
+from sidecar import process_tree
 from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import PROMPT, REFERENCE, there
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]
+TURNS = int(os.environ.get("FAILOVER_KV_TURNS", "2"))
 
 
 def tokens(house: House) -> list[int]:
@@ -56,6 +61,54 @@ def adopted(shim: Shim, *, wakes: int) -> bool:
     page = shim.get("/metrics")[1]
     there = f'failover_engine_kv_wakes_total{{why="none"}} {wakes}.0' in page and 'why="second_death"' not in page
     return there and "failover_engine_kv_blocks_adopted_total 0.0" not in page
+
+
+def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house: House) -> None:
+    a, b = house.pair(REFERENCE)
+    before = tokens(house)
+    wakes = {"a": 0, "b": 0}
+    first: dict[str, int] = {}
+    resident = 0
+    for turn in range(1 + TURNS):
+        active, standby = other(house, a, b)
+        asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+        house.add(asked)
+        assert asked.code() == 0, asked.said()
+        house.until_announced(standby)
+        wakes[standby.engine_id] += 1
+        assert adopted(standby, wakes=wakes[standby.engine_id]) and tokens(house) == before
+        active.until("Standby", ready=True)
+        if turn == 0:
+            until(lambda: counted(house) == counted(house), "all connections of the last change are made, or closed")
+            first, resident = counted(house), lasting_bytes(house, a, b)
+    until(lambda: all(counted(house)[name] <= first[name] for name in first), f"no more than after one turn: {first}")
+    more = lasting_bytes(house, a, b) - resident
+    print(f"{TURNS} more turns: {counted(house)}, before them {first}; servers and shims have {more >> 10} KiB more")
+    assert more < 16 << 20
+
+
+def counted(house: House) -> dict[str, int]:
+    """What must not grow."""
+    processes = house.processes()
+    descriptors = 0
+    for pid in processes:
+        with contextlib.suppress(OSError):  # it has just ended
+            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+    files = [Path(place, name) for place, _, names in os.walk(house.directory) for name in names]
+    device = HostMemory("0", house.devices)
+    used = device.capacity() - device.free()
+    device.close()
+    return {"processes": len(processes), "descriptors": descriptors, "files": len(files), "bytes of the device": used}
+
+
+def lasting_bytes(house: House, *shims: Shim) -> int:
+    """Resident memory of those that live on: servers and shims."""
+    assert house.lock is not None and house.gms is not None
+    servers = [house.lock.pid, house.gms.pid, *process_tree.descendants(house.gms.pid)]
+    pages = [
+        int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in (*servers, *(shim.pid for shim in shims))
+    ]
+    return sum(pages) * os.sysconf("SC_PAGESIZE")
 
 
 def test_gms_is_killed_under_an_active_and_a_standby_and_nobody_reloads(house: House) -> None:

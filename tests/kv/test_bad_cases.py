@@ -56,15 +56,24 @@ def change_the_blocks(mapping: PoolMapping) -> None:
 
 
 @pytest.fixture
-def second(chain: Chain) -> Callable[..., tuple[list[int], dict[str, float]]]:
-    """The first engine answers and is killed; something happens; what does the second one say?"""
+def second(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[int], dict[str, float]]]:
+    """The first engine answers and is killed; something happens; what does the second one say? It may be another in
+    what it says of itself (`is_other`).
+    """
 
     def turn(
-        how: Callable[[PoolMapping], None] | None = None, *, proven: bool = True, arguments: tuple[str, ...] = ()
+        how: Callable[[PoolMapping], None] | None = None,
+        *,
+        proven: bool = True,
+        arguments: tuple[str, ...] = (),
+        is_other: tuple[str, object] | None = None,
     ) -> tuple[list[int], dict[str, float]]:
         chain.current = Successor(chain.house, 1)
         chain.current.wake(1)
         answer(chain.current)
+        if is_other is not None:
+            name, value = is_other
+            monkeypatch.setattr(f"reference_engine.engine.{name}", value)
         chain.next = Successor(chain.house, 2, arguments=arguments)
         chain.current.kill()
         chain.current, chain.next = chain.next, None
@@ -126,6 +135,19 @@ def test_blocks_that_hold_something_else_make_wrong_tokens(
     """So that all the other tests of this package can fail."""
     said, _ = second(change_the_blocks)
     assert said != right
+
+
+@pytest.mark.parametrize(
+    "is_other",
+    [("VERSION", "another"), ("described", lambda shape: "another")],
+    ids=["another version", "another model"],
+)
+def test_what_another_version_or_model_left_is_computed_again(
+    second: Callable[..., tuple[list[int], dict[str, float]]], right: list[int], is_other: tuple[str, object]
+) -> None:
+    said, page = second(is_other=is_other)
+    assert said == right
+    assert page["vllm:prefix_cache_hits_total"] == 0 and "why:other_digest" in page
 
 
 def test_a_pool_whose_owner_lives_is_not_given_to_anybody(chain: Chain) -> None:

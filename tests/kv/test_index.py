@@ -52,8 +52,14 @@ def index(chain: Chain, pool: Any) -> KvIndex:
     return KvIndex(pool, {"hash": "sha256"}, run_dir, "host:0", "e")
 
 
-def told(chain: Chain, token: int, *, leave: bool = False, pools: str = "kv-0 1") -> None:
-    kv_index.give(Order(token, True, [pools], [""], ["weights 1"], leave), chain.house.run_dir, "e")
+def told(
+    chain: Chain, token: int, *, leave: bool = False, pools: tuple[str, ...] = ("kv-0 1",), before: int | None = None
+) -> None:
+    """Unless it is said, the memory was the last engine's, as the table was."""
+    ranks = len(pools)
+    had = (token - 1 if before is None else before,) * ranks
+    order = Order(token, True, pools, ("",) * ranks, had, ("weights 1",) * ranks, leave)
+    kv_index.give(order, chain.house.run_dir, "e")
 
 
 def cached(pool: Played) -> dict[int, bytes]:
@@ -89,14 +95,36 @@ def test_what_has_finished_is_there_for_the_next_one_after_an_end_in_order(chain
 
 
 @pytest.mark.chaos
-def test_when_a_ranks_memory_is_another_nothing_is_believed(chain: Chain) -> None:
-    for token, pools, found in ((1, "kv-0 1", set()), (2, "kv-0 2", set()), (3, "kv-0 2", {2})):
+def test_when_a_ranks_memory_is_another_or_was_somebody_elses_nothing_is_believed(chain: Chain) -> None:
+    new, same = ("kv-0 2", "kv-1 2"), None
+    for token, pools, before, found in (
+        (1, ("kv-0 1", "kv-1 1"), same, set()),
+        (2, new, same, set()),
+        (3, new, same, {2}),
+        (5, new, 4, set()),  # an engine had the memory, and not the table
+        (6, new, 5, {2}),
+    ):
         pool = Played()
         it = index(chain, pool)
-        told(chain, token, pools=pools)
+        told(chain, token, pools=pools, before=before)
         it.begin()
         assert set(cached(pool)) == found
         pool._insert_block_hash(b"a" * 36, pool.blocks[2], 32)
         it.finished(it.step)
         told(chain, token, leave=True)
         assert it.leaves()
+
+
+@pytest.mark.chaos
+def test_where_a_rank_has_not_got_its_part_nothing_is_kept_now_or_later(chain: Chain) -> None:
+    pool = Played()
+    it = index(chain, pool)
+    told(chain, 1, pools=())
+    it.begin()
+    told(chain, 1)
+    it.begin()
+    pool._insert_block_hash(b"a" * 36, pool.blocks[2], 32)
+    it.finished(it.step)
+    told(chain, 1, pools=(), leave=True)
+    assert it.leaves()
+    assert chain.house.gms is not None and " pool_made " not in chain.house.gms.said()

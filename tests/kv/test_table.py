@@ -5,9 +5,9 @@ from array import array
 
 import pytest
 
-from engine_shim.kv.adoption import Facts, Why, adopt
+from engine_shim.kv.adoption import Facts, Why, adopt, why_not_together
 from engine_shim.kv.publishing import Publisher, Step
-from engine_shim.kv.table import KEY_BYTES, KeyTooLong, Record, Table, TableTooSmall, table_bytes
+from engine_shim.kv.table import KEY_BYTES, OWNER, KeyTooLong, Record, Table, TableTooSmall, table_bytes
 from tests.kv.world import Killed, MortalWords
 
 DIGEST, OTHER = b"d" * 32, b"o" * 32
@@ -184,8 +184,18 @@ def test_a_torn_header_drops_everything() -> None:
         assert (adoption.records, adoption.why) == ((), Why.TORN_HEADER), f"word {at}"
 
 
+def test_what_one_engine_left_is_believed_and_what_an_engine_had_in_part_is_not() -> None:
+    assert why_not_together(["", "", ""], [7, 7, 7]) is Why.NONE
+    assert why_not_together(["", "", ""], [7, 8, 7]) is Why.OTHER_DIGEST
+    assert why_not_together(["", "new", ""], [7, 0, 7]) is Why.NEW
+
+
 def test_an_empty_table_is_new() -> None:
-    assert adopt(Table(memory(), BLOCKS), DIGEST).why is Why.NEW
+    words = memory()
+    assert adopt(Table(words, BLOCKS), DIGEST).why is Why.NEW
+    words = memory()
+    words[OWNER] = 7  # whoever claimed it died before there was a table
+    assert adopt(Table(words, BLOCKS), DIGEST).why is Why.NEW
 
 
 def test_a_broken_record_costs_itself_only_and_is_counted_once() -> None:

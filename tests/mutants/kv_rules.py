@@ -107,6 +107,13 @@ _ALL = (
         ("dict(self.blocks), self.pools], sort_keys", "dict(self.blocks)], sort_keys"),
     ),
     _rule(
+        ADOPTION,
+        "one-owner",
+        "memory that somebody had without the table is not believed",
+        _TABLE,
+        ("return Why.NONE if len(set(before)) == 1 else Why.OTHER_DIGEST", "return Why.NONE"),
+    ),
+    _rule(
         MAIN,
         "given-back-at-the-end",
         "an end in order gives back what a successor goes on with",

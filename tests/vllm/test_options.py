@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -50,6 +52,50 @@ def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeyp
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x")
     with pytest.raises(CannotRun, match="names 1 devices, and there are 2 ranks"):
         options.parse(setting(*words))
+
+
+def played_scheduler(*specs: Any, **more: Any) -> Any:
+    """As far as it is looked at."""
+    pool = SimpleNamespace(enable_caching=more.get("caching", True), hash_block_size=more.get("hash_block_size", 32))
+    return SimpleNamespace(
+        kv_cache_manager=SimpleNamespace(block_pool=pool),
+        kv_cache_config=SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs]),
+        connector=more.get("connector"),
+    )
+
+
+def test_a_kv_cache_that_cannot_be_kept_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    from engine_shim.vllm_engine import options, versions
+
+    if not versions.can_keep_blocks():
+        pytest.skip(f"vLLM {versions.VERSION}: nothing is kept")
+    from vllm.v1 import kv_cache_interface as kinds
+
+    attention: dict[str, Any] = {"block_size": 32, "num_kv_heads": 2, "head_size": 32, "dtype": torch.float32}
+    full = kinds.FullAttentionSpec(**attention)
+    mamba = kinds.MambaSpec(block_size=32, shapes=((1,),), dtypes=(torch.float32,))
+    for scheduler, said in (
+        (played_scheduler(full), ""),
+        (played_scheduler(full, full), "2 groups of KV caches (hybrid models)"),
+        (played_scheduler(mamba), "is MambaSpec"),
+        (played_scheduler(kinds.SlidingWindowSpec(**attention, sliding_window=64)), "is SlidingWindowSpec"),
+        (played_scheduler(kinds.RSWASpec(**attention, rswa_window=64)), "is RSWASpec"),
+        (played_scheduler(kinds.FullAttentionSpec(**attention, sliding_window=64)), "only that of full attention"),
+        (played_scheduler(kinds.FullAttentionSpec(**attention, non_causal=True)), "only that of full attention"),
+        (played_scheduler(full, caching=False), "prefix caching is off"),
+        (played_scheduler(full, hash_block_size=16), "have keys for each 16"),
+        (played_scheduler(full, connector=object()), "a KV connector"),
+    ):
+        why = versions.why_blocks_cannot_be_kept(scheduler)
+        assert said in why and bool(said) == bool(why)
+    assert options.why_not_kept("keep", None, False) == ""
+    assert "was not given" in options.why_not_kept("drop", None, False)
+    assert "on a GPU" in options.why_not_kept("keep", None, True)
+    assert "another's" in options.why_not_kept("keep", "a.B", False)
+    monkeypatch.setattr(versions, "VERSION", "0.33.0")
+    assert "vLLM 0.33.0 isn't known" in options.why_not_kept("keep", None, False)
 
 
 def test_an_argument_that_vllm_doesnt_know_is_its_own_parsers_business(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from tests.engine.house import Process, Program, Shim
 from tests.support.processes import Process as Traced
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
-from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, victim
+from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, grown, victim
 
 TURNS = 10
 SLEPT_S = 8
@@ -292,7 +292,7 @@ def test_nothing_has_grown(pair: Pair) -> None:
         active, standby = pair.whole()
         lose(pair, active, "main")
         pair.settles(standby, active)
-    until(lambda: not grown(pair.count(), first), f"as before {pair.turns} turns: {first}; now {pair.count()}")
+    until(lambda: not grown(pair.count(), first, TURNS), f"as before {pair.turns} turns: {first}; now {pair.count()}")
     assert pair.resident() < resident + (16 << 20)
     assert not pair.lying_about()
 
@@ -369,14 +369,6 @@ def served_anew(pair: Pair, old: set[str]) -> tuple[Shim, Shim]:
 def is_ours(process: Process) -> bool:
     """One that is registered. The first of an engine's is the main one."""
     return b"resource_tracker" not in command_of(process)
-
-
-def grown(now: dict[str, int], first: dict[str, int]) -> list[str]:
-    """What is more. Of an engine's own descriptors a few come and go (253 and 255 were seen, in either order): a leak
-    would be one a turn at the least.
-    """
-    leaks = {"descriptors of engines": TURNS - 1}
-    return [name for name in first if now[name] > first[name] + leaks.get(name, 0)]
 
 
 def mapped(shim: Shim, pair: Pair) -> list[list[str]]:
