@@ -33,7 +33,7 @@ class Kept:
         self._publisher = Publisher(self._table)
 
     def adopt(self, facts: Facts, why_empty: Sequence[str], before: Sequence[int]) -> Adoption:
-        """Of each rank's pool: what GMS says of it, and who had it last."""
+        """What GMS says of each rank's pool, and who had it last."""
         return adopt(self._table, facts.digest(), why_not_together(why_empty, before))
 
     def serve(self, blocks: Blocks, scheduler: Scheduler, adoption: Adoption) -> int:
