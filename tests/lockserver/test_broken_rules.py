@@ -76,6 +76,9 @@ def test_nobody_is_granted_any_more() -> None:
     holder, harness = broken.machine.active.holder, broken.harness
     assert holder is not None and holder.main is not None and holder.main.process is not None
     effects = broken.feed(e.Died(holder.main.process)) + broken.feed(e.LifeProbed(holder.name, False))
+    for effect in effects.copy():
+        if isinstance(effect, e.Send) and isinstance(effect.message, m.Prepare):
+            effects += broken.feed(e.Received(effect.conn, m.Prepared(round=effect.message.round, ok=True)))
     harness.now += 100.0
     effects += broken.feed(e.Tick())
     assert holder.stage is Stage.DOOMED and broken.machine.active.phase is Phase.FREE, "its end is seen as ever"
