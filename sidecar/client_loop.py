@@ -36,7 +36,7 @@ EventT = TypeVar("EventT")
 _NEVER = float("inf")
 _LATE_S = 0.0005
 """epoll counts whole milliseconds: better a little late than twice."""
-_PAUSE_S = 0.005
+_PAUSE_S = 0.01
 LOOK_S = 1.0
 """How often the thread looks whether a caller that has the turn is still there."""
 
@@ -196,7 +196,7 @@ class ClientLoop(Generic[EventT]):
                 self._broken()
 
     def _run(self) -> None:
-        failures = 0
+        pause_s = 0.0
         while not self.closed:
             self._doze()
             if not self._turn.acquire(blocking=False):
@@ -204,16 +204,16 @@ class ClientLoop(Generic[EventT]):
                 continue
             try:
                 self._step(0.0)
-                failures = 0
+                pause_s = 0.0
             except Exception:  # whatever a handler of ours or of the program raised: this thread goes on
-                failures += 1
+                pause_s = min(max(_PAUSE_S, 2 * pause_s), LOOK_S)
                 self._say_unexpected()
                 if self._told:
                     self._told.popleft()  # if this is what it can't bear, it must not come again for ever
             finally:
                 self._end_turn()
-            if failures:  # what goes wrong each time fills neither a processor nor a log
-                time.sleep(min(_PAUSE_S * 2**failures, LOOK_S))
+            if pause_s:  # what goes wrong each time fills neither a processor nor a log
+                time.sleep(pause_s)
 
     def _doze(self) -> None:
         """Until something happens, or is due. While a caller has the turn: until it is time to look after it."""

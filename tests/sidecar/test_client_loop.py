@@ -161,6 +161,28 @@ def test_what_a_handler_raises_in_the_loops_thread_doesnt_end_it(
     assert "ZeroDivisionError" in capfd.readouterr().err
 
 
+def test_what_goes_wrong_for_hours_pauses_between_its_tries_and_the_thread_lives_on(
+    client: Counter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(client_loop.time, "sleep", pauses.append)
+
+    def tear() -> None:
+        if len(pauses) < 1500:
+            raise OSError("again")
+        client.torn += 1
+
+    client.loop._torn = tear
+    client.raises = ZeroDivisionError
+    client.loop.start()
+    client.loop.tell("bad")
+    until(lambda: client.torn, "what went wrong is over")
+    assert pauses == sorted(pauses) and pauses[0] < 0.1 and pauses[-1] == client_loop.LOOK_S
+    client.loop.tell("good")
+    assert client.loop.wait(lambda: "good" in client.fed, DEADLINE_S)
+    capfd.readouterr()
+
+
 def test_a_handler_cant_wait_in_the_thread_that_runs_it(client: Counter) -> None:
     said: list[Exception] = []
 
