@@ -243,7 +243,7 @@ class PoolMachine:
             if self._busy:
                 return
             pool = self.pools.get(member.key)
-            if pool is None or self._making.is_for(member):
+            if pool is None or self._making.wanted_by(member) is not None:
                 continue
             self._decide(
                 pool, member, claim, verdict(pool, member, claim.message, may_come_back=self.recovery.may_come_back)
@@ -428,7 +428,7 @@ class PoolMachine:
             pool = self.pools.get(member.key)
             if pool is None:
                 continue
-            if (wanted := self._making.wanted) is not None and wanted.conn == member.conn:
+            if (wanted := self._making.wanted_by(member)) is not None:
                 why = f"{wanted.shape.bytes} bytes are to be made"
             else:
                 why = verdict(pool, member, claim.message, may_come_back=self.recovery.may_come_back).why

@@ -48,8 +48,8 @@ class PoolMaking:
         """The shell is asked."""
         return self.wanted is not None and self.wanted.asked
 
-    def is_for(self, member: Member) -> bool:
-        return self.wanted is not None and self.wanted.conn == member.conn
+    def wanted_by(self, member: Member) -> Wanted | None:
+        return self.wanted if self.wanted is not None and self.wanted.conn == member.conn else None
 
     def begin(self, pool: Pool, member: Member, claim: Claim, shape: Shape, why_empty: str) -> None:
         pool.make()
@@ -64,8 +64,8 @@ class PoolMaking:
 
     def withdraw(self, member: Member) -> None:
         """Its claim is not wanted any more."""
-        wanted = self.wanted
-        if wanted is not None and wanted.conn == member.conn:
+        wanted = self.wanted_by(member)
+        if wanted is not None:
             self.wanted = None
             wanted.pool.cannot_make()
 

@@ -389,12 +389,9 @@ def close_all(descriptors: Iterable[int]) -> None:
     """Closes each of them. A list or deque is emptied, and each is taken out before it is closed: what a signal handler
     raises here may lose one, but none is closed again, when its number may be a stranger's.
     """
-    if isinstance(descriptors, list | deque):
-        while descriptors:
-            os.close(descriptors.pop())
-        return
-    for fd in descriptors:
-        os.close(fd)
+    left = descriptors if isinstance(descriptors, list | deque) else list(descriptors)
+    while left:
+        os.close(left.pop())
 
 
 def _put_aside(body: bytes) -> int | None:
