@@ -165,7 +165,7 @@ def test_what_goes_wrong_for_hours_pauses_between_its_tries_and_the_thread_lives
     client: Counter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr(client_loop.time, "sleep", pauses.append)
+    monkeypatch.setattr("sidecar.client_loop.time.sleep", pauses.append)
 
     def tear() -> None:
         if len(pauses) < 1500:
