@@ -12,6 +12,7 @@ from typing import Any
 
 from gateway import events as e
 from gateway.server import Gateway, Settings
+from gateway.upstream import Upstreams
 from sidecar.http_server import Limits
 from sidecar.logs import Log
 from sidecar.sockets import address_of
@@ -99,3 +100,30 @@ async def reaches_it_by_a_kept_connection(directory: Path) -> None:
 
 def test_whoever_is_asked_for_on_a_kept_connection_shows_that_the_engine_is_reached(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(reaches_it_by_a_kept_connection(tmp_path), DEADLINE_S))
+
+
+async def is_made_too_late() -> bytes:
+    """What the engine reads of a connection that was being made when its token was forgotten."""
+    loop = asyncio.get_running_loop()
+    read: asyncio.Future[bytes] = loop.create_future()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            read.set_result(await reader.read())
+        except ConnectionResetError:
+            read.set_result(b"")
+        writer.close()
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    upstreams = Upstreams(loop, lambda event: None)
+    try:
+        upstreams.look(e.Look(7, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"))
+        upstreams.forget(7)
+        return await read
+    finally:
+        upstreams.close()
+        server.close()
+
+
+def test_a_connection_that_is_made_after_its_token_was_forgotten_is_closed_again() -> None:
+    assert asyncio.run(asyncio.wait_for(is_made_too_late(), DEADLINE_S)) == b""
