@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench import acquire, failover, handoff, hold, kv, pair, pod, rest, stage, vllm, weights
+from bench import acquire, failover, gap, handoff, hold, kv, pair, pod, rest, stage, vllm, weights
 from bench.figures import Result, machine, table
 
 EXAMPLES = """\
@@ -51,6 +51,8 @@ class Size:
     """Tokens of one stream's context."""
     stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
     """Each of sixteen streams has so many. To read sixteen of 32k again is a matter of many minutes."""
+    gap_kills: int = 100
+    gap_rounds: int = 5
     pod_rounds: int = 10
     """A round is a pod from its start to its end, and the death of each container's first process."""
     pod_kills: int = 100
@@ -73,6 +75,8 @@ QUICK = Size(
     vllm_kills=2,
     contexts=(128, 512),
     stream_contexts=(128,),
+    gap_kills=2,
+    gap_rounds=1,
     pod_rounds=1,
     pod_kills=2,
     pod_rest_s=5.0,
@@ -110,6 +114,7 @@ BENCHES: dict[str, Bench] = {
 }
 NAMED: dict[str, Bench] = {
     "kv": lambda w, n: kv.measure(w.tmpfs, n.contexts, n.stream_contexts, n.heavy_rounds),
+    "gap": lambda w, n: gap.measure(w.tmpfs, n.gap_kills, n.stream_contexts, n.gap_rounds),
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
@@ -124,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.rounds:
         n = options.rounds
         size = replace(size, rounds=n, disk_rounds=n, crowd_rounds=n, start_rounds=n, heavy_rounds=n)
-        size = replace(size, kills=n, stalls=n, vllm_kills=n, pod_rounds=n, pod_kills=n)
+        size = replace(size, kills=n, stalls=n, vllm_kills=n, gap_kills=n, gap_rounds=n, pod_rounds=n, pod_kills=n)
     if not options.disk_dir.is_dir():
         print(f"bench: {options.disk_dir} is no directory; give another one with --disk-dir", file=sys.stderr)
         return 1

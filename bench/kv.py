@@ -4,7 +4,8 @@
     python -m bench --only kv --rounds 3 --json
 
 * kill -9 -> first token: the main process of a pair that has just answered is killed, and whoever takes over is asked
-  the same, with so many tokens of context. What `keep` takes must not grow with the context.
+  the same, with so many tokens of context. What `keep` takes must not grow with the context. An answer's own first
+  token does: attention looks at all of it. So a line has what is left without it.
 * the longest gap: several streams are being read when the engine is killed. Each goes on at the successor with what it
   has, and what counts is the longest time for which any of them got nothing.
 * the price while nothing happens: the same answers, to prompts that nobody has asked before, from both.
@@ -42,7 +43,7 @@ HEARD = 8
 """Tokens of each stream before the kill, and again after it."""
 ANSWER = 256
 PROMPT = 16
-_DEADLINE_S = 900.0
+DEADLINE_S = 900.0
 _WHY = re.compile(r" kv adopted=\d+ dropped=\d+ why=(\w+)")
 _BLOCK, _BLOCK_BYTES = 16, 4096
 _NEWS_S = 0.001
@@ -95,29 +96,30 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
     """`contexts`: tokens of one answer's context; `of_streams`: tokens of the context of each of several."""
     rng = random.Random(0)
     with contextlib.ExitStack() as stack:
-        kind = _kind(max(*contexts, *of_streams), max(*contexts, STREAMS * max(of_streams)))
+        kind = engine(max(*contexts, *of_streams), max(*contexts, STREAMS * max(of_streams)))
         keep, drop = (
-            Pair(stack.enter_context(house(parent)), kind, MODEL, "ab", ("--kv", kv), _DEADLINE_S, kind.lock)
+            Pair(stack.enter_context(house(parent)), kind, MODEL, "ab", ("--kv", kv), DEADLINE_S, kind.lock)
             for kv in ("keep", "drop")
         )
-        first, cache = ({context: _Series() for context in contexts} for _ in range(2))
+        first, more, cache = ({context: _Series() for context in contexts} for _ in range(3))
         gaps = {context: _Series() for context in of_streams}
         price, between = _Series(), _Series()
         for _ in range(rounds):
             for context in contexts:
-                prompt = _prompt(rng, context)
-                for pair, one, other in (
-                    (keep, first[context].keep, cache[context].keep),
-                    (drop, first[context].drop, cache[context].drop),
+                prompt = prompt_of(rng, context)
+                for pair, one, net, other in (
+                    (keep, first[context].keep, more[context].keep, cache[context].keep),
+                    (drop, first[context].drop, more[context].drop, cache[context].drop),
                 ):
                     played = _taken_over(pair, prompt, adopts=pair is keep)
                     one.append(played.total)
+                    net.append(played.total - played.beside)
                     other.append(played.phases["KV cache created"])
             for context in of_streams:
-                prompts = [_prompt(rng, context) for _ in range(STREAMS)]
+                prompts = [prompt_of(rng, context) for _ in range(STREAMS)]
                 gaps[context].keep.append(_longest_gap(keep, prompts, adopts=True))
                 gaps[context].drop.append(_longest_gap(drop, prompts, adopts=False))
-            prompts = [_prompt(rng, PROMPT) for _ in range(STREAMS)]
+            prompts = [prompt_of(rng, PROMPT) for _ in range(STREAMS)]
             for pair, took, betweens in ((keep, price.keep, between.keep), (drop, price.drop, between.drop)):
                 streams = [_Stream(prompt) for prompt in prompts]
                 pair.whole()
@@ -129,6 +131,9 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
     short, long = first[min(contexts)], first[max(contexts)]
     what = f"--kv keep: {max(contexts)} tokens of context"
     yield Comparison(what, f"{min(contexts)} tokens", FLAT, ours=long.keep, floor=short.keep)
+    short, long = more[min(contexts)], more[max(contexts)]
+    what = "    less what the same answer takes when nothing happens"
+    yield Comparison(what, f"{min(contexts)} tokens", ours=long.keep, floor=short.keep)
     yield cache[max(contexts)].against(f"    of it the KV cache, {max(contexts)} tokens of context")
     for context in of_streams:
         yield gaps[context].against(f"--kv keep: longest gap of {STREAMS} streams, {context} tokens of context each")
@@ -136,41 +141,43 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
     yield between.against("    between two tokens of one of them")
 
 
-def _kind(longest: int, cached: int) -> Kind:
+def engine(longest: int, cached: int, *more: str) -> Kind:
     """An engine whose cache has room for so many tokens at once. Its device has room for one such cache."""
     blocks = -(-cached // _BLOCK) + STREAMS * (ANSWER // _BLOCK + 1)
     kv_bytes = -(-max(blocks * _BLOCK_BYTES, 4 << 20) // GRANULARITY) * GRANULARITY
     arguments = (
         *("--layers", "1", "--width", "32", "--heads", "2", "--hidden", "32", "--max-batch", str(STREAMS)),
         *("--max-model-len", str(longest + ANSWER), "--kv-bytes", str(kv_bytes)),
+        *more,
     )
     gms = ("--devices", "host:0", "--capacity", str(kv_bytes + (8 << 20)))
     return Kind("reference", "reference", arguments, "/v1/models", gms, ("--memory", "host"))
 
 
-def _prompt(rng: random.Random, tokens: int) -> list[int]:
+def prompt_of(rng: random.Random, tokens: int) -> list[int]:
     return [rng.randrange(256) for _ in range(tokens)]
 
 
 def _taken_over(pair: Pair, prompt: list[int], *, adopts: bool) -> Takeover:
     if adopts:
-        _begin_anew(pair)
+        begin_anew(pair)
     pair.asks(prompt)
+    pair.ask()  # so that it is in the cache when the takeover's own question shows what an answer takes
     played = pair.takeover(MAIN)
     if adopts:
-        _must_have_adopted(pair.whole()[0])
+        must_have_adopted(pair.whole()[0])
     return played
 
 
 def _longest_gap(pair: Pair, prompts: list[list[int]], *, adopts: bool) -> int:
     if adopts:
-        _begin_anew(pair)
+        begin_anew(pair)
     active, standby = pair.whole()
     streams = [_Stream(prompt) for prompt in prompts]
     asyncio.run(_broken(pair, streams, active))
     pair.until(lambda: standby.state()["state"] == "Active", "the successor's shim to have heard of it")
     if adopts:
-        _must_have_adopted(standby)
+        must_have_adopted(standby)
     return max(max(one.gaps) for one in streams)
 
 
@@ -198,7 +205,7 @@ async def _all(streams: list[_Stream], url: str, count: int) -> None:
             group.create_task(one.read(url, count))
 
 
-def _begin_anew(pair: Pair) -> None:
+def begin_anew(pair: Pair) -> None:
     """Kills until whoever serves has adopted nothing, so that its own end counts as a first death."""
     while _why(active := pair.whole()[0]) == "none":
         pair.end_of(MAIN)
@@ -209,7 +216,7 @@ def _has_ended(shim: Shim) -> bool:
     return bool(shim.state()["state"] != "Active")
 
 
-def _must_have_adopted(shim: Shim) -> None:
+def must_have_adopted(shim: Shim) -> None:
     if (why := _why(shim)) != "none":
         raise Broken(f"{shim.engine_id} has not adopted its predecessor's KV cache: {why}")
 

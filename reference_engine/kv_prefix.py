@@ -9,6 +9,7 @@ block is handed out.
 """
 
 import hashlib
+import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from reference_engine.places import BLOCK
 
 Key = bytes
+_TOKENS = struct.Struct(f"<{BLOCK}I")
 
 
 def blocks_for(positions: int) -> int:
@@ -32,11 +34,12 @@ class Chain:
 
     def extend(self, tokens: Iterable[int]) -> None:
         self._rest += tokens
-        while len(self._rest) >= BLOCK:
-            full, self._rest = self._rest[:BLOCK], self._rest[BLOCK:]
+        full = len(self._rest) // BLOCK * BLOCK
+        for at in range(0, full, BLOCK):
             before = self.keys[-1] if self.keys else b""
-            text = b"".join(token.to_bytes(4, "little") for token in full)
+            text = _TOKENS.pack(*self._rest[at : at + BLOCK])
             self.keys.append(hashlib.sha256(before + text).digest())
+        del self._rest[:full]
 
 
 @dataclass(frozen=True)

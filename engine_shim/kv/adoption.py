@@ -85,11 +85,10 @@ def adopt(table: Table, digest: bytes, why_empty: Why = Why.NONE) -> Adoption:
         return _made_anew(table, digest, Why.TORN_HEADER if table.torn else Why.NEW)
     if not table.matches(digest):
         return _made_anew(table, digest, Why.OTHER_DIGEST)
-    broken = table.broken()
-    records = tuple(table.records())
+    records, broken = table.found()
     for block in broken:
         table.invalidate(block)
-    return Adoption(records, len(broken), Why.BROKEN_RECORD if broken else Why.NONE)
+    return Adoption(tuple(records), len(broken), Why.BROKEN_RECORD if broken else Why.NONE)
 
 
 def _made_anew(table: Table, digest: bytes, why: Why) -> Adoption:

@@ -15,7 +15,6 @@ What this file may not do: decide when a block may be published (`publishing.py`
 
 import hashlib
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -133,7 +132,7 @@ class Table:
         words[at + _META] = tokens << 8 | len(key)
         for place, word in enumerate(_KEY_WORDS.unpack(key.ljust(KEY_BYTES, b"\0"))):
             words[at + _KEY + place] = word
-        words[at] = self._record_sum(block)
+        words[at] = _sum(self._covered(block), self._seed)
         return True
 
     def invalidate_all(self) -> None:
@@ -141,12 +140,22 @@ class Table:
         for block in range(self.blocks):
             self.invalidate(block)
 
-    def records(self) -> Iterator[Record]:
-        """Those that are true."""
+    def found(self) -> tuple[list[Record], list[int]]:
+        """The records that are true; and the blocks whose record is neither true nor empty: torn, or changed by
+        somebody.
+        """
+        true, broken = [], []
         for block in range(self.blocks):
-            if self._true(block):
-                meta, key = self._words[self._at(block) + _META], self._key(block)
-                yield Record(block, key[: meta & 0xFF], meta >> 8)
+            said = self._words[self._at(block)]
+            if not said:
+                continue
+            covered = self._covered(block)
+            if said == _sum(covered, self._seed):
+                _, _, meta, key = _COVERED.unpack(covered)
+                true.append(Record(block, key[: meta & 0xFF], meta >> 8))
+            else:
+                broken.append(block)
+        return true, broken
 
     @property
     def claimed(self) -> int:
@@ -155,10 +164,6 @@ class Table:
             return 0
         return sum(self._words[self._at(block)] != 0 for block in range(self.blocks))
 
-    def broken(self) -> list[int]:
-        """Blocks whose record is neither true nor empty: torn, or changed by somebody."""
-        return [block for block in range(self.blocks) if self._words[self._at(block)] and not self._true(block)]
-
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _at(self, block: int) -> int:
@@ -166,18 +171,10 @@ class Table:
             raise IndexError(f"there is no block {block}: there are {self.blocks}")
         return _HEADER + _RECORD * block
 
-    def _true(self, block: int) -> bool:
-        found = self._words[self._at(block)]
-        return found != 0 and found == self._record_sum(block)
-
-    def _key(self, block: int) -> bytes:
-        at = self._at(block) + _KEY
-        return _KEY_WORDS.pack(*(self._words[at + place] for place in range(5)))
-
-    def _record_sum(self, block: int) -> int:
-        at = self._at(block)
-        generation, meta = self._words[at + _GENERATION], self._words[at + _META]
-        return _sum(_COVERED.pack(block, generation, meta, self._key(block)), self._seed)
+    def _covered(self, block: int) -> bytes:
+        """What a record's sum is about."""
+        at, words = self._at(block), self._words
+        return _FIXED.pack(block, *[words[at + place] for place in range(1, _RECORD)])
 
     def _header_sum(self) -> int:
         return _sum(_FIXED.pack(*(self._words[at] for at in range(_DIGEST + 4) if at != _SUM)), b"header")

@@ -60,14 +60,14 @@ _ALL = (
         "check-sum",
         "a record is true only if its check sum is",
         _TABLE,
-        ("return found != 0 and found == self._record_sum(block)", "return found != 0"),
+        ("if said == _sum(covered, self._seed):", "if covered:"),
     ),
     _rule(
         TABLE,
         "sum-covers-the-block",
         "a record is right in its own place only",
         _TABLE,
-        ("_COVERED.pack(block, generation,", "_COVERED.pack(0, generation,"),
+        ("_FIXED.pack(block, *[words", "_FIXED.pack(0, *[words"),
     ),
     _rule(
         TABLE,

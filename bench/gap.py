@@ -1,0 +1,121 @@
+"""The pause that a client sees in its answer when its engine is killed, through the door: beside the engine's own pace,
+and beside the time that reading all contexts again takes.
+
+    python -m bench --only gap                   a hundred kills, a quarter of an hour
+    python -m bench --only gap --rounds 10
+
+* 64 clients read an answer each, from an engine that paces itself as a large model would. When all of them have some of
+  theirs, its main process is killed, and the other engine continues all 64. What counts is each client's longest gap
+  between two pieces of its answer. The floor is the same from the rounds in which nothing is killed, one in four. Each
+  answer has to be the undisturbed one, or there are no figures.
+* The same with 16 clients whose contexts are long, with `--kv drop` and with `--kv keep`, in turns. The floor is what
+  the engine took to read those contexts in the first place, all together, in the same round.
+
+What this file may not do: know how the door continues an answer.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from bench import kv
+from bench.figures import Comparison, Result
+from bench.pair import Pair, house
+from bench.stage import Broken
+from tests.engine.house import Process
+from tests.engine.kinds import REFERENCE, Kind
+from tests.gateway.door import GatewayProgram, Stream
+
+CLIENTS = 64
+TOKENS_A_SECOND = 20
+TOKENS = 60
+HEARD = 8
+"""Pieces that every client has before the kill."""
+UNDISTURBED_EVERY = 4
+PACE = ("--tokens-per-s", str(TOKENS_A_SECOND))
+_LOOK_S = 0.002
+
+
+def measure(parent: Path, kills: int, contexts: Sequence[int], rounds: int) -> Iterator[Result]:
+    yield _under_load(parent, kills)
+    yield from _long_contexts(parent, contexts, rounds)
+
+
+def _under_load(parent: Path, kills: int) -> Comparison:
+    result = Comparison(f"the longest gap of each of {CLIENTS} clients, a kill", "no kill")
+    arguments = (*REFERENCE.arguments, "--max-batch", str(CLIENTS), "--kv-bytes", "16MiB", *PACE)
+    kind = Kind("reference", "reference", arguments, REFERENCE.path, REFERENCE.gms, REFERENCE.lock)
+    with house(parent) as here:
+        pair = Pair(here, kind, kv.MODEL)
+        door = GatewayProgram(here).serving()
+        asked = [_question(f"question {number}") for number in range(CLIENTS)]
+        usual = asyncio.run(_read(door.port, asked))
+        for number in range(kills):
+            if number % UNDISTURBED_EVERY == 0:
+                result.floor += map(_gap, asyncio.run(_read(door.port, asked)))
+            streams = asyncio.run(_read(door.port, asked, pair.whole()[0].main()))
+            if [one.alike for one in streams] != [one.alike for one in usual]:
+                raise Broken("an answer is not the undisturbed one: no figure is worth anything then")
+            result.ours += map(_gap, streams)
+    return result
+
+
+def _long_contexts(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator[Result]:
+    rng = random.Random(0)
+    seen = {
+        (context, cache): Comparison(
+            f"the longest gap of {kv.STREAMS} clients, {context} tokens of context each, --kv {cache}",
+            "reading them all the first time",
+        )
+        for context in contexts
+        for cache in ("drop", "keep")
+    }
+    with contextlib.ExitStack() as stack:
+        kind = kv.engine(max(contexts), kv.STREAMS * max(contexts), *PACE)
+        pairs = {}
+        for cache in ("drop", "keep"):
+            here = stack.enter_context(house(parent))
+            pair = Pair(here, kind, kv.MODEL, "ab", ("--kv", cache), kv.DEADLINE_S, kind.lock)
+            pairs[cache] = pair, GatewayProgram(here).serving()
+        for _ in range(rounds):
+            for (context, cache), result in seen.items():
+                pair, door = pairs[cache]
+                if cache == "keep":
+                    kv.begin_anew(pair)
+                asked = [_question(kv.prompt_of(rng, context)) for _ in range(kv.STREAMS)]
+                streams = asyncio.run(_read(door.port, asked, pair.whole()[0].main()))
+                if cache == "keep":
+                    kv.must_have_adopted(pair.whole()[0])
+                result.ours.append(max(map(_gap, streams)))
+                result.floor.append(round(max(one.at[1] - one.at[0] for one in streams) * 1e9))
+    yield from seen.values()
+
+
+def _question(prompt: str | list[int]) -> dict[str, Any]:
+    return {"model": kv.MODEL, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+
+
+async def _read(port: int, asked: Sequence[dict[str, Any]], victim: Process | None = None) -> list[Stream]:
+    """All of them at once, to their ends. Whoever is to die is killed when each has some of its answer."""
+    streams = [Stream(body) for body in asked]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.run(port)) for one in streams]
+        while victim is not None and any(len(one.at) <= HEARD for one in streams):
+            if any(task.done() for task in tasks):
+                raise Broken("an answer was over before its engine was killed")
+            await asyncio.sleep(_LOOK_S)
+        if victim is not None:
+            victim.kill()
+    for one in streams:
+        if one.status != 200 or not one.whole or one.error:
+            raise Broken(f"a client has no whole answer: {one.status} {one.error} {one.raw[-300:]!r}")
+    return streams
+
+
+def _gap(stream: Stream) -> int:
+    """Nanoseconds; the first piece is not waited for by anybody who reads."""
+    return round(max(after - before for before, after in pairwise(stream.at[1:])) * 1e9)
