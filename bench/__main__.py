@@ -52,7 +52,7 @@ class Size:
     stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
     """Each of sixteen streams has so many. To read sixteen of 32k again is a matter of many minutes."""
     gap_kills: int = 100
-    gap_rounds: int = 5
+    gap_rounds: int = 3
     pod_rounds: int = 10
     """A round is a pod from its start to its end, and the death of each container's first process."""
     pod_kills: int = 100

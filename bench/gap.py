@@ -47,7 +47,8 @@ def measure(parent: Path, kills: int, contexts: Sequence[int], rounds: int) -> I
 
 def _under_load(parent: Path, kills: int) -> Comparison:
     result = Comparison(f"the longest gap of each of {CLIENTS} clients, a kill", "no kill")
-    arguments = (*REFERENCE.arguments, "--max-batch", str(CLIENTS), "--kv-bytes", "16MiB", *PACE)
+    room = ("--max-batch", str(CLIENTS), "--kv-bytes", "16MiB", "--layers", "2", "--width", "64")
+    arguments = (*REFERENCE.arguments, *room, *PACE)
     kind = Kind("reference", "reference", arguments, REFERENCE.path, REFERENCE.gms, REFERENCE.lock)
     with house(parent) as here:
         pair = Pair(here, kind, kv.MODEL)
@@ -102,14 +103,14 @@ def _question(prompt: str | list[int]) -> dict[str, Any]:
 async def _read(port: int, asked: Sequence[dict[str, Any]], victim: Process | None = None) -> list[Stream]:
     """All of them at once, to their ends. Whoever is to die is killed when each has some of its answer."""
     streams = [Stream(body) for body in asked]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one.run(port)) for one in streams]
-        while victim is not None and any(len(one.at) <= HEARD for one in streams):
+    tasks = [asyncio.create_task(one.run(port, f"q{place}")) for place, one in enumerate(streams)]
+    if victim is not None:
+        while any(len(one.at) <= HEARD for one in streams):
             if any(task.done() for task in tasks):
                 raise Broken("an answer was over before its engine was killed")
             await asyncio.sleep(_LOOK_S)
-        if victim is not None:
-            victim.kill()
+        victim.kill()
+    await asyncio.gather(*tasks)
     for one in streams:
         if one.status != 200 or not one.whole or one.error:
             raise Broken(f"a client has no whole answer: {one.status} {one.error} {one.raw[-300:]!r}")
