@@ -92,8 +92,8 @@ class Door:
         """Somebody serves, or can be expected to within the bound."""
         return not self.stopping and (self._served or now < self.last_served + self.bounds.failover_timeout_s)
 
-    def check(self) -> str:
-        """What is wrong with it, if anything is."""
+    def check(self, request: int | None) -> str:
+        """What is wrong with it, if anything is: after an event of this request's, or of everybody's."""
         grant = self.grants.current
         if self._scout is not None and (grant is None or self._scout not in grant.leases):
             return f"request {self._scout} is to see whether somebody listens, and is with no engine"
@@ -101,7 +101,7 @@ class Door:
             return ""
         if grant.token > self.grants.newest:
             return f"token {grant.token} is used, and {self.grants.newest} is the newest"
-        return grant.check()
+        return grant.check(request)
 
     # -- the lock --------------------------------------------------------------------------------------------------
 
@@ -226,9 +226,10 @@ class Door:
     def _conclude(self) -> None:
         """Draws every conclusion that is due."""
         grants = self.grants
-        if self._served and not grants.serves:
+        serves = grants.serves
+        if self._served and not serves:
             self.last_served = self._now
-        self._served = grants.serves
+        self._served = serves
         if self._stop_at is not None and self._reached(self._stop_at):
             self._stop_at = math.inf
             for request in self.visitors.everybody:

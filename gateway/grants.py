@@ -91,16 +91,19 @@ class Grant:
         self.rereading.clear()
         self.move(Phase.LOST)
 
-    def check(self) -> str:
-        """What is wrong with it, if anything is."""
+    def check(self, request: int | None) -> str:
+        """What is wrong with it, if anything is: with this one's lease, or with anybody's."""
         if self.phase is Phase.LOST and self.leases:
             return f"token {self.token} is lost and has leases"
         if self.phase is Phase.OPEN and not self.url:
             return f"token {self.token} is open, and nobody knows where"
-        known = self.rereading.keys() <= self.unproven.keys() <= self.leases.keys()
-        if not known or not self.sent <= self.leases.keys():
-            return f"leases of token {self.token} are not what they should be"
-        return ""
+        if request is None:
+            right = self.rereading.keys() <= self.unproven.keys() <= self.leases.keys() >= self.sent
+        elif request in self.leases:
+            right = request in self.unproven or request not in self.rereading
+        else:
+            right = request not in self.unproven and request not in self.rereading and request not in self.sent
+        return "" if right else f"leases of token {self.token} are not what they should be"
 
 
 class Grants:

@@ -3,8 +3,9 @@
 An event and the time go in. What one part says to the other is passed on here, in the order in which it was said, and
 what is left are effects for the shell. The parts don't know each other, and nobody but this file knows both.
 
-After each event it looks at its own rules. A request that breaks one is cut and reported, and costs nobody else
-anything: whoever wrote it was wrong, and its client has to know that its answer isn't whole. Pure.
+After each event it looks at its own rules, as far as that request is concerned; at those of all requests with the
+lock's events and the clock's. A request that breaks one is cut and reported, and costs nobody else anything: whoever
+wrote it was wrong, and its client has to know that its answer isn't whole. Pure.
 """
 
 import math
@@ -97,7 +98,7 @@ class Machine:
 
     def _tell_door(self, event: Any, now: float) -> list[e.Effect]:
         effects = self.door.handle(event, now)
-        wrong = self.door.check()
+        wrong = self.door.check(getattr(event, "request", None))
         if wrong:
             effects.append(e.Note("broken_rule", {"why": wrong}, True))
         return effects

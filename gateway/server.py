@@ -108,7 +108,7 @@ class Gateway:
                 headers,
                 request.body,
                 request_id=request_id,
-                seed=secrets.randbits(31),
+                seed=secrets.randbits(31) if request.method == "POST" else 0,
                 parses=self._parses,
             )
         except kinds.NotAllowed:

@@ -283,10 +283,13 @@ def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     if options.run_dir is None:
         options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
-    options.devices = [options.device] if options.device else rundir.devices(options.run_dir)
+    there = rundir.devices(options.run_dir)
+    options.devices = [options.device] if options.device else there
     try:
         if not options.devices:
             raise NoServer(_nothing_there(options.run_dir))
+        if there and options.device and options.device not in there:
+            raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
         return int(options.run(options))
     except ObserverError as error:
         _complain(error)

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Protocol
 
 Headers = Iterable[tuple[bytes, bytes]]
-REASONS = {status.value: status.phrase for status in HTTPStatus}
+REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Reply:
         return self._connection.unsent
 
     def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, "").encode())]
+        lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, b""))]
         lines += [b"%b: %b\r\n" % header for header in headers]
         if status not in (204, 304):
             lines.append(length)

@@ -125,8 +125,8 @@ class HttpServer:
 class _Connection(asyncio.Protocol):
     __slots__ = (
         "_answering_bytes", "_begun", "_body", "_body_bytes", "_early", "_ended", "_head_bytes", "_headed", "_headers",
-        "_late", "_loop", "_over", "_parser", "_ready", "_refused", "_reply", "_room", "_said", "_server", "_target",
-        "_transport", "deadline",
+        "_late", "_loop", "_over", "_parser", "_peer", "_ready", "_refused", "_reply", "_room", "_said", "_server",
+        "_target", "_transport", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -134,6 +134,7 @@ class _Connection(asyncio.Protocol):
         self._loop = server.loop
         self._parser = httptools.HttpRequestParser(self)
         self._transport: asyncio.Transport | None = None
+        self._peer = ""
         self._ready: deque[tuple[Request, bool, bool, bool]] = deque()
         """Requests that are whole, with what their replies have to know."""
         self._early = bytearray()
@@ -166,6 +167,7 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
+        self._peer = _named(transport.get_extra_info("peername"))
         server = self._server
         server.connections.add(self)
         if len(server.connections) > server.limits.connections:
@@ -293,7 +295,7 @@ class _Connection(asyncio.Protocol):
         chunked = parser.get_http_version() == "1.1"
         keeps = parser.should_keep_alive() and method != "CONNECT"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        request = Request(method, self._target, self._headers, body, peer="")
+        request = Request(method, self._target, self._headers, body, self._peer)
         self._ready.append((request, chunked, method == "HEAD", keeps))
         self._clear()
 
@@ -363,8 +365,6 @@ class _Connection(asyncio.Protocol):
         self._said = False
         keeps = keeps and not self._ended and not self._server.closing
         reply = self._reply = Reply(self, chunked=chunked, headless=headless, keeps=keeps)
-        if self._transport is not None:
-            request.peer = _named(self._transport.get_extra_info("peername"))
         self._answering_bytes = len(request.body)
         self._server.handle(request, reply)
         if self._reply is reply and not self._room:
@@ -438,7 +438,7 @@ class _Connection(asyncio.Protocol):
             body = self._server.refusal(status, why)
             self._transport.write(
                 b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (status, REASONS.get(status, "").encode(), len(body), body)
+                % (status, REASONS.get(status, b""), len(body), body)
             )
         self._linger()
 

@@ -4,6 +4,7 @@ an old engine says is heard by nobody.
 
 import json
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from gateway import events as e
 from gateway.door import POISON, UNREACHABLE_S
+from gateway.grants import Grant
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World
 
@@ -612,3 +614,29 @@ def _by_choice(client: SimClient) -> dict[int, str]:
             text = choice["text"] + (f"|{choice['finish_reason']}" if choice["finish_reason"] else "")
             found[choice["index"]] = found.get(choice["index"], "") + text
     return found
+
+
+BREAKS: list[Callable[[Grant], object]] = [
+    lambda grant: grant.unproven.setdefault(2),
+    lambda grant: grant.sent.add(2),
+    lambda grant: grant.rereading.setdefault(2, 7),
+]
+
+
+@pytest.mark.parametrize("break_it", BREAKS, ids=["unproven", "sent", "rereading"])
+def test_whoever_has_no_lease_and_is_known_all_the_same_is_noticed(break_it: Callable[[Grant], object]) -> None:
+    grant = Grant(3, "a")
+    grant.lease(1, 0.0, 100)
+    grant.sent.add(1)
+    assert (grant.check(1), grant.check(2), grant.check(None)) == ("", "", "")
+    break_it(grant)
+    assert grant.check(1) == ""  # one request's event: the others are looked at with the lock's, and with the clock's
+    assert "leases of token 3" in grant.check(2)
+    assert "leases of token 3" in grant.check(None)
+
+
+def test_whoever_reads_again_has_got_nothing_yet() -> None:
+    grant = Grant(3, "a")
+    grant.lease(1, 0.0, 100)
+    del grant.unproven[1]
+    assert "leases of token 3" in grant.check(1) and "leases of token 3" in grant.check(None)

@@ -239,6 +239,14 @@ def test_a_long_layout_works_through_pipes(container: Container) -> None:
     assert int(done.stdout) == 50_001
 
 
+def test_a_device_that_nobody_was_started_for_is_told_from_one_whose_server_is_away(container: Container) -> None:
+    container.serves(devices=TWO)
+    for command in ("status", "ping", "history"):
+        code, out, err = container.ask(command, "--device", "host:9")
+        assert (code, out) == (2, "")
+        assert "no GMS for host:9" in err and "there are: host:0, host:1" in err
+
+
 # -- ping, history, watch --------------------------------------------------------------------------------------------
 
 
