@@ -107,7 +107,8 @@ async def _read(port: int, asked: Sequence[dict[str, Any]], victim: Process | No
     if victim is not None:
         while any(len(one.at) <= HEARD for one in streams):
             if any(task.done() for task in tasks):
-                raise Broken("an answer was over before its engine was killed")
+                have = sorted((len(one.at) - 1, one.status, one.error) for one in streams)
+                raise Broken(f"an answer was over before its engine was killed: {have[0]} ... {have[-1]}")
             await asyncio.sleep(_LOOK_S)
         victim.kill()
     await asyncio.gather(*tasks)
