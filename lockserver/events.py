@@ -134,6 +134,8 @@ class LifeProbed(msgspec.Struct, frozen=True):
 class StrangersProbed(msgspec.Struct, frozen=True):
     held: tuple[str, ...]
     free: tuple[str, ...]
+    unreadable: str = ""
+    """Why their directory couldn't be read: then nobody knows who there is."""
 
 
 class LookedUp(msgspec.Struct, frozen=True):

@@ -158,15 +158,16 @@ class Incarnations:
         member.local_pid = peer.local_pid or member.local_pid
 
     def hand_back(self, incarnation: Incarnation, number: int, peer: Peer, *, from_file: bool) -> None:
-        """A pidfd that the last server gave to somebody to keep. Where the file tells who the members are, it must be
-        one of them.
+        """A pidfd that the last server gave to somebody to keep. Where the file tells who the members are, it is one of
+        them; or it lives and has a number that the file doesn't know: then the file is older than this member.
         """
         member = incarnation.find(peer, number)
         if member is None and not peer.identity:
             member = incarnation.members.get(number)  # an older kernel doesn't tell the pid of the dead
             member = None if member is not None and member.process is not None else member
-        ended = peer.dead and incarnation.stage is Stage.PRESENT
-        if member is None and not from_file and not ended:  # who has ended needs no proof of it any more
+        ended = peer.dead and (from_file or incarnation.stage is Stage.PRESENT)
+        another = from_file and number in incarnation.members
+        if member is None and not ended and not another:  # who has ended needs no proof of it any more
             member = incarnation.add(peer.identity, peer.pid, 0 if number in incarnation.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:
             self.forget((peer,))

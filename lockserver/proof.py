@@ -157,6 +157,9 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
     strangers = known.strangers
     if strangers is None:
         return Verdict(False, missing=("the life files are being looked at",))
+    if strangers.unreadable:
+        why = f"the life files can't be read: {strangers.unreadable}"
+        return Verdict(False, missing=(why,), alarm=f"{why}; nobody is granted until they can" if known.over else "")
     if strangers.held:
         names = ", ".join(strangers.held[:3])
         alarm = f"a life lock is held by somebody who doesn't come: {names}" if known.over else ""

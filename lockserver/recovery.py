@@ -103,12 +103,13 @@ class Recovery:
     def what_is_known(self, doubt: Doubt, active: Lock, permit: Lock, *, memory_is_free: bool) -> Unnamed:
         """For the verdict; asks for what has become old."""
         over, probed = self.context.reached(doubt.until), self.strangers
-        stale = probed is None or bool(probed.held) or (over and self._asked_at < doubt.until)
+        somebody = probed is not None and bool(probed.held or probed.unreadable)
+        stale = probed is None or somebody or (over and self._asked_at < doubt.until)
         if stale and not self._asked and self.context.reached(self._asked_at + STRANGERS_EVERY_S):
             self._probe(active, permit)
         awaited = any(i.stage is Stage.AWAITED and i.seen_alive for i in self.incarnations.ending.values())
         return Unnamed(
-            strangers=probed if probed is not None and (probed.held or not stale) else None,
+            strangers=probed if somebody or not stale else None,
             others_awaited=awaited,
             let_go_lately=not self.context.reached(self._held_at + self.config.settle_s),
             memory_is_free=memory_is_free,
@@ -127,7 +128,7 @@ class Recovery:
     def strangers_probed(self, event: StrangersProbed, active: Lock) -> None:
         self.strangers, self._asked = event, False
         if active.unnamed:
-            if event.held:
+            if event.held or event.unreadable:
                 self._held_at = self.context.now
         else:
             for name in event.free:

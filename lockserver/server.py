@@ -206,7 +206,8 @@ class Server(Shell):
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        for name in self._life_files():
+        names, unreadable = self._life_files()
+        for name in names:
             if name in effect.known:
                 continue
             try:
@@ -217,26 +218,30 @@ class Server(Shell):
             except OSError as error:
                 self.log.warning("life_file_unreadable", name=name, why=error)
                 held.append(name)  # nothing is proven
-        self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS])))
+        self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
 
-    def _life_files(self) -> list[str]:
-        """Makes their directory anew where somebody has removed it: engines that start need it."""
-        directory = self.options.run_dir / LIFE
+    def _life_files(self) -> tuple[list[str], str]:
+        """And why they can't be read."""
         try:
-            return life_file_names(directory)
+            return life_file_names(self.options.run_dir / LIFE), ""
         except FileNotFoundError:
-            self._make_life_directory()
+            return [], self._make_life_directory()
         except OSError as error:
-            self.log.alarm("life_files_unreadable", directory=directory, why=error)
-        return []
+            return [], self._life_is_unreadable(error)
 
-    def _make_life_directory(self) -> None:
+    def _make_life_directory(self) -> str:
+        """Anew, where somebody has removed it: engines that start need it. Returns why it can't be made."""
         directory = self.options.run_dir / LIFE
         try:
             make_private_directory(directory)
-            self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
         except OSError as error:
-            self.log.alarm("life_files_unreadable", directory=directory, why=error)
+            return self._life_is_unreadable(error)
+        self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
+        return ""
+
+    def _life_is_unreadable(self, error: OSError) -> str:
+        self.log.alarm("life_files_unreadable", directory=self.options.run_dir / LIFE, why=error)
+        return error.strerror or str(error)
 
     def _do_look_up(self, effect: e.LookUp) -> None:
         gone: list[int] = []

@@ -164,6 +164,31 @@ def test_a_forked_child_is_waited_for_though_life_was_removed_and_the_server_is_
     assert b.granted()["dead"] == [True, True]
 
 
+def test_life_files_that_cannot_be_read_are_no_proof_that_nobody_has_one(house: House) -> None:
+    """No file names the holder, it is stopped, and where the life files are something else is in their place."""
+    server = house.server()
+    a = house.engine("a")
+    a.holds()
+    a.stop()
+    server.kill()
+    (house.run_dir / HOLDER).unlink()
+    server = house.server()
+    server.fences("held by somebody who has not registered")
+    b = house.engine("b")
+    b.wants(watching=[a])
+    server.shows(lambda s: any(waiter.engine_id == "b" for waiter in s.waiters))
+    (house.run_dir / LIFE).rename(house.run_dir / "aside")
+    (house.run_dir / LIFE).write_text("")
+    server.fences("the life files can't be read: Not a directory")
+    server.shows(lambda s: any("the life files can't be read" in alarm for alarm in s.alarms))
+    b.never_hears("granted")
+    (house.run_dir / LIFE).unlink()
+    (house.run_dir / "aside").rename(house.run_dir / LIFE)
+    server.fences("held by somebody who has not registered")
+    a.kill()
+    assert b.granted()["dead"] == [True]
+
+
 def test_a_worker_that_outlives_a_main_process_that_died_with_the_server_is_killed_by_the_next_server(
     house: House,
 ) -> None:

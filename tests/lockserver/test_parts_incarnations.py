@@ -194,13 +194,19 @@ def test_only_the_newest_of_those_who_were_rejected_are_remembered(known: Known)
     assert len(known.incarnations.rejected) == MOST_REJECTED and not known.incarnations.why_condemned("0")
 
 
-def test_a_pidfd_that_is_handed_back_must_be_one_of_those_in_the_file(known: Known) -> None:
+def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_and_is_newer_than_it(
+    known: Known,
+) -> None:
     who = known.from_file()
     known.incarnations.hand_back(who, 2, peer(2), from_file=True)
     known.incarnations.hand_back(who, 1, peer(8), from_file=True)
     assert who.members[2].process == 2 and who.members[1].process is None and known.asked(Forget) == [Forget(8)]
     known.incarnations.hand_back(who, 2, e.Peer(9, "pidfs:2", 2), from_file=True)
     assert known.asked(Forget)[-1] == Forget(9), "it has one already"
+    known.incarnations.hand_back(who, 4, e.Peer(4, "pidfs:4", 0, dead=True), from_file=True)
+    assert 4 not in who.members and known.asked(Forget)[-1] == Forget(4)
+    known.incarnations.hand_back(who, 5, peer(5), from_file=True)
+    assert who.members[5].process == 5, "it lives: the file is older than it"
     known.incarnations.hand_back(who, 3, peer(3), from_file=False)
     assert who.members[3].process == 3, "where no file tells, each that is handed back is a member"
 

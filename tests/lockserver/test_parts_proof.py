@@ -204,6 +204,10 @@ AWAITED = "no holder file: an unknown holder may come back"
             "life lock of d.2: held by somebody who has not registered",
         ),
         (
+            replace(KNOWN, strangers=StrangersProbed((), (), "Permission denied"), over=True, memory_is_free=True),
+            "not proven: the life files can't be read: Permission denied",
+        ),
+        (
             replace(KNOWN, others_awaited=True, over=True, memory_is_free=True),
             "not proven: somebody who has been heard of is alive, and isn't back",
         ),
@@ -214,7 +218,7 @@ AWAITED = "no holder file: an unknown holder may come back"
         (replace(KNOWN, memory_is_free=True), "proven: nobody has a life lock here, and the memory is free"),
         (replace(KNOWN, over=True), "proven: nobody has a life lock here, and nobody has come back in time"),
     ],
-    ids=["time is left", "not asked", "a stranger", "awaited", "lately", "memory", "over"],
+    ids=["time is left", "not asked", "a stranger", "unreadable", "awaited", "lately", "memory", "over"],
 )
 def test_what_is_said_of_somebody_unknown(known: Unnamed, said: str) -> None:
     verdict = nobody_holds(UNNAMED.found, known, ORDINARY)
@@ -226,6 +230,13 @@ def test_a_stranger_who_does_not_come_is_an_alarm_once_the_time_is_over() -> Non
     assert not nobody_holds(Found.NOTHING, held, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(held, over=True), ORDINARY).alarm
     assert alarm == "a life lock is held by somebody who doesn't come: c.1, d.2, e.3"
+
+
+def test_life_files_that_cannot_be_read_are_an_alarm_once_the_time_is_over() -> None:
+    unreadable = replace(KNOWN, strangers=StrangersProbed((), (), "Too many open files"))
+    assert not nobody_holds(Found.NOTHING, unreadable, ORDINARY).alarm
+    alarm = nobody_holds(Found.NOTHING, replace(unreadable, over=True), UNPROVEN).alarm
+    assert alarm == "the life files can't be read: Too many open files; nobody is granted until they can"
 
 
 def test_a_file_that_cannot_be_read_is_worse_than_none() -> None:

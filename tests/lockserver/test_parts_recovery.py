@@ -25,8 +25,8 @@ class NewServer(Known):
     def known(self, doubt: Doubt, *, memory_is_free: bool = False) -> Unnamed:
         return self.recovery.what_is_known(doubt, self.active, self.permit, memory_is_free=memory_is_free)
 
-    def probed(self, held: tuple[str, ...] = (), free: tuple[str, ...] = ()) -> None:
-        self.recovery.strangers_probed(StrangersProbed(held, free), self.active)
+    def probed(self, held: tuple[str, ...] = (), free: tuple[str, ...] = (), unreadable: str = "") -> None:
+        self.recovery.strangers_probed(StrangersProbed(held, free, unreadable), self.active)
 
 
 def test_the_holder_in_the_file_is_awaited_for_the_window() -> None:
@@ -100,6 +100,22 @@ def test_strangers_are_asked_for_one_question_at_a_time_and_again_while_some_are
     server.at(STRANGERS_EVERY_S)
     server.known(UNNAMED)
     assert len(server.asked(ProbeStrangers)) == 1
+
+
+def test_life_files_that_cannot_be_read_are_asked_for_again_and_somebody_may_have_let_go_meanwhile() -> None:
+    server = NewServer(None)
+    server.known(UNNAMED)
+    server.at(UNNAMED.until)
+    server.known(UNNAMED)
+    server.probed(unreadable="Permission denied")
+    known = server.known(UNNAMED)
+    assert known.strangers == StrangersProbed((), (), "Permission denied") and known.let_go_lately
+    server.probed(unreadable="Permission denied")
+    server.at(UNNAMED.until + STRANGERS_EVERY_S)
+    server.known(UNNAMED)
+    assert len(server.asked(ProbeStrangers)) == 1
+    server.probed()
+    assert server.known(UNNAMED).strangers == StrangersProbed((), ()) and server.known(UNNAMED).let_go_lately
 
 
 def test_what_was_seen_before_the_time_was_over_is_looked_at_again_after_it() -> None:

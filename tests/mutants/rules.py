@@ -287,6 +287,20 @@ _ALL = (
         ),
     ),
     Mutant(
+        "strangers-unread",
+        "life files that can't be read don't prove that nobody has one",
+        ((PROOF, "    if strangers.unreadable:\n", "    if False:\n"),),
+        tests=("tests/lockserver/test_parts_proof.py", "tests/lockserver/test_parts_recovery.py"),
+        in_process=True,
+    ),
+    Mutant(
+        "newer-than-the-file",
+        "who is handed back and lives counts, though the file is older",
+        ((INCARNATIONS, "        another = from_file and number in", "        another = from_file or number in"),),
+        tests=("tests/lockserver/test_parts_incarnations.py",),
+        in_process=True,
+    ),
+    Mutant(
         "unreadable",
         "a file that can't be read means a holder",
         ((RECOVERY, "Found.UNREADABLE if event.unreadable else Found.NOTHING", "Found.NOTHING"),),

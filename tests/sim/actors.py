@@ -152,20 +152,25 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        for name in self._life_files():
+        names, unreadable = self._life_files()
+        for name in names:
             if name not in effect.known:
                 fd = self.process.open(f"{LIFE}/{name}")
                 (held if self.process.is_locked(fd) else free).append(name)
                 self.process.close(fd)
-        self.pending.append(e.StrangersProbed(tuple(held), tuple(free)))
+        self.pending.append(e.StrangersProbed(tuple(held), tuple(free), unreadable))
 
-    def _life_files(self) -> list[str]:
+    def _life_files(self) -> tuple[list[str], str]:
         try:
-            return sorted(self.process.list_directory(LIFE))
-        except OSError:
-            with contextlib.suppress(OSError):
+            return sorted(self.process.list_directory(LIFE)), ""
+        except FileNotFoundError:
+            try:
                 self.process.mkdir(LIFE)
-            return []
+            except OSError as error:
+                return [], str(error)
+            return [], ""
+        except OSError as error:
+            return [], str(error)
 
     def _do_look_up(self, effect: e.LookUp) -> None:
         gone: list[int] = []
