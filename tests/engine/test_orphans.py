@@ -202,7 +202,7 @@ def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys
     outside = Program(house, "outside", "engine_shim.failover", "kill", "active", *place)
     house.add(outside)
     assert outside.code() == 1
-    assert "in another PID namespace" in outside.said() and "in a container" in outside.said()
+    assert "in another PID namespace" in outside.said() and "in its container" in outside.said()
     assert house.holder() == first and not any(process.dead for process in everything)
     one = next(
         pid for pid in process_tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.failover"]
