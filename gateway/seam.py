@@ -121,7 +121,25 @@ class Seam:
         if own is not None and not partial and _hides(own, piece.text):
             said, self._told = piece.text, len(text)
         self._before = text
-        return Piece(piece.ids, said, piece.logprobs, piece.finish, piece.stop)
+        return Piece(piece.ids, said, _named(piece.logprobs, said), piece.finish, piece.stop)
+
+
+def _named(logprobs: Any, text: str) -> Any:
+    """Log probabilities name a token that completes a character after it. The engine that goes on doesn't know how that
+    character began, and calls the token nothing.
+    """
+    names: list[str] = (logprobs.get("tokens") or []) if isinstance(logprobs, dict) else []
+    said = "".join(names)
+    nameless = next((at for at, name in enumerate(names) if name), len(names)) - 1
+    if nameless < 0 or len(text) <= len(said) or not text.endswith(said) or UNDECODED in text:
+        return logprobs
+    name = text[: len(text) - len(said)]
+    named = {**logprobs, "tokens": [*names[:nameless], name, *names[nameless + 1 :]]}
+    tops = logprobs.get("top_logprobs")
+    if tops and tops[nameless]:
+        own = {other or name: value for other, value in tops[nameless].items()}
+        named["top_logprobs"] = [*tops[:nameless], own, *tops[nameless + 1 :]]
+    return named
 
 
 def _hides(own: str, said: str) -> bool:

@@ -119,6 +119,13 @@ GATEWAY = (
         ('        tail = sent[len(sent) - longest :] if longest else ""\n', '        tail = ""\n'),
     ),
     _rule(
+        SEAM,
+        "named-after-it",
+        "log probabilities name a token after the character that it completes, though that began before the break",
+        "tests/gateway/test_seam.py::test_a_token_that_completes_a_character_behind_the_break_is_named_after_it",
+        ("said, _named(piece.logprobs, said), piece", "said, piece.logprobs, piece"),
+    ),
+    _rule(
         REQUEST,
         "only-what-asks",
         "only what asks is ever sent twice",
