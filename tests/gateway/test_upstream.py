@@ -4,15 +4,20 @@ the engine counts for all others.
 
 import asyncio
 import io
+import json
 import re
 import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gateway import events as e
+from gateway.kinds import Kind
 from gateway.server import Gateway, Settings
 from gateway.upstream import Upstreams
+from sidecar.http_exchange import Reply, Request
 from sidecar.http_server import Limits
 from sidecar.logs import Log
 from sidecar.sockets import address_of
@@ -127,3 +132,34 @@ async def is_made_too_late() -> bytes:
 
 def test_a_connection_that_is_made_after_its_token_was_forgotten_is_closed_again() -> None:
     assert asyncio.run(asyncio.wait_for(is_made_too_late(), DEADLINE_S)) == b""
+
+
+def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same seed for all would be the same answer for all who sample."""
+    loop = asyncio.new_event_loop()
+    settings = Settings((tmp_path,), e.Bounds(), Limits(), access_log=False)
+    gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
+    taken: list[Kind] = []
+    monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
+    body = json.dumps({**BODY, "temperature": 1.0, "presence_penalty": 0.5, "stream": True}).encode()
+    for _ in range(2):
+        reply = Reply(Nobody(), chunked=True, headless=False, keeps=True)
+        gateway.handle(Request("POST", b"/v1/completions", [], body, "x"), reply)
+    loop.close()
+    first, second = (json.loads(kind.body)["seed"] for kind in taken)
+    assert first != second
+
+
+class Nobody:
+    """A client's connection to which nothing is said."""
+
+    unsent = 0
+
+    def write(self, reply: Reply, data: bytes) -> None:
+        raise AssertionError(data)
+
+    def answered(self, reply: Reply) -> None:
+        raise AssertionError("answered")
+
+    def break_off(self, reply: Reply) -> None:
+        raise AssertionError("broken off")

@@ -67,6 +67,12 @@ def test_who_does_not_finish_its_request_is_told_so_and_loses_the_connection(sta
         assert client.head()[0] == 408
 
 
+def test_a_request_says_where_it_came_from(stage: Stage) -> None:
+    with Client(stage.address) as client:
+        client.say(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
+        assert stage.asked.result(DEADLINE_S)[0].peer == "127.0.0.1"
+
+
 def test_who_drips_its_request_has_no_longer_than_who_stops(stage: Stage) -> None:
     with Client(stage.address) as client:
         stop = threading.Event()
