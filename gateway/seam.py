@@ -3,16 +3,19 @@
 A token is some bytes, and not always whole characters. An engine that goes on behind somebody else's tokens decodes
 from its own beginning: its first text may be wrong though its tokens are right. So around the break text is made of all
 tokens together, by asking the engine (`/detokenize`); and as soon as the engine itself says the same for a whole piece,
-it is believed from there on.
+it is believed from there on. `/detokenize` tells special tokens ("<|end|>") as well, which most answers don't show:
+whatever looks like one and isn't in the engine's own text is left out.
 
 `Seam` finds what text the client is still owed of the tokens that it has, and gives each new piece its text. `Stops`
 then looks for stop strings, which may begin on one side of the break and end on the other: the engine that goes on
 isn't told of any. Pure: the questions are put by whoever uses it.
 """
 
+import re
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice
 from typing import Any
 
 UNDECODED = "\N{REPLACEMENT CHARACTER}"
@@ -20,6 +23,10 @@ _CONTEXT = 32
 """Tokens before the break that are decoded along with it, at first."""
 _OVERLAP = 16
 """Characters that have to agree with what the client has."""
+_SPECIAL = re.compile(r"<[^][<>\s\ufffd]+>|\[[^][<>\s\ufffd]+\]")
+"""What special tokens look like; much that is said looks the same."""
+_TRIES = 64
+"""So many ways to leave out some of what looks special are compared with what the client has."""
 
 
 @dataclass(slots=True)
@@ -49,8 +56,9 @@ class Seam:
         self._ids = list(ids)
         self._hold = hold
         self._window = self._ids[-(_CONTEXT + hold) :] if sent else list(ids)
-        self._old: str | None = None
-        """The text of the window."""
+        self._begun = False
+        self._hidden: set[str] = set()
+        """Special tokens that the engine doesn't show."""
         self._told = 0
         """How much of the text behind the window's beginning is out."""
         self._before = ""
@@ -69,14 +77,14 @@ class Seam:
         if self.settled:
             return [piece]
         self._pieces.append(piece)
-        if self._old is not None and self.wants is None:
+        if self._begun and self.wants is None:
             self._ask()
         return []
 
     def heard(self, text: str) -> list[Piece]:
         """The text of what it wanted. What can be passed on by now. Raises Torn."""
         self.wants = None
-        if self._old is None:
+        if not self._begun:
             self._begin(text)
             if self.wants is None and self._pieces:
                 self._ask()
@@ -90,13 +98,20 @@ class Seam:
         return ready
 
     def _begin(self, text: str) -> None:
-        owed = _owed(self._sent, text, self._hold)
-        if owed is None:
-            if len(self._window) == len(self._ids):
-                raise Torn("the tokens' text doesn't end as the text that was sent")
-            self._window = self.wants = self._ids[-2 * len(self._window) :]
-            return
-        self._old = self._before = text
+        for owes in (_owed, _owed_otherwise, _owed_roughly):
+            for hidden in islice(_some_of(_look_special(text)), _TRIES):
+                shown = _without(text, hidden)
+                owed = owes(self._sent, shown, self._hold)
+                if owed is not None:
+                    return self._start(shown, owed, hidden)
+        if len(self._window) == len(self._ids):
+            raise Torn("the tokens' text doesn't end as the text that was sent")
+        self._window = self.wants = self._ids[-2 * len(self._window) :]
+
+        return None
+
+    def _start(self, text: str, owed: int, hidden: set[str]) -> None:
+        self._begun, self._before, self._hidden = True, text, hidden
         self._told = len(text) - owed
         whole = len(text.rstrip(UNDECODED)) if owed else len(text)
         self.owed = text[self._told : max(self._told, whole)]
@@ -108,9 +123,22 @@ class Seam:
         ids = piece.ids[:-1] if ends else piece.ids  # the token that ends an answer has no text
         self.wants = [*self._window, *self._behind, *ids]
 
+    def _shown(self, text: str, said: str) -> str:
+        """This text without what the engine, who said that of the last piece, doesn't show."""
+        text = _without(text, self._hidden)
+        new = text[len(self._before.rstrip(UNDECODED)) :]
+        hidden = [name for name in _look_special(new) if name not in said]
+        self._hidden.update(hidden)
+        told = _without(text[: self._told], hidden)
+        text = told + _without(text[self._told :], hidden)
+        self._told = len(told)
+        self._before = _without(self._before, hidden)
+        return text
+
     def _give(self, text: str) -> Piece:
         piece = self._pieces.popleft()
         self._behind += piece.ids
+        text = self._shown(text, piece.text)
         partial = text.endswith(UNDECODED)
         whole = text.rstrip(UNDECODED) if partial else text
         said = "" if partial and piece.finish is None else whole[self._told :]
@@ -118,8 +146,6 @@ class Seam:
         own = text[len(self._before) :] if was_whole and text.startswith(self._before) else None
         self._told += len(said)
         self.settled = own == piece.text and not partial
-        if own is not None and not partial and _hides(own, piece.text):
-            said, self._told = piece.text, len(text)
         self._before = text
         return Piece(piece.ids, said, _named(piece.logprobs, said), piece.finish, piece.stop)
 
@@ -142,29 +168,56 @@ def _named(logprobs: Any, text: str) -> Any:
     return named
 
 
-def _hides(own: str, said: str) -> bool:
-    """What the engine said is its tokens' text without some of it, and not just without a space: it doesn't show
-    special tokens.
-    """
-    before = next((at for at, pair in enumerate(zip(own, said, strict=False)) if pair[0] != pair[1]), len(said))
-    hidden = own[before : before + len(own) - len(said)]
-    return bool(hidden.strip()) and own[:before] + own[before + len(hidden) :] == said
+def _look_special(text: str) -> list[str]:
+    return list(dict.fromkeys(_SPECIAL.findall(text)))
+
+
+def _some_of(names: list[str]) -> Iterable[set[str]]:
+    """Every choice of them, the small ones first; of the last ones in the text before those further ahead."""
+    for many in range(len(names) + 1):
+        yield from map(set, combinations(reversed(names), many))
+
+
+def _without(text: str, hidden: Iterable[str]) -> str:
+    for name in hidden:
+        text = text.replace(name, "")
+    return text
 
 
 def _owed(sent: str, text: str, hold: int) -> int | None:
     """How many characters at the end of this text the client hasn't. None: the two don't fit, as far as can be seen."""
     undecoded = len(text) - len(text.rstrip(UNDECODED))
-    if hold == 0 and undecoded == 0:
-        return 0  # there was no reason to keep anything back; what the text shows more is special tokens
-    if not sent:
-        return len(text)  # it is the text of all of the answer's tokens
+    if not sent:  # this is the text of all of the answer's tokens
+        return len(text) if len(text) - undecoded <= hold else None
     for owed in (hold + undecoded, hold):
         common = min(_OVERLAP, len(text) - owed, len(sent))
         if common > 0 and text[len(text) - owed - common : len(text) - owed] == sent[-common:]:
             return owed
+    return None
+
+
+def _owed_otherwise(sent: str, text: str, hold: int) -> int | None:
+    """The same where a token is whole characters and the beginning of another, and where there was no reason to keep
+    anything back.
+    """
+    if not sent:
+        return len(text)
+    if hold == 0 and not text.endswith(UNDECODED):
+        return 0
     tail = sent[-_OVERLAP:]
-    at = text.rfind(tail) if undecoded else -1  # a token of whole characters and the beginning of another
-    return len(text) - at - len(tail) if at >= 0 and len(tail) == _OVERLAP else None
+    at = text.rfind(tail) if text.endswith(UNDECODED) and len(tail) == _OVERLAP else -1
+    return len(text) - at - len(tail) if at >= 0 else None
+
+
+def _owed_roughly(sent: str, text: str, hold: int) -> int | None:
+    """The same where bytes that are no characters are told differently, since a token that isn't shown lies between
+    them: only what is behind the last of them is compared.
+    """
+    owed = hold + len(text) - len(text.rstrip(UNDECODED))
+    before, _, ours = text[: len(text) - owed].rpartition(UNDECODED)
+    theirs = sent.rpartition(UNDECODED)[2]
+    common = min(_OVERLAP, len(ours), len(theirs))
+    return owed if before and common and ours[-common:] == theirs[-common:] else None
 
 
 class Stops:

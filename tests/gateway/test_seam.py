@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.seam import Piece, Seam
+from gateway.seam import Piece, Seam, Torn
 
 BEGUN = "\N{REPLACEMENT CHARACTER}"
 """What an engine says of a character of which it has the beginning only."""
@@ -48,3 +48,57 @@ def test_who_asked_for_no_log_probabilities_gets_none() -> None:
     seam.push(Piece([4], ""))
     (piece,) = seam.heard("ab\N{SNOWMAN}")
     assert (piece.text, piece.logprobs) == ("\N{SNOWMAN}", None)
+
+
+HIDDEN = "<|end|>"
+"""A special token: `/detokenize` tells it, and an engine doesn't."""
+
+
+@pytest.mark.parametrize(
+    ("sent", "text"),
+    [
+        ("what it said " * 3, "what it said " * 3 + HIDDEN),
+        ("what it said " * 3, "what it said " * 2 + "what " + HIDDEN + "it said " + BEGUN),
+        ("what it said was <b>", "what it said was <b>" + BEGUN),
+        ("", HIDDEN + BEGUN),
+    ],
+    ids=["at the break", "before a character that has begun", "said, and only looks so", "before anything is sent"],
+)
+def test_what_the_engine_does_not_show_is_not_told_at_the_break(sent: str, text: str) -> None:
+    seam = Seam(sent, [1, 2, 3], 0)
+    assert seam.heard(text) == [] and seam.owed == ""
+    assert seam.push(Piece([4], "")) == []
+    (piece,) = seam.heard(text.removesuffix(BEGUN) + "\N{SNOWMAN}")
+    assert piece.text == "\N{SNOWMAN}"
+
+
+@pytest.mark.parametrize(("said", "told"), [("", ""), (HIDDEN, HIDDEN)], ids=["hidden", "shown"])
+def test_behind_the_break_the_engine_tells_what_it_shows(said: str, told: str) -> None:
+    seam = in_a_character()
+    seam.push(Piece([4, 5], said + "c"))
+    (piece,) = seam.heard("ab\N{SNOWMAN}" + HIDDEN + "c")
+    assert piece.text == "\N{SNOWMAN}" + told + "c"
+    seam.push(Piece([6], "d"))
+    assert [piece.text for piece in ([] if seam.wants is None else seam.heard(f"ab\N{SNOWMAN}{HIDDEN}cd"))] == ["d"]
+
+
+def test_what_looks_special_and_began_before_is_said() -> None:
+    """ "<", the first byte of a character, and then the rest of it: the engine knows the rest only."""
+    seam = Seam("a", [1, 2], 0)
+    seam.heard("a" + BEGUN)
+    seam.push(Piece([3], ""))
+    assert [piece.text for piece in seam.heard("a<" + BEGUN)] == [""]
+    seam.push(Piece([4], "e>"))
+    assert [piece.text for piece in seam.heard("a<\N{SNOWMAN}e>")] == ["<\N{SNOWMAN}e>"]
+
+
+def test_bytes_between_which_something_is_hidden_do_not_end_an_answer() -> None:
+    """The client has a character where the text has bytes that are none."""
+    seam = Seam("so far \N{SNOWMAN} and", [1, 2, 3], 0)
+    assert seam.heard("so far " + BEGUN + HIDDEN + BEGUN + " and" + BEGUN) == [] and seam.owed == ""
+
+
+def test_texts_of_another_tokenizer_do_not_fit() -> None:
+    seam = Seam("what it said", [1, 2, 3], 0)
+    with pytest.raises(Torn):
+        seam.heard("something else" + BEGUN)

@@ -14,6 +14,7 @@ REQUEST = "gateway/request.py"
 SEAM = "gateway/seam.py"
 _BROKEN = "tests/gateway/test_broken_answers.py::"
 _KINDS = "tests/gateway/test_kinds.py::"
+_SEAM = "tests/gateway/test_seam.py::"
 _RULES = "tests/gateway/test_door_rules.py::"
 _ANYWHERE = f"{_BROKEN}test_a_break_anywhere_is_not_in_what_the_client_has"
 
@@ -122,8 +123,22 @@ GATEWAY = (
         SEAM,
         "named-after-it",
         "log probabilities name a token after the character that it completes, though that began before the break",
-        "tests/gateway/test_seam.py::test_a_token_that_completes_a_character_behind_the_break_is_named_after_it",
+        f"{_SEAM}test_a_token_that_completes_a_character_behind_the_break_is_named_after_it",
         ("said, _named(piece.logprobs, said), piece", "said, piece.logprobs, piece"),
+    ),
+    _rule(
+        SEAM,
+        "hidden-at-the-break",
+        "what the engine doesn't show is not told at the break, and doesn't end the answer",
+        f"{_SEAM}test_what_the_engine_does_not_show_is_not_told_at_the_break",
+        ("_some_of(_look_special(text))", "_some_of([])"),
+    ),
+    _rule(
+        SEAM,
+        "hidden-behind-it",
+        "nor behind the break",
+        f"{_SEAM}test_behind_the_break_the_engine_tells_what_it_shows",
+        (" if name not in said]", " if False]"),
     ),
     _rule(
         REQUEST,
