@@ -3,17 +3,21 @@
 Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live in
 one network namespace, and there each name exists once (`sidecar/exclusive_names.py`). It is taken before the first
 grant, and goes with the grant to the holder: so it is free only when the last server *and* its holder are gone, living
-or stopped.
+or stopped. Or dying: a process loses its names before its memory. Whoever lost them and isn't known to have ended has a
+settling time.
 """
 
+import math
+
 from lockserver.context import Context
-from lockserver.events import NamesTaken, TakeNames
+from lockserver.events import Config, NamesTaken, TakeNames
 
 RETRY_S = 0.1
 
 
 class Exclusion:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, config: Config, context: Context) -> None:
+        self.config = config
         self.context = context
         self.missing: tuple[tuple[str, str], ...] = ()
         """What somebody else has, and who."""
@@ -22,6 +26,9 @@ class Exclusion:
         self._asked: tuple[str, ...] | None = None
         self._quietly = False
         self._retry_at = 0.0
+        self._somebody_had_them = False
+        """And may be dying."""
+        self._settled_at = -math.inf
 
     def begin(self) -> None:
         """A new server takes the name of its path, if that is free: another for the same path sees it then."""
@@ -29,13 +36,19 @@ class Exclusion:
         self.context.out.append(TakeNames(()))
 
     def has(self, devices: tuple[str, ...] = ()) -> bool:
-        """It has the name of its path, and those of these devices. If not, they are asked for."""
+        """It has the name of its path, and those of these devices, and nobody can have lost them a moment ago and still
+        be dying. What it hasn't is asked for.
+        """
         if self._has is not None and self._has.issuperset(devices):
-            return True
+            return self.context.reached(self._settled_at)
         if self._asked is None and self.context.reached(self._retry_at):
             self._asked = devices
             self.context.out.append(TakeNames(devices))
         return False
+
+    def holder_ended(self) -> None:
+        """The holder that this server has seen had them, and nothing is left of it; or it has given the lock back."""
+        self._somebody_had_them = False
 
     def taken(self, event: NamesTaken) -> None:
         asked, self._asked = self._asked or (), None
@@ -43,8 +56,12 @@ class Exclusion:
         self.missing = event.missing
         if not event.missing:
             self._has = (self._has or set()) | set(asked)
+            if self._somebody_had_them:
+                self._somebody_had_them = False
+                self._settled_at = self.context.now + self.config.settle_s
             self.context.calm("names")
             return
+        self._somebody_had_them = True
         if quietly:
             return
         self._retry_at = self.context.now + RETRY_S

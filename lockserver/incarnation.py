@@ -122,6 +122,11 @@ class Incarnation:
         return any(member.seen_alive for member in self.members.values())
 
     @property
+    def was_seen(self) -> bool:
+        """This server has had its main process before it."""
+        return self.stage is Stage.PRESENT or (self.main is not None and self.main.process is not None)
+
+    @property
     def gone(self) -> bool:
         """The proof, memory apart: every member's pidfd is readable *and* the life lock is free."""
         return self.members_gone and self.life is Life.FREE

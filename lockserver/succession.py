@@ -32,7 +32,7 @@ class Succession:
         self.queue = Queue(config, context, self.memory)
         self.active = Lock(ACTIVE)
         self.permit = Permit(context)
-        self.exclusion = Exclusion(context)
+        self.exclusion = Exclusion(config, context)
         self.recovery = Recovery(config, context, incarnations)
         self.switchover = Switchover(config, context, self.queue, incarnations)
         self.policy = Policy(config.presume_dead, config.grant_unproven)
@@ -182,6 +182,8 @@ class Succession:
         """The holder is gone, or has given its permit back."""
         self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
         lock.release(remaining)
+        if lock is self.active and remaining is None and holder.was_seen:
+            self.exclusion.holder_ended()
         self.context.changed = True
         if lock is self.active and self.permit.lock.holder is holder:
             self._release(self.permit.lock, holder)

@@ -2,6 +2,8 @@
 
 import math
 
+import pytest
+
 from lockserver.events import MemoryRead, NamesTaken, ReadMemory, TakeNames
 from lockserver.exclusion import RETRY_S, Exclusion
 from lockserver.free_memory import READ_EVERY_S, FreeMemory
@@ -78,7 +80,7 @@ def test_without_a_reading_nothing_is_impossible() -> None:
 class Names(Turns):
     def __init__(self) -> None:
         super().__init__()
-        self.exclusion = Exclusion(self.context)
+        self.exclusion = Exclusion(self.config, self.context)
 
     def take(self, *missing: tuple[str, str]) -> None:
         self.exclusion.taken(NamesTaken(missing))
@@ -114,7 +116,46 @@ def test_what_somebody_else_has_is_asked_for_again_and_said() -> None:
     names.at(RETRY_S)
     assert not names.exclusion.has() and names.asked(TakeNames) == [TakeNames(())]
     names.take()
-    assert names.exclusion.has() and not names.alarm("names") and not names.exclusion.missing
+    assert not names.alarm("names") and not names.exclusion.missing
+
+
+@pytest.mark.parametrize("quietly", [False, True])
+def test_who_has_lost_the_names_may_be_dying_for_a_settling_time(quietly: bool) -> None:
+    names = Names()
+    if quietly:
+        names.exclusion.begin()
+    else:
+        names.exclusion.has()
+    names.take(TAKEN)
+    names.at(RETRY_S)
+    assert not names.exclusion.has()
+    names.take()
+    assert not names.exclusion.has() and names.context.deadline == RETRY_S + names.config.settle_s
+    names.at(RETRY_S + names.config.settle_s)
+    assert names.exclusion.has()
+
+
+def test_after_a_holder_that_was_seen_to_end_nobody_is_waited_for() -> None:
+    names = Names()
+    names.exclusion.begin()
+    names.take(TAKEN)
+    names.exclusion.holder_ended()
+    names.exclusion.has()
+    names.take()
+    assert names.exclusion.has()
+
+
+def test_who_has_the_names_after_the_holder_has_ended_is_somebody_else() -> None:
+    names = Names()
+    names.exclusion.begin()
+    names.take(TAKEN)
+    names.exclusion.holder_ended()
+    names.exclusion.has()
+    names.take(TAKEN)
+    names.at(RETRY_S)
+    names.exclusion.has()
+    names.take()
+    assert not names.exclusion.has()
 
 
 def test_the_first_try_of_a_new_server_is_a_quiet_one() -> None:

@@ -13,7 +13,7 @@ from lockserver.messages import ACTIVE
 from lockserver.permit import Permit
 from lockserver.queue import Queue
 from lockserver.succession import Succession
-from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Known, held_by, peer, registered
+from tests.lockserver.parts import DOUBT, NAME, TENURE, UNNAMED, Known, held_by, peer, registered
 
 A, B = 101, 102
 
@@ -190,6 +190,23 @@ def test_nobody_is_granted_while_the_disk_fails_or_somebody_else_has_the_names()
     assert line.step().active_is(Phase.FREE)
     line.has_names = True
     line.succession.exclusion.taken(NamesTaken(()))
+    assert line.step().active_is(Phase.GRANTING)
+
+
+def test_who_had_the_names_is_not_a_holder_that_ended_before_this_server_began() -> None:
+    line = Line()
+    line.has_names = False
+    line.waiter("b", 2)
+    line.succession.exclusion.begin()
+    line.succession.exclusion.taken(NamesTaken((("the path", "process 9"),)))
+    line.active.find(line.incarnations.from_file(TENURE, look_up=False), TENURE, DOUBT)
+    line.incarnations.looked_up(e.LookedUp(NAME, gone=(1, 2), alive=()))
+    line.step()
+    line.incarnations.probed(NAME, False)
+    assert line.step().active_is(Phase.FREE)
+    line.succession.exclusion.taken(NamesTaken(()))
+    assert line.step().active_is(Phase.FREE), "process 9 may be dying"
+    line.at(line.config.settle_s)
     assert line.step().active_is(Phase.GRANTING)
 
 

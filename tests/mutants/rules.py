@@ -12,6 +12,7 @@ SUCCESSION = "lockserver/succession.py"
 ADMISSION = "lockserver/admission.py"
 RECOVERY = "lockserver/recovery.py"
 PROOF = "lockserver/proof.py"
+EXCLUSION = "lockserver/exclusion.py"
 LOCK = "lockserver/lock.py"
 MEMORY = "lockserver/free_memory.py"
 COPIES = "lockserver/pidfd_copies.py"
@@ -421,6 +422,20 @@ _ALL = (
                 "        return True",
             ),
         ),
+    ),
+    Mutant(
+        "names-of-the-dying",
+        "who has lost the names a moment ago may be dying",
+        ((EXCLUSION, "            return self.context.reached(self._settled_at)", "            return True"),),
+        tests=("tests/lockserver/test_parts_memory.py", "tests/lockserver/test_recovery_table.py"),
+        in_process=True,
+    ),
+    Mutant(
+        "names-of-somebody-else",
+        "a holder that this server has never seen isn't who had the names",
+        ((SUCCESSION, " and remaining is None and holder.was_seen:", ":"),),
+        tests=("tests/lockserver/test_parts_succession.py",),
+        in_process=True,
     ),
     Mutant(
         "names-go-with-the-grant",
