@@ -27,9 +27,9 @@ from bench import kv
 from bench.figures import Comparison, Result
 from bench.pair import Pair, house
 from bench.stage import Broken
-from tests.engine.house import Process
 from tests.engine.kinds import REFERENCE, Kind
 from tests.gateway.door import GatewayProgram, Stream
+from tests.support.processes import Process
 
 CLIENTS = 64
 TOKENS_A_SECOND = 20

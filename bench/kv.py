@@ -32,8 +32,8 @@ from bench.pair import MAIN, TOKEN_IDS, Pair, Takeover, house, question
 from bench.stage import Broken
 from gms.memory.host_device import GRANULARITY
 from sidecar.sockets import address_of
-from tests.engine.house import Shim
 from tests.engine.kinds import Kind
+from tests.engine.shims import Shim
 
 MODEL = "reference"
 FLAT = 1.3

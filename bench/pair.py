@@ -1,6 +1,6 @@
 """A pair of engines on the stage, or one alone: real servers, shims and engines, and one takeover played and timed.
 
-The processes are those of the tests (`tests/engine/house.py`). What plays here is nothing but the killer and the
+The processes are those of the tests (`tests/engine/shims.py`). What plays here is nothing but the killer and the
 client: one process, asleep in `poll` between the kill and the word that somebody else serves. It has a pidfd of every
 process that is to die and a watch on the lock; both tell the time by the machine's one monotonic clock. How long the
 parts of a wake took is the engine's own word, asked for when the round is over (`/state`).
@@ -28,8 +28,9 @@ from bench.stage import Broken
 from lockserver import messages as m
 from lockserver.observer import Observer, ObserverError, ServerSilent
 from sidecar.sockets import address_of
-from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.engine.shims import House, Shim
+from tests.support.processes import Process
 
 REST_S = 0.02
 """Between the last thing that anybody was asked and the kill."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 from tests.support.processes import Program
 
 needs_shm = pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="the demo needs /dev/shm")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.demo.stage import directory_of, needs_shm, play_with, processes_of
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 from tests.support.processes import Program
 from tests.support.waiting import until
 

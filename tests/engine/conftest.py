@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.house import House
+from tests.engine.shims import House
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from engine_shim import pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, up_pid
 from engine_shim.pair_status import redundancy, serving, waits_for
 from sidecar.durable import AlreadyLocked, DirectoryLock
-from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
+from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import settled
 from tests.engine.test_up import TOY as TOY_PAIR
 from tests.engine.test_up import running, said, status

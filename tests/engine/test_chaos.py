@@ -13,9 +13,10 @@ import signal
 
 import pytest
 
-from tests.engine.house import House, Process, Program, Shim
 from tests.engine.kinds import REFERENCE, there
+from tests.engine.shims import House, Program, Shim
 from tests.support.chance import seeded
+from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]

@@ -13,8 +13,8 @@ import pytest
 
 from engine_shim import __main__ as shim_command
 from engine_shim import failover
-from tests.engine.house import House, Program
 from tests.engine.kinds import TOY
+from tests.engine.shims import House, Program
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 

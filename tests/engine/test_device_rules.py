@@ -9,7 +9,7 @@ import pytest
 from reference_engine.engine import ReferenceEngine
 from reference_engine.model import Floats
 from tests.gms.container import Container
-from tests.reference_engine.house import SMALL
+from tests.reference_engine.serving import SMALL
 from tests.reference_engine.test_device import container, engines
 
 __all__ = ["container", "engines"]  # fixtures

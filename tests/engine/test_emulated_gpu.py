@@ -18,9 +18,9 @@ import pytest
 
 from gms.client import GmsClient
 from tests import emulated_driver
-from tests.engine.house import House
 from tests.engine.kinds import Kind
 from tests.engine.rank import CONTENT
+from tests.engine.shims import House
 from tests.gms.memory.makers import MAKERS
 from tests.gms.memory.remote import Remote
 from tests.support.processes import ROOT

@@ -10,9 +10,10 @@ import pytest
 
 from lockserver.observer import Observer, ObserverError
 from sidecar import process_tree
-from tests.engine.house import House, Process, Program
 from tests.engine.kinds import REFERENCE, there
+from tests.engine.shims import House, Program
 from tests.engine.test_scenarios import settled
+from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]

@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from sidecar import process_tree
-from tests.engine.house import House, Process, Program, Shim
 from tests.engine.kinds import REFERENCE, TOY, there
+from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
-from tests.support.processes import ROOT
-from tests.support.processes import Process as Traced
+from tests.support.processes import ROOT, Process
 from tests.support.root import needs_root
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
@@ -62,7 +61,7 @@ def test_a_worker_that_outlives_its_main_process_and_its_shim_is_killed_before_t
 @reference
 def test_nobody_is_granted_while_a_worker_lives_that_outlived_its_main_process(house: House) -> None:
     a, b, worker = without_pdeathsig(house)
-    traced = Traced(worker.pid, os.dup(worker.pidfd))
+    traced = Process(worker.pid, os.dup(worker.pidfd))
     with dies_slowly(traced) as let_it_end:
         a.main().kill()
         hangs_in_exit(traced)  # it was killed, and isn't dead

@@ -12,8 +12,8 @@ import pytest
 
 from gms.memory.host import HostMemory
 from sidecar import process_tree
-from tests.engine.house import House, Program, Shim
 from tests.engine.kinds import PROMPT, REFERENCE, there
+from tests.engine.shims import House, Program, Shim
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")]

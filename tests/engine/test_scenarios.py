@@ -9,8 +9,9 @@ import pytest
 
 from sidecar import process_tree
 from tests.engine import kinds
-from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.engine.shims import House, Shim
+from tests.support.processes import Process
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -131,7 +132,7 @@ def test_the_lock_server_is_killed_and_nobody_notices(house: House, kind: Kind) 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_switchover_loses_nobody(house: House, kind: Kind) -> None:
-    from tests.engine.house import Program
+    from tests.engine.shims import Program
 
     a, b = house.pair(kind)
     asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
@@ -182,7 +183,7 @@ def test_ten_times_round_nothing_grows(house: House, kind: Kind) -> None:
         shm = [name for name in os.listdir("/dev/shm") if name in named]
         return {
             "processes": len(house.processes()),
-            "descriptors": sum(program.descriptors() for program in house.programs),
+            "descriptors": sum(len(program.descriptors()) for program in house.programs),
             "shm": len(shm),
             "files": len([x for _, _, files in os.walk(house.run_dir) for x in files]),
         }

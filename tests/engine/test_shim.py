@@ -14,8 +14,8 @@ from engine_shim import paths
 from lockserver import messages as lock_messages
 from sidecar.frames import Channel
 from sidecar.sockets import connect
-from tests.engine.house import House, Program
 from tests.engine.kinds import TOY, Kind
+from tests.engine.shims import House, Program
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -204,7 +204,7 @@ def test_the_probes_answer_whatever_clients_and_engine_do(house: House) -> None:
         sock.close()
     page = a.get("/metrics")
     assert page[0] == 200 and 'failover_engine_state{state="Active"} 1.0' in page[1]
-    assert a.descriptors() < 60
+    assert len(a.descriptors()) < 60
 
 
 def test_rubbish_at_the_shims_door_costs_its_sender_the_connection_and_nobody_else_anything(house: House) -> None:

@@ -26,8 +26,8 @@ from sidecar.frames import Channel
 from sidecar.lifelock import LifeLock
 from sidecar.logs import Log
 from tests.engine.bare import BEGIN
-from tests.engine.house import NO_ANSWER, House, Process, Program, alone
-from tests.support.processes import ROOT
+from tests.engine.shims import NO_ANSWER, House, Program, alone
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import DEADLINE_S, until
 
 NAP = "import threading; threading.Event().wait()"

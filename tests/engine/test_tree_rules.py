@@ -20,7 +20,8 @@ from engine_shim import life_locks, paths, shm_cleanup
 from engine_shim.shm_cleanup import ShmCleanup
 from sidecar import process_tree
 from sidecar.lifelock import LifeLock, LifeProbe
-from tests.engine.house import Process, alone
+from tests.engine.shims import alone
+from tests.support.processes import Process
 from tests.support.waiting import until
 
 FOREVER = "import threading; threading.Event().wait()"

@@ -23,11 +23,11 @@ from engine_shim.up import CannotStart, Options, children
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
-from tests.engine.house import House, Process, Program
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
-from tests.support.processes import ROOT
+from tests.engine.shims import House, Program
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import DEADLINE_S, until
 
 chaos = pytest.mark.chaos

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from tests.engine.house import House, Program
+from tests.engine.shims import House, Program
 from tests.support.waiting import DEADLINE_S, until
 
 

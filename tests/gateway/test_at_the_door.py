@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import House, Program
+from tests.engine.shims import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, ask, request_bytes
 from tests.support.waiting import DEADLINE_S, until

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.engine import kinds
-from tests.engine.house import House, Shim
+from tests.engine.shims import House, Shim
 from tests.gateway.door import GatewayProgram, Stream
 from tests.support.waiting import until
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import House, Program
+from tests.engine.shims import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, request_bytes
 from tests.support.waiting import DEADLINE_S, until

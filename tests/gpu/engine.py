@@ -22,15 +22,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-if __name__ == "__main__":  # read when tests.engine.house is loaded
+if __name__ == "__main__":  # read when tests.engine.shims is loaded
     os.environ["FAILOVER_CHAOS_DEADLINE_S"] = sys.argv[3]
 
 from bench.pair import MAIN, Pair, Takeover, house
 from bench.stage import Broken
 from gms.client import Memory, open_memory
 from gms.memory import DeviceError
-from tests.engine.house import House
 from tests.engine.kinds import Kind
+from tests.engine.shims import House
 from tests.gpu import plan
 
 Counters = dict[str, Any]

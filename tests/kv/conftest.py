@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.house import House
 from tests.engine.kinds import Kind
+from tests.engine.shims import House
 from tests.kv.engines import GMS, Chain
 from tests.support.waiting import until
 

@@ -20,8 +20,8 @@ from engine_shim.engine import Listen, Setting
 from reference_engine.engine import ReferenceEngine
 from reference_engine.options import parse
 from reference_engine.places import Span
-from tests.engine.house import House
-from tests.reference_engine.house import every_block, model, weights
+from tests.engine.shims import House
+from tests.reference_engine.serving import every_block, model, weights
 
 ARGUMENTS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "256", "--kv-bytes", "1MiB")
 GMS = ("--devices", "host:0", "--capacity", "28MiB")

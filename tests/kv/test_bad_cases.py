@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from gms.client import GmsClient, PoolMapping, open_memory
-from tests.engine.house import House
+from tests.engine.shims import House
 from tests.kv.engines import Asked, Chain, Successor, Undisturbed, metrics, tokens
 from tests.support.waiting import until
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
 from sidecar import peers
 from sidecar.lifelock import LifeLock
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 from tests.support.children import Child
 from tests.support.processes import gone
 from tests.support.waiting import until

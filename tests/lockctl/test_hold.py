@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lockctl.house import LOCKCTL, House
+from tests.lockctl.programs import LOCKCTL, House
 from tests.support.processes import ROOT, Lines, Program, gone
 from tests.support.waiting import until
 

@@ -3,7 +3,7 @@
 import json
 import signal
 
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 
 
 def test_watch_has_a_line_for_each_change_and_says_when_the_server_goes_and_is_back(house: House) -> None:

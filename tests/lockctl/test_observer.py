@@ -23,7 +23,7 @@ from lockserver.observer import (
 )
 from lockserver.rundir import SOCKET
 from sidecar.frames import Channel
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from lockserver import lockctl
-from tests.lockctl.house import LOCKCTL, House
+from tests.lockctl.programs import LOCKCTL, House
 from tests.support.children import Child
 from tests.support.processes import ROOT
 from tests.support.waiting import DEADLINE_S

@@ -4,7 +4,7 @@ import json
 import signal
 import sys
 
-from tests.lockctl.house import House
+from tests.lockctl.programs import House
 from tests.support.processes import Program
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from reference_engine import tokenizer
 from reference_engine.engine import ReferenceEngine
-from tests.reference_engine.house import SMALL, Client, ask, serving
+from tests.reference_engine.serving import SMALL, Client, ask, serving
 
 GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperature": 0}
 CHAT: dict[str, Any] = {

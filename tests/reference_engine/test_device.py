@@ -25,7 +25,7 @@ from reference_engine.options import KV_BYTES, PRESETS, parse
 from reference_engine.store import OtherWeights
 from sidecar.exit_codes import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
-from tests.reference_engine.house import Client, ask, serving, unix
+from tests.reference_engine.serving import Client, ask, serving, unix
 from tests.support.waiting import until
 
 NUMBERS = ("--layers", "2", "--width", "64", "--hidden", "96", "--max-model-len", "512")

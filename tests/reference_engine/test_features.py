@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_engine import grammar, tokenizer
 from reference_engine.engine import ReferenceEngine
 from reference_engine.parser import Parser
-from tests.reference_engine.house import SMALL, Client, serving
+from tests.reference_engine.serving import SMALL, Client, serving
 
 GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 200, "temperature": 0}

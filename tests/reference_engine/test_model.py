@@ -11,7 +11,7 @@ from reference_engine import tokenizer
 from reference_engine.model import BadShape, Model, Shape, share
 from reference_engine.places import Floats, Span
 from reference_engine.sampling import Sampler, Sampling
-from tests.reference_engine.house import every_block, forward, model, weights
+from tests.reference_engine.serving import every_block, forward, model, weights
 
 SHAPE = Shape(layers=3, width=64, heads=4, hidden=100, max_len=256)
 WEIGHTS = weights(SHAPE)

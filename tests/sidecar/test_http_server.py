@@ -12,7 +12,7 @@ import pytest
 from reference_engine.api import error_body
 from sidecar.http_exchange import Reply, Request
 from sidecar.http_server import HttpServer, Limits
-from tests.reference_engine.house import Client
+from tests.reference_engine.serving import Client
 from tests.support.waiting import DEADLINE_S
 
 LIMITS = Limits(request_s=0.2, idle_s=DEADLINE_S, unread_bytes=1 << 20, linger_s=0.2)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-# A start takes a quarter of a minute on a quiet machine. Read when tests.engine.house is loaded first.
+# A start takes a quarter of a minute on a quiet machine. Read when tests.engine.shims is loaded first.
 os.environ.setdefault("FAILOVER_CHAOS_DEADLINE_S", "240")
 
-from tests.engine.house import House
+from tests.engine.shims import House
 from tests.vllm.pair import ENVIRONMENT, Pair, end
 
 HERE = Path(__file__).parent

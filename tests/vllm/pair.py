@@ -16,8 +16,9 @@ from gms.messages import Status as Weights
 from lockserver.observer import Observer
 from sidecar import process_tree
 from sidecar.sockets import address_of
-from tests.engine.house import House, Process, Shim
 from tests.engine.kinds import Kind
+from tests.engine.shims import House, Shim
+from tests.support.processes import Process
 from tests.support.waiting import DEADLINE_S, until
 
 NAME = "tiny"
@@ -264,7 +265,7 @@ class Pair:
         """What must not grow."""
         house = self.house
         servers = {"lock": house.lock, "gms": house.gms, **{shim.engine_id: shim for shim in self.shims}}
-        found = {f"descriptors of {name}": program.descriptors() for name, program in servers.items() if program}
+        found = {f"descriptors of {name}": len(program.descriptors()) for name, program in servers.items() if program}
         found["descriptors of GMS's devices"] = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self._of_devices())
         engines = [process for shim in self.shims for process in shim.tree()]
         found["descriptors of engines"] = sum(len(os.listdir(f"/proc/{each.pid}/fd")) for each in engines)

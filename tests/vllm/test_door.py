@@ -17,7 +17,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.engine.house import Shim
+from tests.engine.shims import Shim
 from tests.gateway.door import GatewayProgram, Stream, ask
 from tests.support.waiting import DEADLINE_S
 from tests.vllm.conftest import _house

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from gms.pool_recovery import SECOND_DEATH_S
-from tests.engine.house import Program, Shim
+from tests.engine.shims import Program, Shim
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.conftest import _apart, _house
 from tests.vllm.pair import NAME, Pair, _Unix, asked, grown, victim

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.house import House, Shim
+from tests.engine.shims import House, Shim
 from tests.support.waiting import until
 from tests.vllm.pair import kind
 

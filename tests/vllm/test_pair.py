@@ -15,8 +15,8 @@ import pytest
 
 from engine_shim import scratch
 from lockserver.observer import Observer
-from tests.engine.house import Process, Program, Shim
-from tests.support.processes import Process as Traced
+from tests.engine.shims import Program, Shim
+from tests.support.processes import Process
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, grown, victim
@@ -216,7 +216,7 @@ def test_nobody_is_granted_while_a_process_lives_that_has_outlived_the_active_ma
     for process in orphans:
         pair.disarm(process)
     left = victim(active, device_process(pair))
-    traced = Traced(left.pid, os.dup(left.pidfd))
+    traced = Process(left.pid, os.dup(left.pidfd))
     old, starts = pair.house.endpoint(), active.state()["starts"]
     with dies_slowly(traced) as let_it_end:
         active.main().kill()

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gms.client import GmsClient
-from tests.engine.house import House
 from tests.engine.kinds import Kind
+from tests.engine.shims import House
 from tests.support.processes import ROOT
 
 GMS = Kind("none", "", (), "", ("--devices", "host:0", "--capacity", "64MiB"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.house import House
+from tests.engine.shims import House
 from tests.vllm import pair, sleep_and_wake
 
 

@@ -14,8 +14,8 @@ from engine_shim.vllm_engine.weights import OtherWeights, Weights  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
 from gms.torch import adopt  # noqa: E402
-from tests.engine.house import House  # noqa: E402
 from tests.engine.kinds import Kind  # noqa: E402
+from tests.engine.shims import House  # noqa: E402
 from tests.support.waiting import until  # noqa: E402
 
 GMS = Kind("none", "", (), "", ("--devices", "host:0", "--capacity", "32MiB"))

@@ -5,7 +5,6 @@ condition and has a deadline.
 import contextlib
 import json
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -22,10 +21,10 @@ from gms.messages import Status as Weights
 from gms.observer import Observer as GmsObserver
 from lockserver.messages import Status
 from lockserver.observer import Observer, ObserverError
-from sidecar import peers, process_tree
+from sidecar import process_tree
 from sidecar.sockets import address_of
 from tests.engine.kinds import Kind
-from tests.support.processes import ROOT
+from tests.support.processes import ROOT, Process
 from tests.support.waiting import DEADLINE_S, until
 
 NO_ANSWER = {"state": "no answer", "ready": False, "starts": 0, "deaths": 0, "processes": 0, "url": ""}
@@ -44,30 +43,6 @@ def alone(story: Callable[[], None], said: Path) -> None:
             os._exit(0)
     os.waitpid(child, 0)
     assert not said.exists(), said.read_text()
-
-
-class Process:
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.pidfd = os.pidfd_open(pid)
-
-    @property
-    def dead(self) -> bool:
-        return peers.is_dead(self.pidfd)
-
-    def signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self.pidfd, number)
-
-    def wait(self) -> None:
-        assert select.select([self.pidfd], [], [], DEADLINE_S)[0], f"process {self.pid} does not end"
-
-    def kill(self) -> None:
-        self.signal(signal.SIGKILL)
-        self.wait()
-
-    def __del__(self) -> None:
-        os.close(self.pidfd)
 
 
 class Program(Process):
@@ -95,9 +70,6 @@ class Program(Process):
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
-
-    def descriptors(self) -> int:
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
 
 
 class Shim(Program):
