@@ -137,6 +137,11 @@ class StrangersProbed(msgspec.Struct, frozen=True):
     unreadable: str = ""
     """Why their directory couldn't be read: then nobody knows who there is."""
 
+    @property
+    def somebody(self) -> bool:
+        """There is somebody, or may be."""
+        return bool(self.held or self.unreadable)
+
 
 class LookedUp(msgspec.Struct, frozen=True):
     """What became of processes that only the file tells of. Who is in neither list: nobody can say."""
@@ -150,6 +155,8 @@ class LookedUp(msgspec.Struct, frozen=True):
 class NamesTaken(msgspec.Struct, frozen=True):
     missing: tuple[tuple[str, str], ...]
     """What somebody else has, in words, and who that is. Empty: this server (or its holder) has all of them."""
+    others: bool = True
+    """Others have them; or this server can't take them, for want of a descriptor say."""
 
 
 class MemoryRead(msgspec.Struct, frozen=True):

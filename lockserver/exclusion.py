@@ -26,8 +26,8 @@ class Exclusion:
         self._asked: tuple[str, ...] | None = None
         self._quietly = False
         self._retry_at = 0.0
-        self._somebody_had_them = False
-        """And may be dying."""
+        self._others_had_them = False
+        """At the last try somebody else had a name. When it is free, that one may be dying."""
         self._settled_at = -math.inf
 
     def begin(self) -> None:
@@ -46,9 +46,14 @@ class Exclusion:
             self.context.out.append(TakeNames(devices))
         return False
 
+    @property
+    def settles(self) -> bool:
+        """Who had the names may be dying yet."""
+        return self.context.now < self._settled_at
+
     def holder_ended(self) -> None:
-        """The holder that this server has seen had them, and nothing is left of it; or it has given the lock back."""
-        self._somebody_had_them = False
+        """It had them, this server has seen it alive, and nothing is left of it."""
+        self._others_had_them = False
 
     def taken(self, event: NamesTaken) -> None:
         asked, self._asked = self._asked or (), None
@@ -56,12 +61,12 @@ class Exclusion:
         self.missing = event.missing
         if not event.missing:
             self._has = (self._has or set()) | set(asked)
-            if self._somebody_had_them:
-                self._somebody_had_them = False
+            if self._others_had_them:
+                self._others_had_them = False
                 self._settled_at = self.context.now + self.config.settle_s
             self.context.calm("names")
             return
-        self._somebody_had_them = True
+        self._others_had_them |= event.others
         if quietly:
             return
         self._retry_at = self.context.now + RETRY_S

@@ -53,6 +53,8 @@ class Member:
     process: int | None = None
     """The handle of its pidfd."""
     conns: set[int] = field(default_factory=set)
+    was_alive: bool = False
+    """This server has had a pidfd of it while it lived."""
     dead: bool = False
     kept: bool = False
     """While it lives it can't let go of its life lock."""
@@ -122,9 +124,9 @@ class Incarnation:
         return any(member.seen_alive for member in self.members.values())
 
     @property
-    def was_seen(self) -> bool:
-        """This server has had its main process before it."""
-        return self.stage is Stage.PRESENT or (self.main is not None and self.main.process is not None)
+    def was_alive(self) -> bool:
+        """This server has seen its main process alive."""
+        return self.main is not None and self.main.was_alive
 
     @property
     def gone(self) -> bool:

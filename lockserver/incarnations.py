@@ -150,6 +150,7 @@ class Incarnations:
         if peer.process is not None:
             self._let_go(member)
             member.process = peer.process
+            member.was_alive = member.was_alive or not peer.dead
             self._by_process[peer.process] = (incarnation, member)
             self.regrouped.add(incarnation.name)
             self.context.out.append(WatchDeath(peer.process))
@@ -166,8 +167,8 @@ class Incarnations:
             member = incarnation.members.get(number)  # an older kernel doesn't tell the pid of the dead
             member = None if member is not None and member.process is not None else member
         ended = peer.dead and (from_file or incarnation.stage is Stage.PRESENT)
-        another = from_file and number in incarnation.members
-        if member is None and not ended and not another:  # who has ended needs no proof of it any more
+        number_taken = from_file and number in incarnation.members
+        if member is None and not ended and not number_taken:  # who has ended needs no proof of it any more
             member = incarnation.add(peer.identity, peer.pid, 0 if number in incarnation.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:
             self.forget((peer,))

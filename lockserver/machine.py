@@ -24,7 +24,8 @@ The rules, and where they stand:
     is found of its processes and what the clients kept (`pidfd_copies.py`); or the window ends and the policy decides,
     which by default is to go on waiting. No file, or one that can't be read: somebody unknown may hold.
  8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
- 9. Nobody is granted while somebody else has the name of this path, or of a device (`exclusion.py`).
+ 9. Nobody is granted while somebody else has the name of this path, or of a device, or lost it a moment ago and may
+    be dying (`exclusion.py`).
 10. Who can't talk with this server (another version) holds on to what it has, and is fenced by its pidfds alone.
 
 The permit `init` is a lock too, with less (`permit.py`).

@@ -103,7 +103,7 @@ class Recovery:
     def what_is_known(self, doubt: Doubt, active: Lock, permit: Lock, *, memory_is_free: bool) -> Unnamed:
         """For the verdict; asks for what has become old."""
         over, probed = self.context.reached(doubt.until), self.strangers
-        somebody = probed is not None and bool(probed.held or probed.unreadable)
+        somebody = probed is not None and probed.somebody
         stale = probed is None or somebody or (over and self._asked_at < doubt.until)
         if stale and not self._asked and self.context.reached(self._asked_at + STRANGERS_EVERY_S):
             self._probe(active, permit)
@@ -128,7 +128,7 @@ class Recovery:
     def strangers_probed(self, event: StrangersProbed, active: Lock) -> None:
         self.strangers, self._asked = event, False
         if active.unnamed:
-            if event.held or event.unreadable:
+            if event.somebody:
                 self._held_at = self.context.now
         else:
             for name in event.free:

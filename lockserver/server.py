@@ -221,7 +221,7 @@ class Server(Shell):
         self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
 
     def _life_files(self) -> tuple[list[str], str]:
-        """And why they can't be read."""
+        """Their names, or why they can't be read."""
         try:
             return life_file_names(self.options.run_dir / LIFE), ""
         except FileNotFoundError:
@@ -259,17 +259,22 @@ class Server(Shell):
         wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
         directory = self.options.host_devices or host_usage.devices_directory()
         wanted |= {exclusive_name(device, directory): f"the device {device}" for device in effect.devices}
-        missing = [(what, who) for name, what in wanted.items() if (who := self._who_else_has(name))]
-        self.answer(e.NamesTaken(tuple(missing)))
+        missing, others = [], False
+        for name, what in wanted.items():
+            try:
+                who = self._who_else_has(name)
+                others = others or bool(who)
+            except OSError as error:
+                who = f"this server, which can't take it ({error.strerror}),"
+            if who:
+                missing.append((what, who))
+        self.answer(e.NamesTaken(tuple(missing), others))
 
     def _who_else_has(self, name: str) -> str:
-        """Empty once this server has it."""
+        """Empty once this server has it. Raises OSError."""
         if name in self._names or name in self._foreign_names:
             return ""
-        try:
-            taken = exclusive_names.take(name)
-        except OSError as error:
-            return f"this server, which can't take it ({error.strerror}),"
+        taken = exclusive_names.take(name)
         if taken is not None:
             self._names[name] = taken
             self.loop.add(taken.fileno(), lambda _: exclusive_names.accept_all(taken))

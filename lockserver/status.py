@@ -90,13 +90,16 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
         reasons.append(f"holder.json: the grant to {lock.holder.engine_id} is being written")
     elif lock.doubt is not None:
         reasons.append(f"{lock.doubt.found.value}: an unknown holder may come back")
-        if succession.recovery.strangers is not None:
+        if (strangers := succession.recovery.strangers) is not None:
+            reasons += [f"the life files can't be read: {strangers.unreadable}"] if strangers.unreadable else []
             reasons += [
                 f"life lock of {name}: held by somebody who has not registered"
-                for name in succession.recovery.strangers.held[:MOST_REASONS]
+                for name in strangers.held[:MOST_REASONS]
             ]
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
+    if lock.holder is None and succession.exclusion.settles:
+        reasons.append("somebody else had the name of this path or of a device a moment ago, and may be dying")
     if lock.holder is None and (asked := succession.queue.being_asked) is not None:
         reasons.append(f"{asked.incarnation.engine_id}: asked whether its engine can wake")
     reasons += [text for key, text in context.alarms.items() if key != "reader"]

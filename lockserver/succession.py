@@ -173,16 +173,18 @@ class Succession:
         memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
         known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
         verdict = nobody_holds(doubt.found, known, self.policy)
+        if known.strangers is not None and not known.strangers.somebody:
+            self.context.calm("strangers")
         if verdict.alarm:
-            held = known.strangers is not None and bool(known.strangers.held)
-            self.context.alarm("strangers" if held else "unproven", verdict.alarm)
+            somebody = known.strangers is not None and known.strangers.somebody
+            self.context.alarm("strangers" if somebody else "unproven", verdict.alarm)
         return verdict.proven
 
     def _release(self, lock: Lock, holder: Incarnation, remaining: Doubt | None = None) -> None:
         """The holder is gone, or has given its permit back."""
         self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
         lock.release(remaining)
-        if lock is self.active and remaining is None and holder.was_seen:
+        if lock is self.active and remaining is None and holder.was_alive:
             self.exclusion.holder_ended()
         self.context.changed = True
         if lock is self.active and self.permit.lock.holder is holder:

@@ -131,7 +131,20 @@ def test_who_has_lost_the_names_may_be_dying_for_a_settling_time(quietly: bool) 
     assert not names.exclusion.has()
     names.take()
     assert not names.exclusion.has() and names.context.deadline == RETRY_S + names.config.settle_s
+    assert names.exclusion.settles
     names.at(RETRY_S + names.config.settle_s)
+    assert names.exclusion.has() and not names.exclusion.settles
+    names.exclusion.has(("gpu",))
+    names.take()
+    assert names.exclusion.has(("gpu",)), "nobody had this one"
+
+
+def test_a_server_that_could_not_take_them_waits_for_nobody() -> None:
+    names = Names()
+    names.exclusion.begin()
+    names.exclusion.taken(NamesTaken((TAKEN,), others=False))
+    assert not names.exclusion.has()
+    names.take()
     assert names.exclusion.has()
 
 

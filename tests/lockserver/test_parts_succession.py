@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.callers import Callers
@@ -193,16 +195,28 @@ def test_nobody_is_granted_while_the_disk_fails_or_somebody_else_has_the_names()
     assert line.step().active_is(Phase.GRANTING)
 
 
-def test_who_had_the_names_is_not_a_holder_that_ended_before_this_server_began() -> None:
+@pytest.mark.parametrize("how", ["looked up", "handed back", "not the last one"])
+def test_who_had_the_names_is_not_a_holder_that_ended_before_this_server_began(how: str) -> None:
     line = Line()
     line.has_names = False
     line.waiter("b", 2)
     line.succession.exclusion.begin()
     line.succession.exclusion.taken(NamesTaken((("the path", "process 9"),)))
-    line.active.find(line.incarnations.from_file(TENURE, look_up=False), TENURE, DOUBT)
-    line.incarnations.looked_up(e.LookedUp(NAME, gone=(1, 2), alive=()))
+    found = line.incarnations.from_file(TENURE, look_up=False)
+    line.active.find(found, TENURE, DOUBT)
+    if how == "looked up":
+        line.incarnations.looked_up(e.LookedUp(NAME, gone=(1, 2), alive=()))
+    else:
+        for number in (1, 2):
+            dead = e.Peer(number, f"pidfs:{number}", number, number, dead=how == "handed back")
+            line.incarnations.hand_back(found, number, dead, from_file=True)
+            line.incarnations.died(number)
+    if how == "not the last one":
+        line.active.doubt = Doubt(Found.NOTHING, -9.0, -9.0)
     line.step()
     line.incarnations.probed(NAME, False)
+    line.step()
+    line.succession.recovery.strangers_probed(StrangersProbed((), ()), line.active)
     assert line.step().active_is(Phase.FREE)
     line.succession.exclusion.taken(NamesTaken(()))
     assert line.step().active_is(Phase.FREE), "process 9 may be dying"

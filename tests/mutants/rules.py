@@ -433,7 +433,14 @@ _ALL = (
     Mutant(
         "names-of-somebody-else",
         "a holder that this server has never seen isn't who had the names",
-        ((SUCCESSION, " and remaining is None and holder.was_seen:", ":"),),
+        ((SUCCESSION, " and remaining is None and holder.was_alive:", " and remaining is None:"),),
+        tests=("tests/lockserver/test_parts_succession.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "names-of-a-newer-one",
+        "where there may be a newer holder, who had the names may be that one",
+        ((SUCCESSION, " and remaining is None and holder.was_alive:", " and holder.was_alive:"),),
         tests=("tests/lockserver/test_parts_succession.py",),
         in_process=True,
     ),
