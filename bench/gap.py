@@ -6,8 +6,8 @@ and beside the time that reading all contexts again takes.
 
 * 64 clients read an answer each, from an engine that paces itself as a large model would. When all of them have some of
   theirs, its main process is killed, and the other engine continues all 64. What counts is each client's longest gap
-  between two pieces of its answer. The floor is the same from the rounds in which nothing is killed, one in four. Each
-  answer has to be the undisturbed one, or there are no figures.
+  between two pieces of its answer. The floor is the same from the rounds in which nothing is killed, one for every four
+  kills. Each answer has to be the undisturbed one, or there are no figures.
 * The same with 16 clients whose contexts are long, with `--kv drop` and with `--kv keep`, in turns. The floor is what
   the engine took to read those contexts in the first place, all together, just before: they are in its cache when the
   answers begin, else the first answer would be over before the last has begun.

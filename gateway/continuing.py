@@ -94,6 +94,8 @@ class Continuing:
             had = self._account.choice(index)
             if had.finish is not None:
                 continue
+            if not (had.text or self._kind.wants_ids or self._kind.logprobs):
+                del had.ids[:]  # the client has nothing of it: it begins anew, and the engine's own text is right
             rest = self._rests[index] = _Rest(had, self._limits)
             if self._kind.api is Api.CHAT and not had.role:
                 said += answers.role_of(self._account, index)

@@ -4,8 +4,8 @@ An event and the time go in. What one part says to the other is passed on here, 
 what is left are effects for the shell. The parts don't know each other, and nobody but this file knows both.
 
 After each event it looks at its own rules, as far as that request is concerned; at those of all requests with the
-lock's events and the clock's. A request that breaks one is cut and reported, and costs nobody else anything: whoever
-wrote it was wrong, and its client has to know that its answer isn't whole. Pure.
+lock's events and the clock's. A broken rule is reported; a request that breaks one of its own is cut, and costs nobody
+else anything: whoever wrote it was wrong, and its client has to know that its answer isn't whole. Pure.
 """
 
 import math
@@ -23,7 +23,7 @@ _MODELS_MOST = 1000
 
 _TO_DOOR = frozenset({e.Wait, e.Doubt, e.Proved, e.Free})
 _TO_REQUEST = frozenset({e.Admit, e.Refuse, e.TakeAway, e.Verdict})
-_OF_THE_LOCK = frozenset({e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable})
+_FOR_THE_DOOR = frozenset({e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable})
 
 
 class Machine:
@@ -65,7 +65,7 @@ class Machine:
             self.models, self.max_len = event.names, event.max_len
         elif isinstance(event, e.Tick):
             self._mind_time(now)
-        elif kind in _OF_THE_LOCK:
+        elif kind in _FOR_THE_DOOR:
             self._pass(self._tell_door(event, now), now)
         else:
             effects = self._ask(event.request, event, now)

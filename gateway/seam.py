@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
+from operator import itemgetter
 from typing import Any
 
 UNDECODED = "\N{REPLACEMENT CHARACTER}"
@@ -57,12 +58,12 @@ class Seam:
         self._hold = hold
         self._window = self._ids[-(_CONTEXT + hold) :] if sent else list(ids)
         self._begun = False
-        self._hidden: set[str] = set()
-        """Special tokens that the engine doesn't show."""
         self._told = 0
-        """How much of the text behind the window's beginning is out."""
+        """How much of the text behind the window's beginning is out, or isn't shown."""
         self._before = ""
         """The text of the window and all pieces but the next."""
+        self._said = ""
+        """What the engine itself has said of the pieces whose text isn't out."""
         self._pieces: deque[Piece] = deque()
         self._behind: list[int] = []
         """The tokens of the pieces that are out."""
@@ -98,24 +99,29 @@ class Seam:
         return ready
 
     def _begin(self, text: str) -> None:
+        names = [name for name in _look_special(text) if name not in self._sent]
+        if not self._sent:  # without stop strings, whatever is shown and whole would have been sent
+            hidden = set() if self._hold else set(names)
+            self._start(text, len(_without(text, hidden)), hidden)
+            return
         for owes in (_owed, _owed_otherwise, _owed_roughly):
-            for hidden in islice(_some_of(_look_special(text)), _TRIES):
-                shown = _without(text, hidden)
-                owed = owes(self._sent, shown, self._hold)
+            fits = []
+            for hidden in islice(_some_of(names), _TRIES):
+                owed = owes(self._sent, _without(text, hidden), self._hold)
                 if owed is not None:
-                    return self._start(shown, owed, hidden)
+                    fits.append((owed, hidden))
+            if fits:
+                self._start(text, *min(fits, key=itemgetter(0)))
+                return
         if len(self._window) == len(self._ids):
             raise Torn("the tokens' text doesn't end as the text that was sent")
         self._window = self.wants = self._ids[-2 * len(self._window) :]
 
-        return None
-
     def _start(self, text: str, owed: int, hidden: set[str]) -> None:
-        self._begun, self._before, self._hidden = True, text, hidden
-        self._told = len(text) - owed
-        whole = len(text.rstrip(UNDECODED)) if owed else len(text)
-        self.owed = text[self._told : max(self._told, whole)]
-        self._told += len(self.owed)
+        self._begun, self._before = True, text
+        shown = _without(text, hidden)
+        self.owed = shown[len(shown) - owed :].rstrip(UNDECODED)
+        self._told = len(_without_end(text, hidden)) if owed else len(text)
 
     def _ask(self) -> None:
         piece = self._pieces[0]
@@ -123,31 +129,20 @@ class Seam:
         ids = piece.ids[:-1] if ends else piece.ids  # the token that ends an answer has no text
         self.wants = [*self._window, *self._behind, *ids]
 
-    def _shown(self, text: str, said: str) -> str:
-        """This text without what the engine, who said that of the last piece, doesn't show."""
-        text = _without(text, self._hidden)
-        new = text[len(self._before.rstrip(UNDECODED)) :]
-        hidden = [name for name in _look_special(new) if name not in said]
-        self._hidden.update(hidden)
-        told = _without(text[: self._told], hidden)
-        text = told + _without(text[self._told :], hidden)
-        self._told = len(told)
-        self._before = _without(self._before, hidden)
-        return text
-
     def _give(self, text: str) -> Piece:
         piece = self._pieces.popleft()
         self._behind += piece.ids
-        text = self._shown(text, piece.text)
-        partial = text.endswith(UNDECODED)
-        whole = text.rstrip(UNDECODED) if partial else text
-        said = "" if partial and piece.finish is None else whole[self._told :]
-        was_whole = not self._before.endswith(UNDECODED) and self._told == len(self._before)
-        own = text[len(self._before) :] if was_whole and text.startswith(self._before) else None
-        self._told += len(said)
-        self.settled = own == piece.text and not partial
+        self._said += piece.text
+        shown = _shown(text[self._told :], self._said)
+        partial = shown.endswith(UNDECODED)
+        follows = text.startswith(self._before) and self._told == len(self._before)
+        self.settled = follows and not self._before.endswith(UNDECODED) and not partial and shown == piece.text
         self._before = text
-        return Piece(piece.ids, said, _named(piece.logprobs, said), piece.finish, piece.stop)
+        if partial and piece.finish is None:
+            return Piece(piece.ids, "", piece.logprobs)
+        self._told, self._said = len(text), ""
+        shown = shown.rstrip(UNDECODED) if partial else shown
+        return Piece(piece.ids, shown, _named(piece.logprobs, shown), piece.finish, piece.stop)
 
 
 def _named(logprobs: Any, text: str) -> Any:
@@ -156,16 +151,29 @@ def _named(logprobs: Any, text: str) -> Any:
     """
     names: list[str] = (logprobs.get("tokens") or []) if isinstance(logprobs, dict) else []
     said = "".join(names)
-    nameless = next((at for at, name in enumerate(names) if name), len(names)) - 1
-    if nameless < 0 or len(text) <= len(said) or not text.endswith(said) or UNDECODED in text:
+    completes_at = next((at for at, name in enumerate(names) if name), len(names)) - 1
+    if completes_at < 0 or len(text) <= len(said) or not text.endswith(said) or UNDECODED in text:
         return logprobs
     name = text[: len(text) - len(said)]
-    named = {**logprobs, "tokens": [*names[:nameless], name, *names[nameless + 1 :]]}
+    named = {**logprobs, "tokens": [*names[:completes_at], name, *names[completes_at + 1 :]]}
     tops = logprobs.get("top_logprobs")
-    if tops and tops[nameless]:
-        own = {other or name: value for other, value in tops[nameless].items()}
-        named["top_logprobs"] = [*tops[:nameless], own, *tops[nameless + 1 :]]
+    if tops and tops[completes_at]:
+        own = {other or name: value for other, value in tops[completes_at].items()}
+        named["top_logprobs"] = [*tops[:completes_at], own, *tops[completes_at + 1 :]]
     return named
+
+
+def _shown(text: str, said: str) -> str:
+    """This text without what the engine, who has said that of it, doesn't show. The end of a name may be missing: the
+    engine keeps back a token in which a character begins.
+    """
+    unsaid = len(text.rstrip(UNDECODED)) if text.endswith(UNDECODED) else -1
+
+    def is_said(name: re.Match[str]) -> bool:
+        begun = (name[0][:many] for many in range(1, len(name[0])))
+        return name[0] in said or (name.end() == unsaid and said.endswith(tuple(begun)))
+
+    return _SPECIAL.sub(lambda name: name[0] if is_said(name) else "", text)
 
 
 def _look_special(text: str) -> list[str]:
@@ -173,9 +181,9 @@ def _look_special(text: str) -> list[str]:
 
 
 def _some_of(names: list[str]) -> Iterable[set[str]]:
-    """Every choice of them, the small ones first; of the last ones in the text before those further ahead."""
+    """Every choice of them, the small ones first."""
     for many in range(len(names) + 1):
-        yield from map(set, combinations(reversed(names), many))
+        yield from map(set, combinations(names, many))
 
 
 def _without(text: str, hidden: Iterable[str]) -> str:
@@ -184,11 +192,14 @@ def _without(text: str, hidden: Iterable[str]) -> str:
     return text
 
 
+def _without_end(text: str, hidden: Iterable[str]) -> str:
+    """Without the characters that have begun at its end, and what is hidden between them."""
+    return re.sub(rf"(?:{'|'.join(map(re.escape, (UNDECODED, *hidden)))})+\Z", "", text)
+
+
 def _owed(sent: str, text: str, hold: int) -> int | None:
     """How many characters at the end of this text the client hasn't. None: the two don't fit, as far as can be seen."""
     undecoded = len(text) - len(text.rstrip(UNDECODED))
-    if not sent:  # this is the text of all of the answer's tokens
-        return len(text) if len(text) - undecoded <= hold else None
     for owed in (hold + undecoded, hold):
         common = min(_OVERLAP, len(text) - owed, len(sent))
         if common > 0 and text[len(text) - owed - common : len(text) - owed] == sent[-common:]:
@@ -197,16 +208,16 @@ def _owed(sent: str, text: str, hold: int) -> int | None:
 
 
 def _owed_otherwise(sent: str, text: str, hold: int) -> int | None:
-    """The same where a token is whole characters and the beginning of another, and where there was no reason to keep
-    anything back.
+    """The same where the last token is whole characters and the beginning of another; and where there was no reason to
+    keep anything back, so that all that doesn't fit isn't shown.
     """
-    if not sent:
-        return len(text)
-    if hold == 0 and not text.endswith(UNDECODED):
-        return 0
+    undecoded = len(text) - len(text.rstrip(UNDECODED))
+    if not undecoded:
+        return None if hold else 0
     tail = sent[-_OVERLAP:]
-    at = text.rfind(tail) if text.endswith(UNDECODED) and len(tail) == _OVERLAP else -1
-    return len(text) - at - len(tail) if at >= 0 else None
+    at = text.rfind(tail) if len(tail) == _OVERLAP else 0 if text.startswith(sent) else -1
+    owed = len(text) - at - len(tail)
+    return owed if at >= 0 and owed > hold + undecoded else None
 
 
 def _owed_roughly(sent: str, text: str, hold: int) -> int | None:

@@ -324,6 +324,19 @@ def test_a_stop_string_on_both_sides_of_the_break_stops(keep: bool, least: int) 
     assert stopped > 3
 
 
+@pytest.mark.parametrize(("more", "ids"), [({}, False), ({"return_token_ids": True}, True), ({"logprobs": 1}, True)])
+def test_of_what_a_client_has_nothing_is_asked_anew(more: dict[str, Any], ids: bool) -> None:
+    """Tokenizers of SentencePiece's kind say their first token otherwise than one in the middle."""
+    body = PROMPT | {"max_tokens": 30, "stop": ["never said by anybody"]} | more
+    like, pieces = undisturbed(COMPLETION, body)
+    assert all(b'"text":""' in piece for piece in pieces[1:3]), "a stop string could begin there"
+    world, client = broken(COMPLETION, body, (2, None))
+    check(client, like)
+    again = [asked for ask in world.asked if (asked := json.loads(ask.body).get("prompt"))][1]
+    prompt = 1 + len(tokenizer.encode(PROMPT["prompt"]))  # with the token that begins a text
+    assert len(again) == prompt + (2 if ids else 0)
+
+
 def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
     """Its bytes are several tokens; the engine that goes on has only some of them."""
     wide = 0

@@ -82,14 +82,21 @@ def test_behind_the_break_the_engine_tells_what_it_shows(said: str, told: str) -
     assert [piece.text for piece in ([] if seam.wants is None else seam.heard(f"ab\N{SNOWMAN}{HIDDEN}cd"))] == ["d"]
 
 
-def test_what_looks_special_and_began_before_is_said() -> None:
-    """ "<", the first byte of a character, and then the rest of it: the engine knows the rest only."""
-    seam = Seam("a", [1, 2], 0)
-    seam.heard("a" + BEGUN)
-    seam.push(Piece([3], ""))
-    assert [piece.text for piece in seam.heard("a<" + BEGUN)] == [""]
-    seam.push(Piece([4], "e>"))
-    assert [piece.text for piece in seam.heard("a<\N{SNOWMAN}e>")] == ["<\N{SNOWMAN}e>"]
+@pytest.mark.parametrize(
+    "said",
+    [
+        [("<" + BEGUN, "<"), ("<\N{SNOWMAN}e>", "\N{SNOWMAN}e>")],
+        [("<e>" + BEGUN, "<e"), ("<e>\N{SNOWMAN}", ">\N{SNOWMAN}")],
+    ],
+)
+def test_what_looks_special_and_is_said_in_two_pieces_is_told(said: list[tuple[str, str]]) -> None:
+    """An engine keeps back a token in which a character begins, with all that is in it."""
+    seam = in_a_character()
+    told = ""
+    for token, (text, own) in enumerate(said, 4):
+        seam.push(Piece([token], own))
+        told += seam.heard("ab\N{WHITE STAR}" + text)[0].text
+    assert told == "\N{WHITE STAR}" + said[-1][0]
 
 
 def test_bytes_between_which_something_is_hidden_do_not_end_an_answer() -> None:

@@ -3,17 +3,21 @@ text is the one of an answer that doesn't. FAILOVER_CHAOS_SEED=n repeats one run
 """
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.seam import UNDECODED, Piece, Seam
+from gateway.seam import Piece, Seam
 from tests.support.chance import seeded
 from tests.vllm import tiny_model
 
-BREAKS, TOKENS = 3000, 60
-SPECIAL = range(len(tiny_model.SPECIAL))
+BREAKS, TOKENS = 2000, 60
+SPECIAL = ("<|end|>", "<s>", "[INST]")
+TAGS = (
+    "<b>\N{SNOWMAN}</b> [1]\N{GRINNING FACE} <e>\N{GRINNING FACE}</e>[a]\N{WHITE STAR}\N{BLACK STAR}<i>\N{SNOWMAN}</i> "
+    "x<\N{SNOWMAN}> ><b>\N{GRINNING FACE}"
+)
+"""Text in which names that look special are made of ordinary tokens, some of which begin a character, too."""
 
 
 class Engine:
@@ -55,19 +59,18 @@ def answer(rng: random.Random, tokenizer: Any, prompt: list[int]) -> tuple[list[
     engine = Engine(tokenizer, prompt)
     ids: list[int] = []
     said: list[str] = []
-    while len(ids) < TOKENS:
-        whole = not said or said[-1] or ids[-1] in SPECIAL
-        ids.append(rng.randrange(0 if whole else len(SPECIAL), tokenizer.get_vocab_size()))
+    while len(ids) < TOKENS:  # behind the last one no character has begun
+        whole = not said or said[-1] or ids[-1] < len(SPECIAL)
+        any_token = rng.randrange(0 if whole else len(SPECIAL), tokenizer.get_vocab_size())
+        ids.append(any_token if len(ids) < TOKENS - 1 else tokenizer.token_to_id("a"))
         said.append(engine.says(ids[-1]))
     return ids, said
 
 
+@pytest.mark.parametrize("text", [tiny_model.TEXT, TAGS], ids=["words", "tags"])
 @pytest.mark.parametrize("hold", [0, 5])
-def test_wherever_an_answer_breaks_its_text_is_that_of_one_that_does_not(tmp_path: Path, hold: int) -> None:
-    from tokenizers import Tokenizer
-
-    tiny_model._tokenizer(tmp_path)
-    tokenizer = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+def test_wherever_an_answer_breaks_its_text_is_that_of_one_that_does_not(text: str, hold: int) -> None:
+    tokenizer = tiny_model.tokenizer_of(text, SPECIAL)
     prompt = tokenizer.encode("one engine sleeps").ids
     rng = seeded()
     near_special = 0
@@ -76,16 +79,16 @@ def test_wherever_an_answer_breaks_its_text_is_that_of_one_that_does_not(tmp_pat
         at = rng.randrange(1, TOKENS - 10)
         begun = "".join(said[:at])
         begun = begun[: max(0, len(begun) - hold)]
-        if hold and len(begun) < 16:
-            continue  # too little to see whether what looks special is shown
-        near_special += any(token in SPECIAL for token in ids[at - 5 : at + 5])
+        kept_back = tokenizer.decode(ids[:at], skip_special_tokens=False)[-20:]
+        if hold and (len(begun) < 16 or any(mark in kept_back for mark in "<>[]")):
+            continue  # what the engine keeps back can't be compared with anything
+        near_special += any(token < len(SPECIAL) for token in ids[at - 5 : at + 5])
         engine, other = Engine(tokenizer, prompt + ids[:at]), Other(tokenizer, Seam(begun, ids[:at], hold))
         other.listen()
         broke_at = at
         while at < TOKENS:
-            some = ids[at : at + rng.randrange(1, 4)]
+            some = ids[at : at + rng.randrange(1, 6)]
             at += len(some)
             other.push(Piece(some, engine.says(*some), None, "length" if at == TOKENS else None))
-        # Bytes at the very end that are no character are told where it broke, and left out where it didn't.
-        assert (begun + other.text).rstrip(UNDECODED) == "".join(said), (broke_at, ids)
-    assert near_special > BREAKS / 50
+        assert begun + other.text == "".join(said), (broke_at, ids)
+    assert near_special > BREAKS / (100 if hold else 20)

@@ -15,6 +15,8 @@ HIDDEN, LAYERS, INNER, HEADS, KV_HEADS = 64, 2, 128, 4, 2
 HEAD_DIM = 32  # the smallest that vLLM's attention on the CPU takes
 VOCABULARY, POSITIONS = 320, 1024
 SPECIAL = ("<pad>", "<s>", "</s>")
+TEXT = "one engine sleeps while the other one is awake"
+"""Its words are tokens."""
 TEMPLATE = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
 
 
@@ -46,7 +48,8 @@ def make(directory: Path) -> Path:
     return directory
 
 
-def _tokenizer(directory: Path) -> None:
+def tokenizer_of(text: str, special: tuple[str, ...] = SPECIAL) -> Any:
+    """Its tokens are special ones, bytes, and what is frequent in this text."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer: Any = Tokenizer(models.BPE())
@@ -54,11 +57,16 @@ def _tokenizer(directory: Path) -> None:
     tokenizer.decoder = decoders.ByteLevel()
     trainer: Any = trainers.BpeTrainer(
         vocab_size=VOCABULARY,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(["one engine sleeps while the other one is awake"] * 4, trainer)
+    tokenizer.train_from_iterator([text] * 4, trainer)
+    return tokenizer
+
+
+def _tokenizer(directory: Path) -> None:
+    tokenizer = tokenizer_of(TEXT)
     tokenizer.save(str(directory / "tokenizer.json"))
     pad, first, last = SPECIAL
     settings = {
