@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-chart test-vllm test-system bench bench-vllm sim hunt mutants lint clean
+.PHONY: help demo test test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.made
@@ -26,13 +26,15 @@ help: ## this list
 demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
 	@$(python) -m demo $(ARGS)
 
-# Chaos tests mostly wait, for processes and for conditions: two at a time.
+# Chaos tests mostly wait, for processes and for conditions: three at a time, on two processors.
 test: $(venv) ## all tests that need no root
 	$(pytest) -n 2 -m "not chaos and not root" tests
-	$(pytest) -n 2 -m "chaos and not root" tests
+	$(pytest) -n 3 -m "chaos and not root" tests
 
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
 # run beside each other.
+venv-vllm: $(vllm) ## vLLM's environment, which takes minutes
+
 test-vllm: $(vllm) ## what needs torch, and the scenarios on vLLM itself, on the CPU
 	FAILOVER_CHAOS_DEADLINE_S=240 .venv-vllm/bin/python -m pytest -n 2 --dist loadgroup -m "torch or vllm" -k "$(ONLY)" tests
 

@@ -232,6 +232,7 @@ def test_at_the_memory_bound_the_next_waiter_whose_need_fits_is_tried_first(hous
     a.do("allocate", path=str(house.devices / "0"), start=0, length=600)
     a.hears("memory")
     b.wants(needs={device: 600})
+    server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b"])
     c.wants(needs={device: 400})
     server.shows(lambda s: [w.engine_id for w in s.waiters] == ["b", "c"])
     a.kill()

@@ -350,11 +350,11 @@ def test_one_peer_s_flood_doesnt_keep_receive_from_returning() -> None:
 
     with Child(flood):
         raw.close()
-        received = 0
-        for _ in range(50):
+        received = calls = 0
+        while received <= 50 or calls < 50:
             wait_until_readable(theirs.fileno())
             received += len(theirs.receive())  # returns, or the test's time-out says so
-        assert received > 50
+            calls += 1
     theirs.close()
 
 
