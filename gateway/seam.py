@@ -104,7 +104,7 @@ class Seam:
             hidden = set() if self._hold else set(names)
             self._start(text, len(_without(text, hidden)), hidden)
             return
-        for owes in (_owed, _owed_otherwise, _owed_roughly):
+        for owes in (_owed, _owed_behind_bytes, _owed_otherwise, _owed_roughly):
             fits = []
             for hidden in islice(_some_of(names), _TRIES):
                 owed = owes(self._sent, _without(text, hidden), self._hold)
@@ -121,7 +121,8 @@ class Seam:
         self._begun, self._before = True, text
         shown = _without(text, hidden)
         self.owed = shown[len(shown) - owed :].rstrip(UNDECODED)
-        self._told = len(_without_end(text, hidden)) if owed else len(text)
+        bytes_told = max(0, len(shown) - owed - len(shown.rstrip(UNDECODED)))
+        self._told = len(_without_end(text, hidden)) + bytes_told if owed else len(text)
 
     def _ask(self) -> None:
         piece = self._pieces[0]
@@ -204,6 +205,19 @@ def _owed(sent: str, text: str, hold: int) -> int | None:
         common = min(_OVERLAP, len(text) - owed, len(sent))
         if common > 0 and text[len(text) - owed - common : len(text) - owed] == sent[-common:]:
             return owed
+    return None
+
+
+def _owed_behind_bytes(sent: str, text: str, hold: int) -> int | None:
+    """The same where the client's last characters are bytes as well, a line's end as some tokenizers have it: together
+    with a character that has begun they aren't decoded any more.
+    """
+    undecoded = len(text) - len(text.rstrip(UNDECODED))
+    for told in range(1, 1 if hold else undecoded):
+        if not sent[-told:].isascii():
+            return None
+        if _owed(sent[:-told], text, 0) == undecoded:
+            return undecoded - told
     return None
 
 

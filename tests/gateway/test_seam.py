@@ -99,6 +99,14 @@ def test_what_looks_special_and_is_said_in_two_pieces_is_told(said: list[tuple[s
     assert told == "\N{WHITE STAR}" + said[-1][0]
 
 
+def test_a_lines_end_that_is_a_byte_is_not_told_again_with_the_character_that_begins_the_next_line() -> None:
+    """Tokenizers of Llama 2's kind: neither of them can be decoded until that character is whole."""
+    seam = Seam("the first line\n", [1, 2, 3, 4], 0)
+    assert seam.heard("the first line" + BEGUN * 3) == [] and seam.owed == ""
+    seam.push(Piece([5], "\N{SNOWMAN}"))
+    assert [piece.text for piece in seam.heard("the first line\n\N{SNOWMAN}")] == ["\N{SNOWMAN}"]
+
+
 def test_bytes_between_which_something_is_hidden_do_not_end_an_answer() -> None:
     """The client has a character where the text has bytes that are none."""
     seam = Seam("so far \N{SNOWMAN} and", [1, 2, 3], 0)
