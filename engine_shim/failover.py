@@ -63,7 +63,7 @@ examples:
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
-  failover kill active --anyway       does so though nobody is ready to take over, or GMS doesn't answer
+  failover kill active --anyway       does so though failover status doesn't say redundancy yes
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
 """
@@ -167,7 +167,7 @@ def parser() -> Parser:
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
-    kill.add_argument("--anyway", action="store_true", help="though nobody can take over")
+    kill.add_argument("--anyway", action="store_true", help="though nobody may be able to take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
 

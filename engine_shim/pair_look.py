@@ -7,7 +7,6 @@ file may not do: judge what it sees (`pair_status.py`).
 import contextlib
 import json
 import socket
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,7 +79,7 @@ def look(run_dir: Path) -> Seen:
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir, pid)
-        weights = [pool.submit(gms_of, run_dir, device, pid) for device in named]
+        weights = [pool.submit(_gms, run_dir, device, pid) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
         door = pool.submit(_why_no_answer, facts.door, pid)
     status, why = lock.result()
@@ -107,14 +106,7 @@ def devices(run_dir: Path) -> list[str]:
     return gms.devices(run_dir) or ["cuda"] if "cuda" in told else list(told)
 
 
-def silent(run_dir: Path, named: Iterable[str]) -> list[str]:
-    """The devices whose GMS doesn't answer."""
-    names = list(named)
-    with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-        return [one["device"] for one in pool.map(lambda device: gms_of(run_dir, device), names) if not one["answers"]]
-
-
-def gms_of(run_dir: Path, device: str, up: int | None = None) -> dict[str, Any]:
+def _gms(run_dir: Path, device: str, up: int | None) -> dict[str, Any]:
     try:
         with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
             status = observer.status()

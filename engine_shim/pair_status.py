@@ -59,7 +59,7 @@ def redundancy(
     if lock["state"] != "HELD":
         return False, f"none: nobody takes over while the lock is {lock['state']}; {holder} serves on{but}"
     if silent := [one["device"] for one in gms if not one["answers"]]:
-        return False, f"none: {gms_does_not_answer(silent)}{but}"
+        return False, f"none: GMS of {', '.join(silent)} doesn't answer, and nobody wakes without it{but}"
     shims = {engine["engine_id"]: engine for engine in engines}
     if not ready:
         waiting = [waiter["engine_id"] for waiter in lock.get("waiters", ())]
@@ -79,10 +79,6 @@ def redundancy(
     if lock["alarms"]:
         return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm (above)"
     return True, f"yes: {', '.join(same)} would take over"
-
-
-def gms_does_not_answer(devices: Sequence[str]) -> str:
-    return f"GMS of {', '.join(devices)} doesn't answer, and nobody wakes without it"
 
 
 def _lines(seen: Seen, said: str) -> list[str]:

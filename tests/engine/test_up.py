@@ -23,6 +23,7 @@ from engine_shim.up import CannotStart, Options, children
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
+from sidecar import process_tree
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
@@ -79,8 +80,6 @@ def _shown(house: House) -> str:
 
 
 def children_of(up: Program) -> list[Process]:
-    from sidecar import process_tree
-
     return [Process(pid) for pid in process_tree.descendants(up.pid)]
 
 
@@ -263,9 +262,27 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
-    assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
+    assert "nobody is ready to take over; --anyway kills a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
+
+
+@chaos
+def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -> None:
+    """The lock goes by what a standby said last, and a stopped one takes nothing back."""
+    up = running(house, *TOY, "--listen", "none")
+    active = house.holder()
+    standby = "b" if active == "a" else "a"
+    stopped = next(one for one in children_of(up) if f"--engine-id\0{standby}\0".encode() in cmdline(one))
+    everything = [stopped, *(Process(pid) for pid in process_tree.descendants(stopped.pid))]
+    for process in everything:
+        process.signal(signal.SIGSTOP)
+    found = status(house, "stopped")
+    refused = said(house, "kill", "kill", "active", code=1)
+    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']}; --anyway")
+    assert house.holder() == active
+    for process in everything:
+        process.signal(signal.SIGCONT)
 
 
 @chaos
