@@ -9,6 +9,7 @@ import sys
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
+import contextlib
 import errno
 import socket
 import subprocess
@@ -278,8 +279,19 @@ def _refused(options: Any, run_dir: Path) -> bool:
     return asked.returncode == EX_USAGE
 
 
+def _parts_are_these() -> None:
+    """What is started with `python -m` finds its modules in the working directory first: a directory gms there, or
+    another checkout. Only where this program itself is of the working directory is that right.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samefile(Path(__file__).parents[1], "."):
+            return
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
 def _up(options: Any, run_dir: Path) -> int:
     process_setup.raise_descriptor_limit()
+    _parts_are_these()
     if _refused(options, run_dir):
         return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]

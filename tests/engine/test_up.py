@@ -112,6 +112,25 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
 
 
 @chaos
+def test_what_lies_in_the_working_directory_is_no_part_of_the_pair_but_an_engine_of_ones_own_is(house: House) -> None:
+    for name in ("gms", "lockserver", "gateway"):
+        (house.directory / name).mkdir()
+        (house.directory / name / "__init__.py").touch()
+    (house.directory / "mine.py").write_text("from tests.engine.toy import Toy\n")
+    house.environment["PYTHONPATH"] = str(ROOT)
+    # -P is as the installed command `failover`: it has the directory of its own file in the path, and not this one.
+    through = ("sh", "-c", f'cd {shlex.quote(str(house.directory))} && exec "$0" -P "$@"')
+    place = ("--run-dir", str(house.run_dir), "--listen", "127.0.0.1:0")
+    words = ("engine_shim.failover", "up", *place, "--engine", "mine:Toy", "--capacity", "64MiB")
+    up = Program(house, "up", *words, through=through)
+    house.add(up)
+    try:
+        until(lambda: up.dead or whole(house), "the pair is whole")
+    finally:
+        assert not up.dead and " ended (" not in up.said(), up.said()
+
+
+@chaos
 def test_ctrl_c_ends_everything_and_whoever_serves_drains_before(house: House) -> None:
     up = running(house, *TOY)
     everything = children_of(up)
