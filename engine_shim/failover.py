@@ -59,7 +59,7 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, serving, redundant
+                                      gmsctl status --json), engines, door, starting, serving, redundant
 """
 KILL_EXAMPLES = """\
 examples:
@@ -161,8 +161,8 @@ def parser() -> Parser:
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
-    status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody "
-                     "serves; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+    status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
+                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip

@@ -61,11 +61,10 @@ def kill_active(run_dir: Path, anyway: bool) -> None:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, anyway)
     except NoServer:
-        if up_pid(run_dir) is None:
+        starts = pair_look.who_starts_it(pair_look.UpFacts.read(run_dir), up_pid(run_dir))
+        if not starts:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
-        raise PairError(
-            f"no lock server listens, and who serves can't be known without it; {pair_look.BY_ITSELF}"
-        ) from None
+        raise PairError(f"no lock server listens, and who serves can't be known without it; {starts}") from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 
