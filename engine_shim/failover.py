@@ -9,6 +9,7 @@ import sys
 if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
+import contextlib
 import errno
 import socket
 import subprocess
@@ -58,12 +59,12 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, serving, redundant
+                                      gmsctl status --json), engines, door, starting, serving, redundant
 """
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
-  failover kill active --anyway       does so though nobody is ready to take over, or GMS doesn't answer
+  failover kill active --anyway       does so though failover status doesn't say redundancy yes
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
 """
@@ -160,14 +161,14 @@ def parser() -> Parser:
     command_settings.times(up)
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
-    status = command("status", "Show who serves, who is ready, and where. Exit code 0: somebody serves; 1: nobody "
-                     "serves; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+    status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
+                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
-    kill.add_argument("--anyway", action="store_true", help="though nobody can take over")
+    kill.add_argument("--anyway", action="store_true", help="though nobody may be able to take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
 
@@ -278,8 +279,19 @@ def _refused(options: Any, run_dir: Path) -> bool:
     return asked.returncode == EX_USAGE
 
 
+def _parts_are_these() -> None:
+    """What is started with `python -m` finds its modules in the working directory first: a directory gms there, or
+    another checkout. Only where this program itself is of the working directory is that right.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samefile(Path(__file__).parents[1], "."):
+            return
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
 def _up(options: Any, run_dir: Path) -> int:
     process_setup.raise_descriptor_limit()
+    _parts_are_these()
     if _refused(options, run_dir):
         return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]

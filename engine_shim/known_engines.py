@@ -2,10 +2,14 @@
 
 reference           a small language model in numpy (`reference_engine/`)
 vllm                vLLM itself (`vllm_engine/`)
-MODULE:FACTORY      an engine of your own: FACTORY(setting) returns an `engine.Engine`
+MODULE:FACTORY      an engine of your own: FACTORY(setting) returns an `engine.Engine`. MODULE is looked for in the
+                    working directory, too
 """
 
+import contextlib
 import importlib
+import os
+import sys
 from typing import Any
 
 from engine_shim.engine import CannotRun, Engine, Setting
@@ -20,6 +24,9 @@ DEVICES = {"reference": "REFERENCE_DEVICES", "vllm": "FAILOVER_VLLM_DEVICES"}
 def make(kind: str, setting: Setting) -> Engine:
     """Raises CannotRun, and SystemExit where the engine's own parser refuses its arguments."""
     module, _, factory = KNOWN.get(kind, kind).partition(":")
+    if kind not in KNOWN:
+        with contextlib.suppress(OSError):  # it was removed
+            sys.path.append(os.getcwd())  # behind all else: PYTHONSAFEPATH keeps it from the front
     try:
         found: Any = getattr(importlib.import_module(module), factory, None)
         if not callable(found):

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine_shim import cleanup, pair_look, paths, scratch
 from engine_shim.pair_process import UP_LOCK, PairError, reach, up_pid
-from engine_shim.pair_status import gms_does_not_answer
+from engine_shim.pair_status import redundancy
 from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar import peers
 from sidecar.durable import nobody_has
@@ -61,11 +61,10 @@ def kill_active(run_dir: Path, anyway: bool) -> None:
         with Observer(run_dir) as observer:
             _kill_and_watch(observer, run_dir, anyway)
     except NoServer:
-        if up_pid(run_dir) is None:
+        starts = pair_look.who_starts_it(pair_look.UpFacts.read(run_dir), up_pid(run_dir))
+        if not starts:
             raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
-        raise PairError(
-            f"no lock server listens, and who serves can't be known without it; {pair_look.BY_ITSELF}"
-        ) from None
+        raise PairError(f"no lock server listens, and who serves can't be known without it; {starts}") from None
     except ObserverError as error:
         raise PairError(str(error)) from None
 
@@ -76,10 +75,11 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
     holder = seen.holder
     if seen.state != "HELD" or holder is None or not holder.endpoint:
         raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
-    if not any(waiter.ready for waiter in seen.waiters) and not anyway:
-        raise PairError(f"nobody is ready to take over from {holder.engine_id}; --anyway kills it all the same")
-    if not anyway and (silent := pair_look.silent(run_dir, pair_look.devices(run_dir))):
-        raise PairError(f"{gms_does_not_answer(silent)}; --anyway kills {holder.engine_id} all the same")
+    if not anyway:
+        shown = pair_look.look(run_dir)
+        redundant, said = redundancy(shown.lock, shown.engines, shown.gms)
+        if not redundant:
+            raise PairError(f"redundancy {said}; --anyway kills {holder.engine_id} all the same")
     pidfd = reach(holder.pid, run_dir / paths.LIFE / incarnation_name(holder.engine_id, holder.incarnation))
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")

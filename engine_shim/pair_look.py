@@ -7,9 +7,8 @@ file may not do: judge what it sees (`pair_status.py`).
 import contextlib
 import json
 import socket
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from gms import observer as gms
 from lockserver import observer as lockserver
 
 TIMEOUT_S = 2.0
+STARTING = "failover up is starting it"
 BY_ITSELF = "failover up starts it again by itself, unless it ends; its log says more"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 UP_FACTS = "up.json"
@@ -34,12 +34,14 @@ class UpFacts:
     """Where clients come; empty where there is no door."""
     devices: tuple[str, ...] | None = None
     """As it was told; empty where there is no GMS, None where nobody says it."""
+    starting: bool = False
+    """Nobody has served yet."""
 
     def write(self, run_dir: Path) -> None:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
         new = run_dir / f"{UP_FACTS}.new"
         with contextlib.suppress(OSError):
-            new.write_text(json.dumps({"door": self.door, "devices": self.devices}))
+            new.write_text(json.dumps(asdict(self)))
             new.replace(run_dir / UP_FACTS)
 
     @classmethod
@@ -71,18 +73,21 @@ class Seen:
     """What each shim says of itself; where it doesn't answer, `state` is None and `why` says why."""
     door: dict[str, Any] | None
     """`url`, whether it `answers`, and `why` if it doesn't."""
+    starting: bool = False
+    """`failover up` has begun, and nobody has served yet."""
 
 
 def look(run_dir: Path) -> Seen:
     """Everything. Raises PairError where the directory can't be looked at."""
     facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
+    starts = who_starts_it(facts, pid)
     given = given_up.read(run_dir) if pid is not None else {}
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
-        lock = pool.submit(_lock, run_dir, pid)
-        weights = [pool.submit(gms_of, run_dir, device, pid) for device in named]
+        lock = pool.submit(_lock, run_dir, starts)
+        weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
-        door = pool.submit(_why_no_answer, facts.door, pid)
+        door = pool.submit(_why_no_answer, facts.door, starts)
     status, why = lock.result()
     why_no_door = door.result()
     stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
@@ -94,7 +99,13 @@ def look(run_dir: Path) -> Seen:
         [one.result() for one in weights],
         [one.result() for one in engines],
         {"url": facts.door, "answers": not why_no_door, "why": why_no_door} if facts.door and not stale else None,
+        pid is not None and facts.starting,
     )
+
+
+def who_starts_it(facts: UpFacts, up: int | None) -> str:
+    """Who starts what of the pair doesn't listen, in words; empty where no `failover up` runs."""
+    return "" if up is None else STARTING if facts.starting else BY_ITSELF
 
 
 def devices(run_dir: Path) -> list[str]:
@@ -107,19 +118,12 @@ def devices(run_dir: Path) -> list[str]:
     return gms.devices(run_dir) or ["cuda"] if "cuda" in told else list(told)
 
 
-def silent(run_dir: Path, named: Iterable[str]) -> list[str]:
-    """The devices whose GMS doesn't answer."""
-    names = list(named)
-    with ThreadPoolExecutor(max_workers=max(1, len(names))) as pool:
-        return [one["device"] for one in pool.map(lambda device: gms_of(run_dir, device), names) if not one["answers"]]
-
-
-def gms_of(run_dir: Path, device: str, up: int | None = None) -> dict[str, Any]:
+def _gms(run_dir: Path, device: str, starts: str) -> dict[str, Any]:
     try:
         with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
             status = observer.status()
     except gms.NoServer as error:
-        why = str(error) if up is None else f"no GMS of {device} listens; {BY_ITSELF}"
+        why = f"no GMS of {device} listens; {starts}" if starts else str(error)
         return {"device": device, "answers": False, "why": why, "state": None}
     except (gms.ObserverError, OSError) as error:
         return {"device": device, "answers": False, "why": str(error), "state": None}
@@ -128,12 +132,12 @@ def gms_of(run_dir: Path, device: str, up: int | None = None) -> dict[str, Any]:
     return {**said, "answers": True, "why": ""}
 
 
-def _lock(run_dir: Path, up: int | None) -> tuple[dict[str, Any] | None, str]:
+def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, str]:
     try:
         with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
             return msgspec.to_builtins(next(observer.watch())), ""
     except lockserver.NoServer as error:
-        return None, str(error) if up is None else f"no lock server listens; {BY_ITSELF}"
+        return None, f"no lock server listens; {starts}" if starts else str(error)
     except (lockserver.ObserverError, OSError) as error:
         return None, str(error)
 
@@ -146,7 +150,7 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, A
         return {**absent, "why": given.get(engine_id, str(error))}
 
 
-def _why_no_answer(url: str, up: int | None) -> str:
+def _why_no_answer(url: str, starts: str) -> str:
     """Empty if the door's `/live` says 200."""
     if not url:
         return "there is no door"
@@ -159,7 +163,7 @@ def _why_no_answer(url: str, up: int | None) -> str:
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
     except ConnectionRefusedError:
-        return "nobody listens there" + (f"; {BY_ITSELF}" if up is not None else "")
+        return "nobody listens there" + (f"; {starts}" if starts else "")
     except (OSError, ValueError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")

@@ -15,7 +15,8 @@ from engine_shim.pair_look import Seen, look
 from sidecar import table
 from sidecar.terminal import say
 
-SERVES, NOBODY_SERVES, NOTHING_RUNS = 0, 1, 3
+REACHED, NOBODY_REACHED, NOTHING_RUNS = 0, 1, 3
+NO_LOCK = "no lock server answers, and without one nobody takes over"
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
 
@@ -33,7 +34,16 @@ def show(run_dir: Path, as_json: bool) -> int:
         say("\n".join(_lines(seen, said)))
     else:
         say(f"nothing runs in {run_dir}; failover up starts a pair")
-    return SERVES if serves else NOBODY_SERVES if running else NOTHING_RUNS
+    return REACHED if reached(seen) else NOBODY_REACHED if running else NOTHING_RUNS
+
+
+def reached(seen: Seen) -> bool:
+    """Whether clients reach the engine that serves: the door answers, where there is one, and so does the engine."""
+    serves = serving(seen.lock, seen.engines)
+    if serves is None or (seen.door is not None and not seen.door["answers"]):
+        return False
+    engine = next((engine for engine in seen.engines if engine["engine_id"] == serves), {"state": None})
+    return engine["state"] != "Active" or bool(engine["ready"] and not engine["silent_s"])
 
 
 def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> str | None:
@@ -53,13 +63,13 @@ def redundancy(
     but = f"; {names} is ready" if ready else ""
     holder = serving(lock, engines)
     if lock is None:
-        return False, f"none: no lock server answers, and without one nobody takes over{but}"
+        return False, f"none: {NO_LOCK}{but}"
     if holder is None:
         return False, f"none: nobody serves, the lock is {lock['state']}{but}"
     if lock["state"] != "HELD":
         return False, f"none: nobody takes over while the lock is {lock['state']}; {holder} serves on{but}"
     if silent := [one["device"] for one in gms if not one["answers"]]:
-        return False, f"none: {gms_does_not_answer(silent)}{but}"
+        return False, f"none: GMS of {', '.join(silent)} doesn't answer, and nobody wakes without it{but}"
     shims = {engine["engine_id"]: engine for engine in engines}
     if not ready:
         waiting = [waiter["engine_id"] for waiter in lock.get("waiters", ())]
@@ -81,21 +91,19 @@ def redundancy(
     return True, f"yes: {', '.join(same)} would take over"
 
 
-def gms_does_not_answer(devices: Sequence[str]) -> str:
-    return f"GMS of {', '.join(devices)} doesn't answer, and nobody wakes without it"
-
-
 def _lines(seen: Seen, said: str) -> list[str]:
     up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
+    starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
     rows = [("run directory", f"{seen.run_dir}{up}")]
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
-        if not seen.door["answers"]:
+        if not seen.door["answers"] and not starting:
             rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
     lock = seen.lock
     if lock is None:
         rows.append(("lock", seen.lock_why))
+        rows += [] if starting else [("alarm", NO_LOCK)]
     else:
         holder = lock["holder"]
         rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))

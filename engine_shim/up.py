@@ -49,7 +49,7 @@ REST_END_S = 5.0
 """How long the lock server and GMS may take to end; they have nothing to finish."""
 POLL_S = 0.02
 LOOK_S = 1.0
-"""How often it looks whether its own lock file is still there."""
+"""How often it looks whether its own files are still there."""
 ASK_S = 1.0
 AGAIN_FIRST_S, AGAIN_MOST_S = 5.0, 60.0
 """The pauses before GMS or the door is tried again, when another start seems not to mend it."""
@@ -133,13 +133,14 @@ class Up:
         """Raises CannotStart."""
         self.options = options
         run_dir = options.run_dir
-        self._facts = UpFacts(options.address if options.listen is not None else "", options.devices)
+        self._served = False
+        """Somebody has, since this process began."""
         try:
             make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
-            self._facts.write(run_dir)
+            self._keep_facts()
         except AlreadyLocked as error:
             raise CannotStart(
                 f"failover up runs already in {run_dir} (process {error.pid}); failover status shows it, "
@@ -164,8 +165,6 @@ class Up:
         self._tries: dict[str, int] = {}
         """How often GMS and the door were tried since they were seen to be hopeless."""
         self._last_words: dict[str, str] = {}
-        self._served = False
-        """Somebody has, since this process began."""
         given_up.forget(run_dir)
         self._news: deque[str] = deque()
         self._last_said = ""
@@ -209,6 +208,14 @@ class Up:
             self._supervisor.turn(time.monotonic() + poll_s)
             self._mind_the_hopeless()
             self._keep_lock()
+            self._keep_facts()
+
+    def _keep_facts(self) -> None:
+        """They change, and somebody may remove the file: failover status would know of no door any more."""
+        options = self.options
+        facts = UpFacts(options.address if options.listen is not None else "", options.devices, not self._served)
+        if UpFacts.read(options.run_dir) != facts:
+            facts.write(options.run_dir)
 
     def _keep_lock(self) -> None:
         """Somebody may remove its file: failover status and failover down couldn't find this process any more."""
@@ -221,7 +228,6 @@ class Up:
             return  # it is tried again
         self._lock.close()
         self._lock = new
-        self._facts.write(self.options.run_dir)
         self.say("up", f"{new.path} was removed by somebody: made again")
 
     def _base_ready(self) -> bool:

@@ -9,20 +9,24 @@ import shlex
 import signal
 import socket
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
-from engine_shim import part_environment
+from engine_shim import pair_look, part_environment
 from engine_shim.failover import default_run_dir, free_address, main, parser
 from engine_shim.pair_commands import down
+from engine_shim.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.pair_process import PairError
+from engine_shim.pair_status import NO_LOCK, reached
 from engine_shim.up import CannotStart, Options, children
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
+from sidecar import process_tree
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
@@ -79,8 +83,6 @@ def _shown(house: House) -> str:
 
 
 def children_of(up: Program) -> list[Process]:
-    from sidecar import process_tree
-
     return [Process(pid) for pid in process_tree.descendants(up.pid)]
 
 
@@ -110,6 +112,26 @@ def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     assert "where the newest token is" in said(house, "down", "down")
     assert up.code() == 0
     assert "nothing runs in" in said(house, "after", "status", code=3)
+
+
+@chaos
+def test_what_lies_in_the_working_directory_is_no_part_of_the_pair_but_an_engine_of_ones_own_is(house: House) -> None:
+    for name in ("gms", "lockserver", "gateway", "engine_shim", "sidecar"):
+        (house.directory / name).mkdir()
+        for file in ("__init__.py", "__main__.py"):
+            (house.directory / name / file).write_text("raise SystemExit('this is another one')")
+    (house.directory / "mine.py").write_text("from tests.engine.toy import Toy\n")
+    house.environment["PYTHONPATH"] = str(ROOT)
+    # -P is as the installed command `failover`: it has the directory of its own file in the path, and not this one.
+    through = ("sh", "-c", f'cd {shlex.quote(str(house.directory))} && exec "$0" -P "$@"')
+    place = ("--run-dir", str(house.run_dir), "--listen", "127.0.0.1:0")
+    words = ("engine_shim.failover", "up", *place, "--engine", "mine:Toy", "--capacity", "64MiB")
+    up = Program(house, "up", *words, through=through)
+    house.add(up)
+    try:
+        until(lambda: up.dead or whole(house), "the pair is whole")
+    finally:
+        assert not up.dead and " ended (" not in up.said(), up.said()
 
 
 @chaos
@@ -263,9 +285,27 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
-    assert "nobody is ready to take over from a" in said(house, "kill", "kill", "active", code=1)
+    assert "nobody is ready to take over; --anyway kills a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
+
+
+@chaos
+def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -> None:
+    """The lock goes by what a standby said last, and a stopped one takes nothing back."""
+    up = running(house, *TOY, "--listen", "none")
+    active = house.holder()
+    standby = "b" if active == "a" else "a"
+    stopped = next(one for one in children_of(up) if f"--engine-id\0{standby}\0".encode() in cmdline(one))
+    everything = [stopped, *(Process(pid) for pid in process_tree.descendants(stopped.pid))]
+    for process in everything:
+        process.signal(signal.SIGSTOP)
+    found = status(house, "stopped")
+    refused = said(house, "kill", "kill", "active", code=1)
+    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']}; --anyway")
+    assert house.holder() == active
+    for process in everything:
+        process.signal(signal.SIGCONT)
 
 
 @chaos
@@ -312,6 +352,52 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     until(lambda: alarm in _shown(house), "an engine that is stopped is told from one that serves, before it is ended")
     stopped.signal(signal.SIGCONT)
     until(lambda: alarm not in _shown(house), "it speaks again")
+    lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one))
+    lock.signal(signal.SIGSTOP)
+    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status"), re.MULTILINE)
+    lock.signal(signal.SIGCONT)
+
+
+def test_clients_reach_an_engine_if_the_door_and_the_engine_answer() -> None:
+    lock = {"state": "HELD", "holder": {"engine_id": "a", "endpoint": "unix:/x"}}
+    engine = {"engine_id": "a", "state": "Active", "ready": True, "silent_s": 0.0}
+    door = {"url": "http://x", "answers": True, "why": ""}
+    seen = Seen("/x", 1, lock, "", [], [engine], door)
+    assert reached(seen) and reached(replace(seen, door=None))
+    assert reached(replace(seen, engines=[])) and reached(replace(seen, engines=[{**engine, "state": None}]))
+    assert not reached(replace(seen, door={**door, "answers": False}))
+    assert not reached(replace(seen, engines=[{**engine, "silent_s": 6.0}]))
+    assert not reached(replace(seen, engines=[{**engine, "ready": False}]))
+    assert not reached(replace(seen, lock={**lock, "state": "FENCING"}))
+
+
+@chaos
+def test_what_failover_up_starts_for_the_first_time_is_no_alarm(house: House) -> None:
+    """And its facts, which status reads, are made again where somebody removes them."""
+    (house.faults("a") / "hang_init").touch()
+    up = failover(house, "up", "up", *TOY, "--listen", "127.0.0.1:0", "--", "--faults", str(house.faults("a")))
+    answers = r"^door +\S+  \(answers\)$"
+    until(lambda: re.search(answers, _shown(house), re.MULTILINE), "the door is there")
+    facts = UpFacts.read(house.run_dir)
+    assert facts.starting
+    (house.faults("a") / "hang_init").unlink()
+    until(lambda: whole(house), "the pair is whole")
+    assert UpFacts.read(house.run_dir) == replace(facts, starting=False)
+    (house.run_dir / UP_FACTS).unlink()
+    until(lambda: re.search(answers, _shown(house), re.MULTILINE), "status knows of the door again")
+    assert not up.dead
+
+
+def test_while_a_pair_starts_a_door_that_isnt_there_yet_is_no_alarm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(pair_look, "up_pid", lambda run_dir: os.getpid())
+    for starting in (True, False):
+        UpFacts("http://127.0.0.1:1", (), starting).write(tmp_path)
+        assert main(["status", "--run-dir", str(tmp_path)]) == 1
+        shown = capsys.readouterr().out
+        who = pair_look.STARTING if starting else pair_look.BY_ITSELF
+        assert shown.count(f"; {who}") == 2 and shown.count("\nalarm ") == (0 if starting else 2), shown
 
 
 @chaos
@@ -477,7 +563,7 @@ def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: H
     assert answer["usage"]["completion_tokens"] == 32
     door = next(process for process in children_of(up) if b"-m\0gateway\0" in cmdline(process))
     door.signal(signal.SIGSTOP)
-    shown = _shown(house)
+    shown = said(house, "stopped", "status", code=1)
     assert "(doesn't answer: says nothing for 2 s: is its process stopped" in shown
     assert re.search(r"^alarm +the door doesn't answer", shown, re.MULTILINE)
     door.kill()
