@@ -297,7 +297,13 @@ _ALL = (
     Mutant(
         "newer-than-the-file",
         "who is handed back and lives counts, though the file is older",
-        ((INCARNATIONS, "        number_taken = from_file and number in", "        number_taken = from_file or number in"),),
+        (
+            (
+                INCARNATIONS,
+                "        number_taken = from_file and number in",
+                "        number_taken = from_file or number in",
+            ),
+        ),
         tests=("tests/lockserver/test_parts_incarnations.py",),
         in_process=True,
     ),
