@@ -51,6 +51,8 @@ def _image(node: Node) -> None:
         image.error("there is space around it")
     else:
         complain(image, formats.image(image.text))
+        if formats.tag(image.text) == "latest":
+            image.warn("it is :latest: two nodes may run different ones, and nobody can say which; name a version")
 
 
 def _restart(container: Container) -> None:

@@ -89,6 +89,11 @@ def image(text: str) -> str:
     return "" if _IMAGE.fullmatch(text) else f"{text!r} is no name of an image: kubelet would say InvalidImageName"
 
 
+def tag(text: str) -> str:
+    """Of an image's name, or its digest, which says more. Without either kubelet takes latest."""
+    return text.rpartition("/")[2].partition(":")[2] or "latest"
+
+
 def address(text: str) -> str:
     try:
         ipaddress.ip_address(text)

@@ -21,6 +21,11 @@ _PORT_OPTIONS = {
     "gateway": ("listen", "metrics"),
     "failover": ("listen",),
 }
+_NEVER_PASSES = {
+    "startupProbe": "the pod never starts",
+    "livenessProbe": "the container is ended again and again",
+    "readinessProbe": "the pod is never Ready",
+}
 EXEC_TIMEOUT_S = 5
 EXIT_STARTUP_S = 600
 LIVENESS_GRACE_S = 10
@@ -72,20 +77,27 @@ def check(pod: Pod, ours: list[Program]) -> None:
 
 
 def check_commands(pod: Pod) -> None:
-    """Our commands as probes, whatever the container runs."""
+    """Our commands as probes, whatever the container runs, and one that an init container may not run."""
     for container in pod.containers:
-        for _, probe in container.probes():
+        if container.role is Role.INIT and _pings_for_ever(container.words):
+            container.node["command"].error("`lockctl ping` without --count never ends, and the pod never starts")
+        for kind, probe in container.probes():
             command = probe.at("exec", "command").texts()
             name = PurePosixPath(command[0]).name if command else ""
             why = programs.tool_problem(name, tuple(command[1:])) if name in programs.TOOLS else ""
             if why:
                 probe["exec"].error(why)
-            elif name == "lockctl" and "ping" in command and programs.value_of(command, "--count") is None:
-                probe["exec"].warn(
-                    "`lockctl ping` without --count never ends: each probe times out, and the pod never starts"
+            elif _pings_for_ever(command):
+                probe["exec"].error(
+                    f"`lockctl ping` without --count never ends: each probe times out, and {_NEVER_PASSES[kind]}"
                 )
             if name in ("lockctl", "gmsctl") and (probe["timeoutSeconds"].number or 1) < EXEC_TIMEOUT_S:
                 probe.warn(f"timeoutSeconds below {EXEC_TIMEOUT_S}: a Python that starts on a busy node takes longer")
+
+
+def _pings_for_ever(command: list[str]) -> bool:
+    is_lockctl = bool(command) and PurePosixPath(command[0]).name == "lockctl"
+    return is_lockctl and "ping" in command and programs.value_of(command, "--count") is None
 
 
 def _own_ports(program: Program) -> None:

@@ -108,8 +108,13 @@ def check(document: Document, version: str) -> bool:
     else:
         root.warn(f"{kind} of {api_version} is nothing that this knows: only its metadata is checked")
         return True
+    stable = f"{group}/v1"
+    as_v1 = found
+    if found and (stable, kind) in known.kinds:
+        as_v1 = list(known.errors(stable, kind, {**document.value, "apiVersion": stable}))
     for path, message in found:
-        document.add(Level.ERROR, path, message)
+        written_for_v1 = len(as_v1) < len(found) and (path, message) not in as_v1
+        document.add(Level.ERROR, path, message + f"; use {stable}, where this is right" * written_for_v1)
     return True
 
 

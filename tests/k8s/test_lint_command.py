@@ -96,6 +96,14 @@ def test_every_version_that_serves_the_claims_takes_the_example(version: str) ->
     lint("--kubernetes", version, str(SHIPPED / "one-gpu.yaml"))
 
 
+def test_what_is_right_in_v1_says_so_in_an_older_version() -> None:
+    claim = edited(POD, {"ResourceClaimTemplate.apiVersion": "resource.k8s.io/v1beta1"})
+    out, _ = lint("-", stdin=claim, code=1)
+    assert "there is no field exactly; use resource.k8s.io/v1, where this is right\n" in out
+    out, _ = lint("-", stdin=edited(claim, {"ResourceClaimTemplate.spec.more": 1}), code=1)
+    assert "there is no field exactly; use resource.k8s.io/v1" in out and "there is no field more\n" in out
+
+
 def test_a_version_before_the_claims_says_so() -> None:
     out, _ = lint("--kubernetes", "1.30", str(SHIPPED / "one-gpu.yaml"), code=1)
     assert "has no ResourceClaimTemplate in version resource.k8s.io/v1" in out

@@ -78,6 +78,10 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.env[PYTHONPATH].value": "/gpu-failover/ours"}, "cp makes packages on the volume, and /gpu-failover/ours"),
     # probes
     ({f"{LOCK}.startupProbe.exec.command": ["lockctl", "ping", "--count", "once"]}, "'once'"),
+    ({f"{LOCK}.startupProbe.exec.command": ["lockctl", "ping"]}, "each probe times out, and the pod never starts"),
+    ({f"{LOCK}.livenessProbe": {"exec": {"command": ["lockctl", "ping"]}}}, "the container is ended again and again"),
+    ({f"{LOCK}.readinessProbe": {"exec": {"command": ["lockctl", "ping"]}}}, "the pod is never Ready"),
+    ({f"{COPY}.command": ["lockctl", "--run-dir", "/run/failover/pair", "ping"]}, "never ends, and the pod never starts"),
     ({f"{A}.command": swapped(":9000", ":9005")}, "port 9005, which the container doesn't declare"),
     ({f"{A}.command": swapped(":9000", ":9005")}, "answers on 9005, and not on 9000"),
     ({f"{A}.command": swapped(":9000", "127.0.0.1:9000")}, "kubelet asks the pod's own address"),
@@ -201,7 +205,6 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.lifecycle": DROP}, "there is no preStop sleep"),
     ({f"{A}.command": swapped("20", "51")}, "before the sidecars may end"),
     ({f"{A}.livenessProbe.terminationGracePeriodSeconds": DROP}, "a short terminationGracePeriodSeconds"),
-    ({f"{LOCK}.startupProbe.exec.command": ["lockctl", "ping"]}, "without --count never ends"),
     ({f"{LOCK}.startupProbe.timeoutSeconds": DROP}, "a Python that starts on a busy node takes longer"),
     ({f"{LOCK}.startupProbe.exec.command": ["gmsctl", "ping"]}, "lockctl ping is meant?"),
     ({f"{LOCK}.livenessProbe.httpGet": DROP, f"{LOCK}.livenessProbe.exec": {"command": ["lockctl", "ping", "--count", "1"]}}, "costs a start of Python"),

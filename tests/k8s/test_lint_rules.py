@@ -367,6 +367,8 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{SPEC}.volumes[0].emptyDir": DROP}, "makes it an emptyDir"),
     ({f"{SPEC}.volumes[0].emptyDir.sizeLimit": DROP}, "without a sizeLimit"),
     ({f"{MAIN}.stdinOnce": True}, "without stdin"),
+    ({f"{MAIN}.image": "registry.example.com:5000/x:latest"}, "it is :latest"),
+    ({f"{MAIN}.image": "registry.example.com:5000/x"}, "it is :latest"),
     ({f"{MAIN}.env[1]": {"name": "ENGINE_ROLE", "value": "primary"}}, "set twice"),
     ({f"{MAIN}.env[1]": {"name": "X", "value": "$(NOPE)"}}, "$(NOPE) stays as it is"),
     ({f"{MAIN}.args": ["$(NOPE)"]}, "$(NOPE) stays as it is"),
@@ -391,6 +393,13 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
         "has to be there already",
     ),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "image", ["x:1", "registry.example.com:5000/x:1", "x@sha256:" + "0" * 64, "x:latest@sha256:" + "0" * 64]
+)
+def test_an_image_whose_version_is_named_brings_no_warning(image: str) -> None:
+    assert not any(":latest" in each for each in warnings(broken(GOOD, {f"{MAIN}.image": image})))
 
 
 @pytest.mark.parametrize(("edits", "says"), WARNINGS, ids=[f"{n}-{says}" for n, (_, says) in enumerate(WARNINGS)])

@@ -94,7 +94,7 @@ def test_a_port_of_another_type_is_an_error_and_no_more(path: str, junk: Any) ->
 
 
 def test_a_list_of_one_kind_is_what_it_holds() -> None:
-    item = "{metadata: {name: a}, spec: {containers: [{name: A, image: x}]}}"
+    item = "{metadata: {name: a}, spec: {containers: [{name: A, image: x:1}]}}"
     for text in (f"kind: PodList\nitems: [{item}]", f"kind: List\nitems: [{{apiVersion: v1, kind: Pod, {item[1:]}]"):
         (found,) = check([("x.yaml", f"apiVersion: v1\n{text}")])
         assert "no DNS label" in str(found) and found.object == "Pod/a"

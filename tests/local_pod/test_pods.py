@@ -356,6 +356,21 @@ def test_status_says_it_in_words_and_by_its_exit_code(here: Place) -> None:
             here.say("status", "--wait", "ready", "--timeout-s", "0.2")
 
 
+def test_whoever_waits_before_the_pod_runs_waits_for_it(here: Place) -> None:
+    with pytest.raises(Refused, match="no pod runs in") as refused:
+        here.say("status", "--wait", "ready", "--timeout-s", "0.2")
+    assert refused.value.code == 2
+    waiting = subprocess.Popen(
+        here.command("status", "--wait", "ready", "--timeout-s", str(PATIENCE_S)),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/",
+    )  # fmt: skip
+    assert waiting.stderr is not None
+    assert "it is waited for" in waiting.stderr.readline()
+    with running(here, pod(here, shell("a", FOREVER)), *QUICK, ready=False):
+        said, _ = waiting.communicate(timeout=PATIENCE_S)
+    assert waiting.returncode == 0 and "Ready" in said
+
+
 def test_exec_has_the_containers_environment_its_input_and_its_exit_code(here: Place) -> None:
     a = shell("a", FOREVER, env=[{"name": "X", "value": "of the manifest"}])
     with running(here, pod(here, a), *QUICK):

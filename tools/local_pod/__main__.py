@@ -17,7 +17,7 @@ examples:
   local-pod run k8s/dra/reference.yaml                 the pod of a manifest, in the foreground; Ctrl-C deletes it
   local-pod run pod.yaml --overlay no-gpu.yaml --back-off-s 1 --forward 8000
   local-pod status                                     is it Ready, and if not, why
-  local-pod status --wait ready --timeout-s 60         waits for it
+  local-pod status --wait ready --timeout-s 60         waits for it, and before that for a pod to run
   local-pod exec engine-a -- failover status
   local-pod kill engine-a                              SIGKILL to the container's first process
   local-pod kill engine-a --inside engine_shim.main_process     and to another process in it

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import json
 import os
+import sys
 import time
 from pathlib import Path
 from typing import IO, Any
@@ -18,6 +19,7 @@ from sidecar.terminal import say
 from . import places, status_text, wire
 
 FAILED, CANT_RUN = 1, 2
+_LOOK_EVERY_S = 0.1
 
 
 class Mistake(Exception):
@@ -34,10 +36,30 @@ class Mistake(Exception):
 def show_status(options: argparse.Namespace) -> int:
     request: dict[str, Any] = {"do": "status"}
     if options.wait:
-        request = {"do": "wait", "for": options.wait, "timeout_s": options.timeout_s}
+        request = {"do": "wait", "for": options.wait, "timeout_s": _until_a_pod_runs(options)}
     answer, _ = ask(options, request)
     say(json.dumps(answer["pod"], indent=2) if options.json else status_text.as_text(answer["pod"]))
     return 0 if answer["pod"]["ready"] else FAILED
+
+
+def _until_a_pod_runs(options: argparse.Namespace) -> float | None:
+    """What is left of --timeout-s then. Raises Mistake."""
+    began, said = time.monotonic(), False
+    while True:
+        left_s: float | None = options.timeout_s and max(0.0, round(options.timeout_s - (time.monotonic() - began), 2))
+        try:
+            wire.connect(options.dir.absolute() / places.CONTROL).close()
+        except wire.NoneYet as error:
+            if left_s == 0.0:
+                raise Mistake(str(error), CANT_RUN) from None
+            if not said:
+                print(f"local-pod: {error}; it is waited for", file=sys.stderr)
+            said = True
+            time.sleep(_LOOK_EVERY_S)
+        except wire.NoPod as error:
+            raise Mistake(str(error), CANT_RUN) from None
+        else:
+            return left_s
 
 
 def logs(options: argparse.Namespace) -> int:

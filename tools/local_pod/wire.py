@@ -24,6 +24,10 @@ class NoPod(Exception):
     """Nothing answers in this directory; the text says so."""
 
 
+class NoneYet(NoPod):
+    """But something may, as soon as a pod runs there."""
+
+
 class Refused(Exception):
     """The pod says no; the text is its own."""
 
@@ -66,7 +70,7 @@ def _more(sock: socket.socket, count: int) -> bytes:
 
 
 def connect(path: Path) -> socket.socket:
-    """Raises NoPod. A path that is too long for a socket is reached through its directory."""
+    """Raises NoPod, NoneYet. A path that is too long for a socket is reached through its directory."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
@@ -79,7 +83,9 @@ def connect(path: Path) -> socket.socket:
         raise NoPod(f"{path} is another user's") from None
     except OSError:
         sock.close()
-        raise NoPod(f"no pod runs in {path.parent}: local-pod run FILE starts one, --dir names another place") from None
+        raise NoneYet(
+            f"no pod runs in {path.parent}: local-pod run FILE starts one, --dir names another place"
+        ) from None
     return sock
 
 
