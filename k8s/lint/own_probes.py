@@ -80,7 +80,7 @@ def check_commands(pod: Pod) -> None:
     """Our commands as probes, whatever the container runs, and one that an init container may not run."""
     for container in pod.containers:
         if container.role is Role.INIT and _pings_for_ever(container.words):
-            container.node["command"].error("`lockctl ping` without --count never ends, and the pod never starts")
+            container.node["command"].warn("`lockctl ping` without --count never ends, and the pod never starts")
         for kind, probe in container.probes():
             command = probe.at("exec", "command").texts()
             name = PurePosixPath(command[0]).name if command else ""
@@ -88,7 +88,7 @@ def check_commands(pod: Pod) -> None:
             if why:
                 probe["exec"].error(why)
             elif _pings_for_ever(command):
-                probe["exec"].error(
+                probe["exec"].warn(
                     f"`lockctl ping` without --count never ends: each probe times out, and {_NEVER_PASSES[kind]}"
                 )
             if name in ("lockctl", "gmsctl") and (probe["timeoutSeconds"].number or 1) < EXEC_TIMEOUT_S:

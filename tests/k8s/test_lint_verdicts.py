@@ -1,7 +1,6 @@
 """The 49 manifest sets that were sent to a real kube-apiserver (1.36.2), and what the linter says to them.
 
 It rejects all that the server rejects, and what the server takes and no cluster can run; `ACCEPTED` are the others.
-They are as they were sent, but for the `--count=1` of their `lockctl ping`, at which no server looks.
 """
 
 import json
