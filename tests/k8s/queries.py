@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.processes import ROOT
 
 FILES = ROOT / "k8s" / "chart" / "files"
-_PROMETHEUS_OWN = {"namespace", "pod", "container", "le"}
+_PROMETHEUS_OWN = {"namespace", "pod", "container", "job", "le"}
 _SELECTOR = re.compile(r"\b((?:failover|gateway)_[a-z_]+)\b(?:\{([^}]*)\})?")
 _MATCHER = re.compile(r'([a-z_]+)(=~|=)"([^"]*)"')
 _BY = re.compile(r"\bby \(([^)]*)\)")
