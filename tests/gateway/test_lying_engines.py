@@ -53,7 +53,7 @@ class Stage:
         until(lambda: self.house.holder() == "liar" and self.house.endpoint(), "the liar serves")
         token = self.house.status()
         assert token is not None
-        until(lambda: self.door.state()["pairs"][0]["serves"]["token"] == token.token, "the door sees it")
+        until(lambda: (self.door.state()["pairs"][0]["serves"] or {}).get("token") == token.token, "the door sees it")
 
     def _waits(self) -> bool:
         status = self.house.status()
