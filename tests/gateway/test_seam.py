@@ -113,6 +113,19 @@ def test_bytes_between_which_something_is_hidden_do_not_end_an_answer() -> None:
     assert seam.heard("so far " + BEGUN + HIDDEN + BEGUN + " and" + BEGUN) == [] and seam.owed == ""
 
 
+def test_what_the_client_has_seen_is_shown() -> None:
+    """Either could be what is hidden, by the number of characters that the engine keeps back."""
+    sent = "a <b> tag is one of many, and then "
+    seam = Seam(sent, [1, 2, 3], 5)
+    seam.heard(sent + "<s><b>zz")
+    assert seam.owed == "<b>zz"
+
+
+def test_a_token_may_be_whole_characters_and_the_beginning_of_another_in_a_short_answer_too() -> None:
+    seam = Seam("so", [1, 2], 0)
+    assert seam.heard("so]\N{SNOWMAN}" + BEGUN) == [] and seam.owed == "]\N{SNOWMAN}"
+
+
 def test_texts_of_another_tokenizer_do_not_fit() -> None:
     seam = Seam("what it said", [1, 2, 3], 0)
     with pytest.raises(Torn):

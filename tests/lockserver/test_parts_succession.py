@@ -307,6 +307,10 @@ def test_a_server_without_a_file_grants_when_nobody_can_hold() -> None:
     line.succession.recovery.strangers_probed(StrangersProbed(("c.1",), ()), line.active)
     line.step()
     assert line.active_is(Phase.IN_DOUBT) and "c.1" in line.alarm("strangers")
+    line.at(3.0)
+    line.succession.recovery.strangers_probed(StrangersProbed((), ("c.1",)), line.active)
+    line.step()
+    assert line.active_is(Phase.IN_DOUBT) and not line.alarm("strangers"), "it may be dying, and is there no more"
     line.at(5.0)
     line.step()
     line.succession.recovery.strangers_probed(StrangersProbed((), ("c.1",)), line.active)

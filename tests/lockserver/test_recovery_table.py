@@ -1082,7 +1082,7 @@ def test_a_holder_that_nobody_knows_of_keeps_the_names_though_it_is_stopped_and_
     assert not b.holds and "somebody has the path" in harness.alarms
     harness.dies(a.main)
     harness.advance(SETTLE_S - 0.1)
-    assert not b.holds and not harness.alarms, "it may be dying yet"
+    assert not b.holds and not harness.alarms and "may be dying" in str(harness.waiting_for)
     harness.advance(0.3)
     assert b.holds
 
