@@ -70,7 +70,11 @@ class Admission:
         if INIT in hello.claims and self.permit.holder is None:
             self._claim(self.permit, who, 0)
         for lock in (self.active, self.permit):
-            if lock.holder is who and lock.phase in (Phase.IN_DOUBT, Phase.FENCING):
+            if lock.holder is not who or lock.phase not in (Phase.IN_DOUBT, Phase.FENCING):
+                continue
+            if lock is self.active and lock.phase is Phase.IN_DOUBT and token is None:
+                self._was_never_told(lock, who)
+            else:
                 lock.come_back()
                 self._is_back("back", lock, who)
         return Admitted(who, MAIN, agreed_version(hello), replaced)
@@ -109,11 +113,20 @@ class Admission:
 
     def _claim(self, lock: Lock, who: Incarnation, token: int) -> None:
         lock.claimed(who, token)
+        if who.older:  # no file names its processes: one that hasn't come yet may be dying when all others have ended
+            who.outlived_at = self.context.now
         self._is_back("claimed", lock, who)
+
+    def _was_never_told(self, lock: Lock, who: Incarnation) -> None:
+        """The last server died between the write and the word. What goes with the lock (its names) went with it, and
+        somebody else may have that by now: so it is granted in the ordinary way, or somebody else is.
+        """
+        self.context.note("never_told", engine=who.engine_id, lock=lock.name, token=lock.token)
+        lock.release(lock.doubt if lock.unnamed else None)
 
     def _is_back(self, how: str, lock: Lock, who: Incarnation) -> None:
         self.context.note(how, engine=who.engine_id, lock=lock.name, token=lock.token)
-        self.context.calm("unproven", "record", "strangers", "version", "names")
+        self.context.calm("unproven", "record", "strangers", "version", "names", "awaited")
 
     # -- the other processes ---------------------------------------------------------------------------------------
 

@@ -17,7 +17,6 @@ rules: `client_machine.py`.
 
 import contextlib
 import os
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -84,7 +83,7 @@ class LockClient(Session):
         be short, and can't wait for this client. `sys.exit()` in `on_lost` and `on_exit` ends the process, in whatever
         thread it is said. Another exception in `on_lost` ends it too; in `on_resume` it is told on stderr.
         """
-        super().__init__(run_dir, Me(engine_id, secrets.token_hex(8), os.getpid(), True), on_lost)
+        super().__init__(run_dir, Me(engine_id, os.urandom(8).hex(), os.getpid(), True), on_lost)
         self._check = check
         self._on_drain = on_drain
         self._on_resume = on_resume

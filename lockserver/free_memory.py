@@ -20,6 +20,8 @@ class FreeMemory:
         """The one that came in this turn."""
         self._asked = False
         self._asked_at = -math.inf
+        self._too_old = False
+        """What is being read may tell of a moment before the last holder's end."""
 
     @property
     def is_read(self) -> bool:
@@ -47,7 +49,12 @@ class FreeMemory:
             self.context.alarm("reader", f"memory can't be read: {reading.problem}")
         elif in_time:
             self.context.calm("reader")
-        self.reading = reading if in_time else None
+        self.reading = reading if in_time and not self._too_old else None
+        self._too_old = False
+
+    def holder_ended(self) -> None:
+        """It may have taken memory since the reading that is under way began."""
+        self._too_old = self._asked
 
     def forget(self) -> None:
         """The turn is over."""

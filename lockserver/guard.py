@@ -148,13 +148,14 @@ def _be_the_command(guard: int, command: Command, pipes: Pipes) -> NoReturn:
         process_setup.die_with_parent(guard)  # that it writes no core dump it has from this process
         life = LifeLock.join(command.life_directory, command.life)
         os.set_inheritable(life.fd, True)
+        environment = {**os.environb, **{os.fsencode(n): os.fsencode(v) for n, v in command.environment.items()}}
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by whoever started lockctl
+            signal.signal(ignored, signal.SIG_DFL)
         os.write(pipes.of_command, f"{READY}\n".encode())
-        token = os.read(pipes.go, 64).strip().decode()
-        if token:
-            for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by whoever started lockctl
-                signal.signal(ignored, signal.SIG_DFL)
+        if token := os.read(pipes.go, 64).strip():
+            environment[TOKEN_VARIABLE.encode()] = token
             signal.pthread_sigmask(signal.SIG_SETMASK, command.mask)
-            _exec(command, {**os.environ, **command.environment, TOKEN_VARIABLE: token})
+            _exec(command, environment)
     except LifeLockError as error:
         os.write(pipes.of_command, f"{EX_LOST} {error}\n".encode())
     except OSError as error:
@@ -164,7 +165,7 @@ def _be_the_command(guard: int, command: Command, pipes: Pipes) -> NoReturn:
         os._exit(EX_CANT_RUN)
 
 
-def _exec(command: Command, environment: dict[str, str]) -> NoReturn:
+def _exec(command: Command, environment: dict[bytes, bytes]) -> NoReturn:
     try:
         os.execve(command.program, command.words, environment)
     except OSError as error:

@@ -81,6 +81,8 @@ class Incarnation:
     """The highest number given to a member; the first is the main process's."""
     conn: int | None = None
     """The main process's connection."""
+    came: bool = False
+    """Its main process has come to this server, and said what it holds."""
     life: Life = Life.UNKNOWN
     probing: bool = False
     probe_at: float = -math.inf
@@ -112,7 +114,7 @@ class Incarnation:
     @property
     def life_lock_tells(self) -> bool:
         """Nobody of whom there is no other proof could live on without holding the life lock."""
-        return all(member.dead or member.kept for member in self.members.values())
+        return bool(self.members) and all(member.dead or member.kept for member in self.members.values())
 
     @property
     def unaccounted(self) -> bool:
@@ -130,8 +132,10 @@ class Incarnation:
 
     @property
     def gone(self) -> bool:
-        """The proof, memory apart: every member's pidfd is readable *and* the life lock is free."""
-        return self.members_gone and self.life is Life.FREE
+        """The proof, memory apart: every member's pidfd is readable *and* the life lock is free. Of an incarnation that
+        was only heard of no member may be known: then there is nothing that could prove its end.
+        """
+        return bool(self.members) and self.members_gone and self.life is Life.FREE
 
     def add(self, identity: str, pid: int, number: int = 0) -> Member:
         number = number or max(self.numbered, MAIN) + 1

@@ -14,7 +14,7 @@ from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Membe
 from lockserver.record import Tenure
 from sidecar.names import incarnation_name
 
-MOST_REJECTED = 1000
+MOST_REMEMBERED = 1000
 BOTH_BACK_S = 2.0
 """A process that is the main process of two incarnations is back with both of them by then."""
 MOST_UNLINKS = 1000
@@ -28,6 +28,8 @@ class Incarnations:
         """Every incarnation that isn't PRESENT: its end is awaited, or its return."""
         self.pending_unlinks: dict[str, int] = {}
         """Life files of those proven gone that the directory may still have -> the write that says so (0: none yet)."""
+        self.gone: dict[str, None] = {}
+        """Former holders whose end this server has seen proven: nobody joins them any more."""
         self.rejected: dict[str, None] = {}
         """Whose main process claimed a lock that it doesn't hold: it ends, and its children may not follow it."""
         self.regrouped: set[str] = set()
@@ -75,7 +77,7 @@ class Incarnations:
 
     def why_condemned(self, name: str) -> str:
         """Why nobody may belong to this incarnation any more; empty while they may."""
-        if name in self.pending_unlinks:
+        if name in self.pending_unlinks or name in self.gone:
             return f"{name} is gone: its end was proven"
         if name in self.rejected:
             return f"{name} claimed a lock that it does not hold"
@@ -101,9 +103,7 @@ class Incarnations:
         return not incarnation.main.dead and not self.why_condemned(name)
 
     def reject(self, name: str) -> None:
-        self.rejected[name] = None
-        if len(self.rejected) > MOST_REJECTED:
-            del self.rejected[next(iter(self.rejected))]
+        _remember(self.rejected, name)
 
     def is_main(self, incarnation: Incarnation, peer: Peer, secret: str) -> bool:
         """Is this the same main process as before? (Or the first to say so.)"""
@@ -121,7 +121,7 @@ class Incarnations:
         """Its main process is here. Without a connection: it lives, and this server can't talk with it."""
         main = incarnation.main or incarnation.add(peer.identity, pid, MAIN)
         self.attach(incarnation, main, peer, pid)
-        incarnation.life = Life.HELD
+        incarnation.life, incarnation.came = Life.HELD, True
         self.context.changed = True
         if conn is None:
             incarnation.stage = Stage.LOST
@@ -167,7 +167,7 @@ class Incarnations:
             member = incarnation.members.get(number)  # an older kernel doesn't tell the pid of the dead
             member = None if member is not None and member.process is not None else member
         ended = peer.dead and (from_file or incarnation.stage is Stage.PRESENT)
-        number_taken = from_file and number in incarnation.members
+        number_taken = from_file and number in incarnation.members and (number == MAIN or not peer.identity)
         if member is None and not ended and not number_taken:  # who has ended needs no proof of it any more
             member = incarnation.add(peer.identity, peer.pid, 0 if number in incarnation.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:
@@ -287,6 +287,7 @@ class Incarnations:
             del self._runs[incarnation.main.identity]
         if held_a_lock:
             self.pending_unlinks[name] = 0
+            _remember(self.gone, name)
         elif name not in self.pending_unlinks:
             self.context.out.append(Unlink(name))
         return sorted(conn for member in incarnation.members.values() for conn in member.conns)
@@ -317,3 +318,10 @@ class Incarnations:
             self._by_process.pop(member.process, None)
             self.context.out.append(Forget(member.process))
             member.process = None
+
+
+def _remember(names: dict[str, None], name: str) -> None:
+    """The last so many."""
+    names[name] = None
+    if len(names) > MOST_REMEMBERED:
+        del names[next(iter(names))]

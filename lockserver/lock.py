@@ -149,7 +149,7 @@ class Lock:
         self.holder, self.doubt = holder, doubt
         self.token, self.granted_at = tenure.token, tenure.granted_at
         self.endpoint, self.verified = tenure.endpoint, tenure.verified
-        self.recorded_by = 0
+        self.recorded_by = 0 if tenure.members else None
 
     def suspect(self, doubt: Doubt) -> None:
         """There is no file that could be read, or an older one: somebody whom it doesn't name may hold."""
@@ -179,8 +179,10 @@ class Lock:
         self.proven = proven
 
     def written_by(self, number: int) -> None:
-        """The write with this number says how the lock stands. It counts if it is the first that names the holder."""
-        if self.holder is not None and self.recorded_by is None:
+        """The write with this number says how the lock stands. It counts if it is the first that names the holder, and
+        its processes: of one that was only heard of the file knows too little.
+        """
+        if self.phase in (Phase.GRANTING, Phase.HELD) and self.recorded_by is None:
             self.recorded_by = number
 
     def tell(self) -> None:

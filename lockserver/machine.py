@@ -191,13 +191,13 @@ class Machine:
             self.callers.enter(Caller(event.conn))
 
     def _register(self, event: e.Received, hello: m.Register) -> None:
-        token = hello.claims.get(ACTIVE)
+        token = hello.claims.get(ACTIVE, 0)
         verdict = self.admission.register(event, hello, self.succession.newest)
-        if token is not None:
-            self.succession.knows_of(token)
+        self.succession.hears_of(token)
         if isinstance(verdict, TurnedAway):
             self._turn_away(event, verdict)
             return
+        self.succession.knows_of(token)
         self._let_in(event, verdict, main=True)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
@@ -315,10 +315,10 @@ class Machine:
 
     def _on_hand_back(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.HandBack)
-        newer = event.message.token > self.succession.newest
-        if newer or self.active.doubt is not None:
-            self.succession.knows_of(event.message.token)
-        self.copies.hand_back(event, who, self.active, newer=newer)
+        self.succession.hears_of(event.message.token)
+        self.copies.hand_back(event, who, self.active, self.succession.newest)
+        if self.active.holder is not None:
+            self.succession.knows_of(self.active.token)  # it may have been heard of just now
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = self.context.changed = True

@@ -47,24 +47,34 @@ class PidfdCopies:
         processes = tuple(member.process for member in members if member.process is not None)
         self.context.out.append(e.Send(conn, keep, processes))
 
-    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, *, newer: bool = False) -> None:
+    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, newest: int) -> None:
         """Somebody brings what the last server gave it to keep. Who the holder is it may know better than the file.
-        `newer`: nobody has told of a grant as new as this one.
+        `newest`: the newest token that is known to have been granted.
         """
         message = event.message
         assert isinstance(message, m.HandBack)
-        named = self.incarnations.known.get(message.tree)
-        if self._tells_of_the_holder(message, named, active, newer):
-            named = self._hear_of(message, active)
-        own = named is caller
-        known = own or (named is active.holder and active.token == message.token)
+        whose = self._whose(message, event.peers, caller, active, newest)
+        own = whose is caller
         from_file = not own and active.doubt is not None and active.recorded_by == 0  # the file names this very holder
         for number, peer in zip(message.numbers, event.peers, strict=False):
-            if named is not None and known:
-                self.incarnations.hand_back(named, number, peer, from_file=from_file)
+            if whose is not None:
+                self.incarnations.hand_back(whose, number, peer, from_file=from_file)
             else:
                 self.incarnations.forget((peer,))
         self.incarnations.forget(event.peers[len(message.numbers) :])
+
+    def _whose(
+        self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int
+    ) -> Incarnation | None:
+        """Whose processes they are. None: somebody's who doesn't matter any more."""
+        named = self.incarnations.known.get(message.tree)
+        if self._tells_of_the_holder(message, named, active, message.token > newest):
+            return self._hear_of(message, active)
+        if named is not None and (named is caller or (named is active.holder and active.token == message.token)):
+            return named
+        if active.phase is Phase.FREE and message.token == newest and not all(peer.dead for peer in peers):
+            return self._awaited(message.tree)  # it was proven gone by a file that doesn't name all of it
+        return None
 
     def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:
         """The file names no holder, or one with an older token; the newest that anybody knows of must come back, or be
@@ -82,14 +92,17 @@ class PidfdCopies:
             return active.unnamed
         return message.token > active.token and message.tree != active.holder.name
 
+    def _awaited(self, name: str) -> Incarnation:
+        engine_id, _, random = name.rpartition(".")
+        return self.incarnations.awaited(engine_id, random)
+
     def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
-        engine_id, _, random = message.tree.rpartition(".")
-        holder = self.incarnations.awaited(engine_id, random)
+        holder = self._awaited(message.tree)
         if active.phase is Phase.FREE:
             now = self.context.now
             active.suspect(Doubt(Found.HOLDER, now, now + self.config.window_s))
         active.hear_of(holder, message.token)
         self.context.note(
-            "awaiting_holder", engine=engine_id, lock=active.name, token=active.token, known_from="a waiter"
+            "awaiting_holder", engine=holder.engine_id, lock=active.name, token=active.token, known_from="a waiter"
         )
         return holder

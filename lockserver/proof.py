@@ -65,7 +65,7 @@ def holder_gone(
     that no file names had the life lock a moment ago; that it has closed its files doesn't say that it has ended.
     """
     if holder.gone and (memory_is_free or not unknown_may_be_dying):
-        all_known = bool(holder.members) and holder.outlived_at == -math.inf
+        all_known = holder.outlived_at == -math.inf
         return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
     if holder.gone or doubt is None:
@@ -79,7 +79,7 @@ def holder_gone(
     free = holder.life is Life.FREE or (holder.life is Life.MISSING and over)
     if holder.seen_alive or not free:
         return Verdict(False, missing=missing)
-    if holder.members_gone:
+    if holder.members and holder.members_gone:
         return Verdict(True, "every process that joined has ended, and the life file was removed")
     if life_lock_is_enough:
         return Verdict(True, "nobody holds the life lock")
@@ -119,6 +119,8 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
             missing.append(f"{what} {member.pid} of {holder.engine_id} is alive{cannot}")
         elif not member.dead and new_server:
             missing.append(f"{what} {member.pid} of {holder.engine_id}: not back yet, and no proof of its end")
+    if not holder.members:
+        missing.append(f"{holder.engine_id}: a waiter told of it, and none of its processes is known")
     if holder.speaks:
         missing.append(f"{holder.engine_id} lives and {holder.speaks}")
     if holder.life is Life.HELD and not holder.seen_alive:
@@ -132,6 +134,8 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
 
 def _processes(holder: Incarnation) -> str:
     unknown = [str(member.pid) for member in holder.members.values() if not member.dead]
+    if not holder.members:
+        return "its processes, of which none is known"
     return f"process {unknown[0]}" if len(unknown) == 1 else f"processes {', '.join(unknown[:5])}"
 
 

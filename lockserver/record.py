@@ -33,7 +33,7 @@ class Tenure(msgspec.Struct, frozen=True):
     granted_at: str
     life_file: str
     members: list[Member]
-    """The first is the main process."""
+    """The first is the main process. Nobody: only a waiter has told of this holder."""
     secret: str = ""
     endpoint: str | None = None
     verified: bool = False
@@ -127,7 +127,7 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord("its checksum is wrong")
     active = None
     if file.holder is not None:
-        if file.incarnation is None or file.granted_at is None or file.life_file is None or not file.members:
+        if file.incarnation is None or file.granted_at is None or file.life_file is None:
             raise UnreadableRecord("a holder is named, and too little is known of it")
         if file.token > file.newest_token or file.life_file != incarnation_name(file.holder, file.incarnation):
             raise UnreadableRecord("what it says of the holder doesn't fit together")

@@ -10,7 +10,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Config, ProbeStrangers, Started, StrangersProbed
-from lockserver.incarnation import Stage
+from lockserver.incarnation import Incarnation, Stage
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import INIT
@@ -39,11 +39,12 @@ class Recovery:
         self._asked = False
         self._asked_at = -math.inf
         self._held_at = -math.inf
+        self._began = -math.inf
 
     # -- at the start ----------------------------------------------------------------------------------------------
 
     def begin(self, event: Started, active: Lock, permit: Lock, permit_tenure: Tenure | None) -> None:
-        record = event.record
+        record, self._began = event.record, self.context.now
         if record is None:
             found = Found.UNREADABLE if event.unreadable else Found.NOTHING
             self._doubt(found, event.unreadable, active, permit)
@@ -102,19 +103,46 @@ class Recovery:
 
     def what_is_known(self, doubt: Doubt, active: Lock, permit: Lock, *, memory_is_free: bool) -> Unnamed:
         """For the verdict; asks for what has become old."""
-        over, probed = self.context.reached(doubt.until), self.strangers
-        somebody = probed is not None and probed.somebody
-        stale = probed is None or somebody or (over and self._asked_at < doubt.until)
-        if stale and not self._asked and self.context.reached(self._asked_at + STRANGERS_EVERY_S):
-            self._probe(active, permit)
-        awaited = any(i.stage is Stage.AWAITED and i.seen_alive for i in self.incarnations.ending.values())
         return Unnamed(
-            strangers=probed if somebody or not stale else None,
-            others_awaited=awaited,
+            strangers=self._look(active, permit),
+            others_awaited=bool(self._awaited()),
             let_go_lately=not self.context.reached(self._held_at + self.config.settle_s),
             memory_is_free=memory_is_free,
-            over=over,
+            over=self.context.reached(doubt.until),
         )
+
+    def who_may_hold(self, active: Lock, permit: Lock) -> list[str]:
+        """The lock is free by the file, which may be an older copy of itself: so whoever lives here, and may have been
+        granted the lock since, comes back first, or is gone. Of a life lock whose owner doesn't come nothing else is
+        known; for that the settling time is enough.
+        """
+        may = [f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in self._awaited()]
+        if not self.context.reached(self._began + self.config.settle_s):
+            looked = self._look(active, permit)
+            here = self.incarnations
+            held = (
+                [name for name in looked.held if name not in here.known and not here.why_condemned(name)]
+                if looked
+                else []
+            )
+            may += [f"life lock of {name}: held by somebody who has not registered" for name in held]
+            may += [] if looked else ["the life files are being looked at"]
+        return may
+
+    @property
+    def window_is_over(self) -> bool:
+        return self.context.reached(self._began + self.config.window_s)
+
+    def _awaited(self) -> list[Incarnation]:
+        """Somebody of them lives, and no main process of theirs has come and said what it holds."""
+        return [who for who in self.incarnations.ending.values() if who.seen_alive and not who.came]
+
+    def _look(self, active: Lock, permit: Lock) -> StrangersProbed | None:
+        """The last look at the life files. None: it is too old, and a new one is asked for."""
+        probed, stale = self.strangers, self.context.reached(self._asked_at + STRANGERS_EVERY_S)
+        if stale and not self._asked:
+            self._probe(active, permit)
+        return probed if not stale or (probed is not None and probed.somebody) else None
 
     def _probe(self, active: Lock, permit: Lock) -> None:
         """Everybody who has a life lock here, and has not registered with this server."""

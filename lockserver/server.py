@@ -251,7 +251,8 @@ class Server(Shell):
             if found is Whereabouts.GONE:
                 gone.append(number)
             elif not isinstance(found, Whereabouts):
-                alive.append((number, e.Peer(*found)))
+                dead = found.process is not None and self.processes.is_dead(found.process)  # and not waited for yet
+                alive.append((number, e.Peer(*found, dead=dead)))
         self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
 
     def _do_take_names(self, effect: e.TakeNames) -> None:
@@ -369,12 +370,19 @@ class Server(Shell):
         self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
 
     def _keep_old_lives(self, name: str, descriptors: tuple[int, ...]) -> None:
-        """Opened anew: with the descriptors themselves this server would hold the locks on them."""
-        for each in self._old_lives.pop(name, ()):
-            each.close()
+        """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
+        those that it has had, so what another one has shown stays.
+        """
+        known = self._old_lives.get(name, [])
         try:
-            if len(self._old_lives) < _MOST_STRANGERS:
-                self._old_lives[name] = [LifeProbe.again(fd) for fd in descriptors]
+            if known or len(self._old_lives) < _MOST_STRANGERS:
+                shown = [LifeProbe.again(fd) for fd in descriptors]
+                again = {each.inode for each in shown}
+                others = [each for each in known if each.inode not in again and each.locked()]
+                for each in known:
+                    if each not in others:
+                        each.close()
+                self._old_lives[name] = others + shown
         except OSError as error:
             self.log.alarm("life_file_unreadable", name=name, why=error)
         finally:

@@ -96,6 +96,8 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
                 f"life lock of {name}: held by somebody who has not registered"
                 for name in strangers.held[:MOST_REASONS]
             ]
+    if lock.phase is Phase.FREE:
+        reasons += succession.may_hold
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
     if lock.holder is None and succession.exclusion.settles:

@@ -37,10 +37,14 @@ class Succession:
         self.switchover = Switchover(config, context, self.queue, incarnations)
         self.policy = Policy(config.presume_dead, config.grant_unproven)
         self.newest = 0
-        """The newest token that is known to have been granted."""
+        """The newest token that is known to have been granted: an older claim has ended."""
+        self._heard = 0
+        """The newest that anybody has told of, whoever it is about. The next one is greater; nobody is ended by it."""
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
+        self.may_hold: list[str] = []
+        """Why a lock that is free isn't granted: somebody may have it, though no file says so."""
         self.must_write = False
         """What is so now is not what the last write says."""
 
@@ -57,8 +61,12 @@ class Succession:
         return who is self.active.holder or who is self.permit.lock.holder
 
     def knows_of(self, token: int) -> None:
-        """Somebody tells of a grant."""
+        """It was granted: to whoever holds, or has to be proven gone."""
         self.newest = max(self.newest, token)
+
+    def hears_of(self, token: int) -> None:
+        """Somebody tells of a grant. To whom, and whether it has ended, isn't known by that."""
+        self._heard = max(self._heard, token)
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -118,8 +126,16 @@ class Succession:
             self._every_process_ended = False  # whoever it was
             self.recovery.nobody_is_left()
             self.context.note("nobody_holds")
-        if lock.phase is Phase.FREE and may_grant:
+        if lock.phase is Phase.FREE and may_grant and self._nobody_else_may_hold(lock):
             self._choose(lock)
+
+    def _nobody_else_may_hold(self, lock: Lock) -> bool:
+        self.may_hold = self.recovery.who_may_hold(lock, self.permit.lock)
+        if not self.may_hold:
+            self.context.calm("awaited")
+        elif self.queue.wanted and self.recovery.window_is_over:
+            self.context.alarm("awaited", f"nobody is granted: {self.may_hold[0]}")
+        return not self.may_hold
 
     def _choose(self, lock: Lock) -> None:
         head = self.queue.head()
@@ -133,7 +149,7 @@ class Succession:
                 self.must_write |= 0 in self.incarnations.pending_unlinks.values()
         elif self._has_names_for(waiter):
             verified = self.queue.granted(waiter)
-            self.newest = max(self.newest, self.token_floor) + 1
+            self.newest = max(self.newest, self._heard, self.token_floor) + 1
             self.context.calm("unproven", "record", "strangers", "version", "names")
             proven = verified and self._every_process_ended
             lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified, proven)
@@ -184,6 +200,8 @@ class Succession:
         """The holder is gone, or has given its permit back."""
         self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
         lock.release(remaining)
+        if lock is self.active:
+            self.memory.holder_ended()
         if lock is self.active and remaining is None and holder.was_alive:
             self.exclusion.holder_ended()
         self.context.changed = True

@@ -373,7 +373,8 @@ class Harness:
         handle = next(self._number)
         self.handles[handle] = process
         identity = f"pidfs:{process.pid + 5000}" if self.kernel is Kernel.PIDFS else ""
-        return e.Peer(handle, identity, pid, process.pid if self.pid_namespace and process.alive else 0)
+        local_pid = process.pid if self.pid_namespace and process.alive else 0
+        return e.Peer(handle, identity, pid, local_pid, dead=not process.alive)
 
     def receive(
         self, conn: int, message: m.ClientMessage, peers: tuple[e.Peer, ...] = (), *, life_held: bool = False

@@ -10,7 +10,7 @@ from lockserver.lock import State
 from lockserver.machine import Machine
 from lockserver.messages import ACTIVE, INIT
 from lockserver.observer import Observer
-from lockserver.record import Record
+from lockserver.record import Record, decode, encode
 from tests.support.lock_server import lock_server
 
 BOOT = "boot-1"
@@ -44,6 +44,10 @@ class Told:
 
     def joins(self, conn: int) -> None:
         self.hears(conn, m.Join(protocol=1, engine_id="a", incarnation="0" * 8, life=LIFE, pid=conn))
+
+    @property
+    def written(self) -> list[Record]:
+        return [x.record for x in self.effects if isinstance(x, e.Persist)]
 
     def said(self, conn: int) -> list[str]:
         return [type(x.message).__name__ for x in self.effects if isinstance(x, e.Send) and x.conn == conn]
@@ -79,6 +83,40 @@ def test_a_record_that_is_written_for_the_permit_does_not_make_a_missing_file_lo
     successor.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
     successor.hears(1, m.Acquire(lock=ACTIVE))
     assert "Granted" not in successor.said(1)
+
+
+def told_of_a_holder() -> Told:
+    """An older file, and a waiter that kept no pidfd of the newer holder. Something else is written then."""
+    told = Told(free(token=10))
+    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1, claims={INIT: 0}))
+    told.hears(1, m.HandBack(token=12, tree=f"a.{'0' * 8}", numbers=[]))
+    told.hears(1, m.Release(lock=INIT))
+    return told
+
+
+def test_a_holder_that_was_only_heard_of_is_told_when_the_file_knows_its_processes() -> None:
+    """Seed 194890: it was told at once, and no server could have read the file."""
+    told = told_of_a_holder()
+    first = told.written[-1]
+    assert decode(encode(first)) == first and first.active is not None and first.active.members == []
+    told.registers(2, {ACTIVE: 12})
+    *_, write, welcome = [
+        x for x in told.effects if isinstance(x, e.Persist) or (isinstance(x, e.Send) and x.conn == 2)
+    ]
+    assert isinstance(write, e.Persist) and isinstance(welcome, e.Send) and told.said(2) == ["Welcome"]
+    holder = write.record.active
+    assert holder is not None and [one.pid for one in holder.members] == [told.processes]
+
+
+def test_of_whom_no_process_is_known_a_free_life_lock_proves_nothing() -> None:
+    told = Told(e.Started(told_of_a_holder().written[-1]))
+    told.hears(1, m.Register(protocol=1, engine_id="b", incarnation="1" * 8, life=LIFE, pid=1))
+    told.hears(1, m.Acquire(lock=ACTIVE))
+    told.feed(e.LifeProbed(f"a.{'0' * 8}", held=False))
+    assert told.machine.succession.state is State.RECOVERING
+    assert "none of its processes is known" in str(told.machine.status.fencing)
+    told.registers(2, {ACTIVE: 12})
+    assert told.said(2) == ["Welcome"] and told.written[-1].active is not None and told.written[-1].active.members
 
 
 def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(tmp_path: Path) -> None:

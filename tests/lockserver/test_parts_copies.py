@@ -36,10 +36,12 @@ class Copies(Known):
             if send.conn == conn and isinstance(send.message, m.Keep)
         ]
 
-    def hand_back(self, who: Incarnation, tree: str, token: int, *numbers: int, more: tuple[e.Peer, ...] = ()) -> None:
+    def hand_back(
+        self, who: Incarnation, tree: str, token: int, *numbers: int, more: tuple[e.Peer, ...] = (), newest: int = 99
+    ) -> None:
         message = m.HandBack(token=token, tree=tree, numbers=list(numbers))
         peers = tuple(e.Peer(500 + number, f"pidfs:{number}", number) for number in numbers)
-        self.copies.hand_back(e.Received(1, message, peers + more), who, self.lock)
+        self.copies.hand_back(e.Received(1, message, peers + more), who, self.lock, newest)
 
 
 def test_a_main_process_keeps_its_childrens_pidfds() -> None:

@@ -5,7 +5,7 @@ import pytest
 from lockserver import events as e
 from lockserver.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
 from lockserver.incarnation import MAIN, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
-from lockserver.incarnations import BOTH_BACK_S, MOST_REJECTED, MOST_UNLINKS
+from lockserver.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
 from tests.lockserver.parts import NAME, Known, incarnation, killed, peer
 
 
@@ -189,9 +189,9 @@ def test_a_holder_that_cannot_talk_here_is_open_for_its_children(known: Known) -
 
 
 def test_only_the_newest_of_those_who_were_rejected_are_remembered(known: Known) -> None:
-    for number in range(MOST_REJECTED + 1):
+    for number in range(MOST_REMEMBERED + 1):
         known.incarnations.reject(str(number))
-    assert len(known.incarnations.rejected) == MOST_REJECTED and not known.incarnations.why_condemned("0")
+    assert len(known.incarnations.rejected) == MOST_REMEMBERED and not known.incarnations.why_condemned("0")
 
 
 def test_a_pidfd_that_is_handed_back_is_of_one_in_the_file_or_of_one_that_lives_and_is_newer_than_it(

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from lockserver.callers import Callers
 from lockserver.incarnation import Incarnation, Stage
@@ -11,13 +12,13 @@ from lockserver.invariants import Invariants
 from lockserver.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
 from lockserver.messages import ACTIVE, INIT
 from lockserver.queue import Waiter
-from lockserver.record import Tenure
+from lockserver.record import Member, Tenure
 from lockserver.succession import Succession
 from sidecar.disk_writes import DiskWrites
 from tests.lockserver.parts import DOUBT, UNNAMED, Turns, held_by, incarnation, registered
 
 FREE, IN_DOUBT, GRANTING, HELD, FENCING = Phase
-TENURE = Tenure("a", "0" * 8, 7, "then", "a.00000000", [], endpoint="there", verified=True)
+TENURE = Tenure("a", "0" * 8, 7, "then", "a.00000000", [Member(1)], endpoint="there", verified=True)
 
 
 def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
@@ -85,6 +86,9 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
     assert lock.recorded_by == 0 and lock.doubt is DOUBT
     lock.come_back()
     assert lock.confirm(on_disk=0) == 7
+    lock = Lock(ACTIVE)
+    lock.find(incarnation(stage=Stage.AWAITED), replace(TENURE, members=[]), DOUBT)
+    assert lock.recorded_by is None  # only a waiter had told of it: its processes aren't on disk
 
 
 def test_nobody_is_told_before_the_grant_is_on_disk() -> None:
@@ -152,6 +156,8 @@ def test_a_holder_that_was_heard_of_is_not_in_the_file() -> None:
     lock = in_phase(FENCING)
     lock.hear_of(incarnation("b", stage=Stage.AWAITED), 8)
     assert (lock.verified, lock.fencing_since, lock.recorded_by, lock.granted_at) == (False, 0.0, None, "")
+    lock.written_by(3)
+    assert lock.recorded_by is None  # nothing is known of its processes yet
 
 
 def test_somebody_unnamed_is_in_doubt_only_where_no_file_names_a_holder() -> None:

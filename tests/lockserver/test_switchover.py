@@ -325,6 +325,9 @@ def test_exit_that_was_said_and_a_server_that_crashes_lead_to_an_ordinary_recove
     change.b.register()
     change.b.hand_back(change.a)
     change.b.acquire()
+    assert not change.b.holds, "somebody else has a life lock here, and isn't back"
+    change.c.register()
+    change.harness.advance(0.1)
     assert change.b.holds
 
 

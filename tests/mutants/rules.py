@@ -78,7 +78,7 @@ _ALL = (
     Mutant(
         "life-lock",
         "the life lock must be free",
-        ((INCARNATION, "return self.members_gone and self.life is Life.FREE", "return self.members_gone"),),
+        ((INCARNATION, "self.members_gone and self.life is Life.FREE", "self.members_gone"),),
     ),
     Mutant(
         "memory",
@@ -105,7 +105,7 @@ _ALL = (
     Mutant(
         "late-reading",
         "a reading that comes too late is not known",
-        ((MEMORY, "        self.reading = reading if in_time else None", "        self.reading = reading"),),
+        ((MEMORY, "reading if in_time and not self._too_old", "reading if not self._too_old"),),
     ),
     Mutant(
         "end-of-file-is-no-proof",
@@ -259,11 +259,6 @@ _ALL = (
         ),
     ),
     Mutant(
-        "token-of-a-claim",
-        "no token is given twice, also where only a claim tells of it",
-        ((MACHINE, "            self.succession.knows_of(token)\n", "            pass\n"),),
-    ),
-    Mutant(
         "settling",
         "without a file, time must pass",
         ((RECOVERY, "now + (self.config.settle_s if found is Found.NOTHING else self.config.window_s)", "now"),),
@@ -365,6 +360,123 @@ _ALL = (
         ((SUCCESSION, "            remaining = lock.doubt if lock.unnamed else None", "            remaining = None"),),
     ),
     Mutant(
+        "hearsay-on-disk",
+        "a holder that was only heard of is told when the file knows its processes",
+        (
+            (
+                LOCK,
+                "        if self.phase in (Phase.GRANTING, Phase.HELD) and self.recorded_by is None:",
+                "        if self.holder is not None and self.recorded_by is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "hearsay-is-no-proof",
+        "of whom no process is known, a free life lock proves nothing",
+        (
+            (
+                INCARNATION,
+                "        return bool(self.members) and self.members_gone and",
+                "        return self.members_gone and",
+            ),
+        ),
+    ),
+    Mutant(
+        "heard-by-copies",
+        "what a waiter tells of a grant ends nobody by itself",
+        (
+            (
+                MACHINE,
+                "        self.succession.hears_of(event.message.token)\n",
+                "        self.succession.knows_of(event.message.token)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "heard-by-claims",
+        "a claim that is put off may be made again",
+        ((MACHINE, "        self.succession.hears_of(token)\n", "        self.succession.knows_of(token)\n"),),
+    ),
+    Mutant(
+        "heard-and-greater",
+        "the next token is greater than one that was only heard of",
+        ((SUCCESSION, "max(self.newest, self._heard, self.token_floor)", "max(self.newest, self.token_floor)"),),
+    ),
+    Mutant(
+        "who-may-hold",
+        "who lives and may hold is waited for, though the file names nobody",
+        ((SUCCESSION, " and self._nobody_else_may_hold(lock)", ""),),
+    ),
+    Mutant(
+        "who-may-hold-unseen",
+        "a life lock of nobody who comes costs the settling time",
+        (
+            (
+                RECOVERY,
+                "        if not self.context.reached(self._began + self.config.settle_s):\n",
+                "        if False:\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "who-came",
+        "whose main process has come and holds nothing is waited for by nobody",
+        ((RECOVERY, " if who.seen_alive and not who.came]", " if who.seen_alive]"),),
+    ),
+    Mutant(
+        "who-is-handed-back",
+        "a living process of a holder that the file takes for gone counts",
+        (
+            (
+                COPIES,
+                "        if active.phase is Phase.FREE and message.token == newest and not",
+                "        if False and not",
+            ),
+        ),
+    ),
+    Mutant(
+        "number-again",
+        "a number that was given again does not hide a process",
+        ((INCARNATIONS, " and (number == MAIN or not peer.identity)", ""),),
+    ),
+    Mutant(
+        "gone-for-good",
+        "nobody joins a holder that was proven gone",
+        (
+            (
+                INCARNATIONS,
+                "        if name in self.pending_unlinks or name in self.gone:",
+                "        if name in self.pending_unlinks:",
+            ),
+        ),
+    ),
+    Mutant(
+        "old-look",
+        "an old look at the life files counts for nothing",
+        ((RECOVERY, "        if stale and not self._asked:\n", "        if probed is None and not self._asked:\n"),),
+    ),
+    Mutant(
+        "old-reading",
+        "memory that was read before the holder took it is not free",
+        ((MEMORY, "reading if in_time and not self._too_old", "reading if in_time"),),
+    ),
+    Mutant(
+        "never-told",
+        "a grant that was never told is none",
+        (
+            (
+                ADMISSION,
+                "            if lock is self.active and lock.phase is Phase.IN_DOUBT and token is None:",
+                "            if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "claims-settle",
+        "of a holder that only claims, workers have the time to come",
+        ((ADMISSION, "        if who.older:  # no", "        if False:  # no"),),
+    ),
+    Mutant(
         "own-copies",
         "a main process keeps its own incarnation's pidfds across a crash of the server",
         ((COPIES, "            if own.conn is not None and own.numbered > MAIN:\n", "            if False:\n"),),
@@ -386,7 +498,7 @@ _ALL = (
         (
             (
                 INCARNATIONS,
-                "        if held_a_lock:\n            self.pending_unlinks[name] = 0\n        elif name not in self.pending_unlinks:\n",
+                "        if held_a_lock:\n            self.pending_unlinks[name] = 0\n            _remember(self.gone, name)\n        elif name not in self.pending_unlinks:\n",
                 "        if name not in self.pending_unlinks:\n",
             ),
         ),
@@ -637,6 +749,7 @@ DIRECTED = (
             "memory",
             "switchover",
             "found_by_the_simulator",
+            "untold",
             "parts_memory",
         )
     ),

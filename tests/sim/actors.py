@@ -183,7 +183,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
                 continue
             peer = self._peer(pidfd, local_pid, local_pid)
             if identity and peer.identity == identity:
-                alive.append((number, peer))
+                alive.append((number, replace(peer, dead=self.process.is_dead(pidfd))))
                 continue
             self._do_forget(e.Forget(self.number))
             if identity and peer.identity:

@@ -4,6 +4,7 @@ A fault that takes something from sight which nothing could prove afterwards say
 what must hold in spite of it stands in `world.py`.
 """
 
+import contextlib
 import errno
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ class Faults:
         self.world = world
         self.rng = world.rng
         self.kernel = world.kernel
-        self._backup = b""
+        self._backups: list[bytes] = []
 
     def any(self) -> None:
         roll = self.rng.random()
@@ -76,9 +77,10 @@ class Faults:
         if server is None or not server.process.alive:
             return
         self.world.note_fault("kill the server")
+        self.back_up()
         self.kernel.kill(server.process)
         spoil = rng.random()
-        for share, how in ((0.12, "tear"), (0.12, "corrupt"), (0.06, "unlink"), (0.06, "restore")):
+        for share, how in ((0.12, "tear"), (0.12, "corrupt"), (0.06, "unlink"), (0.18, "restore")):
             spoil -= share
             if spoil < 0:
                 self._spoil(how)
@@ -182,10 +184,9 @@ class Faults:
             elif how == "corrupt":
                 self.kernel.corrupt(HOLDER)
             elif how == "restore":
-                if not self._backup:
+                if not self._backups:
                     return
-                self.kernel.files.find(HOLDER).data = self._backup
-                world.restored = True
+                self.kernel.files.find(HOLDER).data = self.rng.choice(self._backups)
             else:
                 self.kernel.files.unlink(HOLDER)
         except OSError:
@@ -195,10 +196,8 @@ class Faults:
         world.note_fault(f"{how} the holder file")
 
     def back_up(self) -> None:
-        try:
-            self._backup = self.kernel.files.find(HOLDER).data or self._backup
-        except OSError:
-            return
+        with contextlib.suppress(OSError):
+            self._backups.append(self.kernel.files.find(HOLDER).data)
 
     def _disk(self) -> None:
         full = self.rng.random() < 0.5

@@ -91,9 +91,7 @@ class World(Schedule[SimServer]):
         self.fenced_at = self.drained_at = -1.0
         self.gap = False
         """Between a holder's death and its successor's Active."""
-        self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.restored = self.clock_went_back = (
-            False
-        )
+        self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.clock_went_back = False
         self.went_back = False
         """The path leads to a directory again in which an older file is."""
         self.reader_hangs_until = 0.0
@@ -303,7 +301,7 @@ class World(Schedule[SimServer]):
         return (
             self.server is not None
             and self.server.serves
-            and bool({"unproven", "strangers"} & set(self.server.machine.context.alarms))
+            and bool({"unproven", "strangers", "awaited"} & set(self.server.machine.context.alarms))
         )
 
     # -- the server's container ------------------------------------------------------------------------------------
