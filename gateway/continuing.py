@@ -42,6 +42,8 @@ class _Rest:
         self.seam = Seam(self.sent, had.ids, hold, keep=limits.keep_stop)
         self.stops: Stops | None = None
         self.count = len(had.ids)
+        self.told_before = 0
+        """So many tokens the client had, without any text, before the choice began anew."""
         self.limits = limits
         self.asked = False
         """For the text that the seam wants."""
@@ -49,8 +51,7 @@ class _Rest:
         """The engine has given its reason to end."""
 
     def stop(self, piece: Piece) -> Piece:
-        if not self.limits.stop:
-            return piece
+        """Also where there is nothing to stop at: what the seam owes the client comes first."""
         if self.stops is None:
             limits = self.limits
             self.stops = Stops(
@@ -94,9 +95,11 @@ class Continuing:
             had = self._account.choice(index)
             if had.finish is not None:
                 continue
+            told = len(had.ids)
             if not (had.text or self._kind.wants_ids or self._kind.logprobs):
                 del had.ids[:]  # the client has nothing of it: it begins anew, and the engine's own text is right
             rest = self._rests[index] = _Rest(had, self._limits)
+            rest.told_before = told - len(had.ids)
             if self._kind.api is Api.CHAT and not had.role:
                 said += answers.role_of(self._account, index)
                 had.role = True
@@ -189,6 +192,8 @@ class Continuing:
             choice.ids.extend(piece.ids)
             choice.text += piece.text.encode("utf-8", "replace")
             choice.finish = piece.finish
+            if rest.told_before >= len(choice.ids) and not piece.text and piece.finish is None:
+                continue
             said += answers.chunk_of(self._kind, self._account, index, piece)
         return said
 

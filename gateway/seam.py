@@ -255,7 +255,7 @@ class Stops:
         self._count = count
         longest = max(map(len, stop), default=1) - 1
         self._hold = 0 if keep else longest
-        tail = sent[len(sent) - longest :] if longest else ""
+        tail = sent[-longest:] if longest else ""
         self._text = tail + owed
         self._told = len(tail)
         self._longest = longest

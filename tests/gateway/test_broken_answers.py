@@ -332,6 +332,7 @@ def test_of_what_a_client_has_nothing_is_asked_anew(more: dict[str, Any], ids: b
     assert all(b'"text":""' in piece for piece in pieces[1:3]), "a stop string could begin there"
     world, client = broken(COMPLETION, body, (2, None))
     check(client, like)
+    assert len(client.events) == len(like.events), "no empty chunk twice"
     again = [asked for ask in world.asked if (asked := json.loads(ask.body).get("prompt"))][1]
     prompt = 1 + len(tokenizer.encode(PROMPT["prompt"]))  # with the token that begins a text
     assert len(again) == prompt + (2 if ids else 0)
@@ -350,6 +351,45 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
                 _, client = broken(COMPLETION, body, (place + 1, None))
                 check(client, like)
     assert wide > 5
+
+
+class _Whole:
+    """As vLLM has it: a token whose text ends within a character is kept back with all of its text."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def push(self, token: int) -> str:
+        self._held += tokenizer.token_bytes(token)
+        text = self._held.decode("utf-8", "replace")
+        if text.endswith("\ufffd"):
+            return ""
+        self._held = b""
+        return text
+
+
+def test_a_space_that_begins_the_token_of_an_emoji_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are such tokens in the vocabularies that people serve. No stop string is asked for."""
+    lead, spaced = b"\xf0\x9f\x98", b" \xf0\x9f\x98"
+    at = tokenizer._PIECES.index(lead)
+    pieces = tuple(spaced if piece == lead else piece for piece in tokenizer._PIECES)
+    monkeypatch.setattr(tokenizer, "_PIECES", pieces)
+    monkeypatch.setattr(tokenizer, "_BYTES", tuple(map(tokenizer.token_bytes, range(tokenizer.VOCABULARY))))
+    monkeypatch.setattr(tokenizer, "Detokenizer", _Whole)
+    body = PROMPT | {
+        "prompt": "The old lighthouse",
+        "max_tokens": 40,
+        "logit_bias": {str(tokenizer._FIRST_PIECE + at): 4},
+    }
+    like, events = undisturbed(COMPLETION, body)
+    assert _text(like).count(" ") > 20
+    for place in range(1, len(events) - 2):
+        _, client = broken(COMPLETION, body, (place, None))
+        assert _text(client) == _text(like)
+
+
+def _text(client: SimClient) -> str:
+    return "".join(event["choices"][0]["text"] for event in client.events if isinstance(event, dict))
 
 
 def test_a_token_that_the_engine_does_not_show_is_not_shown_behind_a_break_either() -> None:
@@ -376,7 +416,7 @@ def test_without_streaming_an_answer_is_made_again_whole() -> None:
 
 
 def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
-    body = PROMPT | {"temperature": 1.0, "return_token_ids": True} | USAGE
+    body = PROMPT | {"temperature": 1.0, "ignore_eos": True, "return_token_ids": True} | USAGE
     world, client = broken(COMPLETION, body, (6, None))
     assert (client.outcome, client.how) == (e.Outcome.ANSWERED, "continued")
     *chunks, usage, done = client.events

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.seam import Piece, Seam, Torn
+from gateway.seam import Piece, Seam, Stops, Torn
 
 BEGUN = "\N{REPLACEMENT CHARACTER}"
 """What an engine says of a character of which it has the beginning only."""
@@ -130,3 +130,8 @@ def test_texts_of_another_tokenizer_do_not_fit() -> None:
     seam = Seam("what it said", [1, 2, 3], 0)
     with pytest.raises(Torn):
         seam.heard("something else" + BEGUN)
+
+
+def test_a_stop_string_across_the_break_is_found_behind_less_text_than_it_has() -> None:
+    stops = Stops(("Observation:",), keep=True, min_tokens=0, count=1, sent="Observ", owed="")
+    assert stops.push(Piece((7,), "ation: so")) == Piece((7,), "ation:", None, "stop", "Observation:")

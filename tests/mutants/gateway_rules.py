@@ -117,7 +117,7 @@ GATEWAY = (
         "stops-across",
         "a stop string may begin before the break",
         f"{_BROKEN}test_a_stop_string_on_both_sides_of_the_break_stops",
-        ('        tail = sent[len(sent) - longest :] if longest else ""\n', '        tail = ""\n'),
+        ('        tail = sent[-longest:] if longest else ""\n', '        tail = ""\n'),
     ),
     _rule(
         SEAM,
