@@ -1,4 +1,4 @@
-"""The server's side of HTTP/1.1 on asyncio: httptools (llhttp) keeps its rules; here are connections and their limits.
+"""The server's side of HTTP/1.1 on asyncio: the connections and their limits.
 
 A request is handed on when it is whole. Headers, body, connections, and the time that each may take are bounded.
 Whoever breaks a rule gets a sentence where that is possible, and loses its connection; nobody else notices. A client
@@ -7,20 +7,19 @@ that only closes its sending half is still answered: it is asked with an interim
 Nothing is gathered before it is sent: asyncio turns Nagle's algorithm off, and what is written goes into the socket in
 the same call. When a client doesn't read, whoever answers is told (`Reply.room`).
 
-What a request and its answer are to the one who answers stands in `http_exchange.py`.
+How bytes become requests stands in `http_requests.py`, what a request and its answer are to the one who answers in
+`http_exchange.py`.
 
 What this file may not do: know what is asked, or keep time for the one who answers. It runs in one loop's thread.
 """
 
 import asyncio
 import socket
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import httptools
-
-from sidecar.http_exchange import REASONS, Handler, Reply, Request, nothing
+from sidecar.http_exchange import REASONS, Handler, Reply, nothing
+from sidecar.http_requests import CONTINUE, Bodies, RequestReader
 
 _EARLY_BYTES = 256 << 10
 """What a client may send of its next requests while one is being answered; then it isn't read any more."""
@@ -62,7 +61,7 @@ class HttpServer:
         self.connections: set[_Connection] = set()
         self.idle: dict[_Connection, None] = {}
         """Those without a request, longest first."""
-        self.bodies_bytes = 0
+        self.bodies = Bodies(limits.bodies_bytes)
         self.closing = False
         """Every answer is its connection's last."""
         self._servers: list[asyncio.Server] = []
@@ -124,19 +123,15 @@ class HttpServer:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_answering_bytes", "_begun", "_body", "_body_bytes", "_early", "_ended", "_head_bytes", "_headed", "_headers",
-        "_late", "_loop", "_over", "_parser", "_peer", "_ready", "_refused", "_reply", "_room", "_said", "_server",
-        "_target", "_transport", "deadline",
+        "_answering_bytes", "_early", "_ended", "_late", "_loop", "_over", "_reader", "_reply", "_room", "_said",
+        "_server", "_transport", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._loop = server.loop
-        self._parser = httptools.HttpRequestParser(self)
+        self._reader = RequestReader(server.limits.header_bytes, server.limits.body_bytes, server.bodies, self._go_on)
         self._transport: asyncio.Transport | None = None
-        self._peer = ""
-        self._ready: deque[tuple[Request, bool, bool, bool]] = deque()
-        """Requests that are whole, with what their replies have to know."""
         self._early = bytearray()
         self._reply: Reply | None = None
         self._room = True
@@ -147,27 +142,14 @@ class _Connection(asyncio.Protocol):
         self._said = False
         """Something of the answer is out."""
         self._answering_bytes = 0
-        self._refused: tuple[int, str] | None = None
         self.deadline = float("inf")
         self._late: Callable[[], None] = self.close
-        self._clear()
-
-    def _clear(self) -> None:
-        self._target = b""
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._head_bytes = 0
-        """Those of a head, or of what comes behind a body in chunks."""
-        self._headed = False
-        self._begun = False
-        """Something of a request is here."""
 
     # -- asyncio ---------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._peer = _named(transport.get_extra_info("peername"))
+        self._reader.peer = _named(transport.get_extra_info("peername"))
         server = self._server
         server.connections.add(self)
         if len(server.connections) > server.limits.connections:
@@ -199,7 +181,7 @@ class _Connection(asyncio.Protocol):
         if self._over or self._transport is None or reply is None:
             return False
         if reply.chunked and not self._said:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._go_on()
         self._loop.call_later(_RESET_FIRST_S, self._look_for_a_reset, reply, _RESET_FIRST_S)
         return True
 
@@ -209,9 +191,7 @@ class _Connection(asyncio.Protocol):
         server.connections.discard(self)
         server.idle.pop(self, None)
         self.deadline = float("inf")
-        server.bodies_bytes -= self._body_bytes + sum(len(request.body) for request, *_ in self._ready)
-        self._body_bytes = 0
-        self._ready.clear()
+        self._reader.drop()
         self._forget()
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -243,107 +223,27 @@ class _Connection(asyncio.Protocol):
         wait_s = min(2 * waited_s, _RESET_MOST_S)
         self._loop.call_later(wait_s, self._look_for_a_reset, reply, wait_s)
 
-    # -- the parser says -------------------------------------------------------------------------------------------
-
-    def on_url(self, target: bytes) -> None:
-        self._target += target
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._headed:  # what comes behind a body in chunks is no header: anything could be slipped in there
-            self._headers.append((name.lower(), value))
-
-    def on_headers_complete(self) -> None:
-        self._headed = True
-        limits = self._server.limits
-        size = sum(len(name) + len(value) for name, value in self._headers) + len(self._target)
-        if size > limits.header_bytes:
-            self._refused = (431, f"the headers of a request may have {limits.header_bytes} bytes")
-            return
-        hosts = said = 0
-        expects = False
-        for name, value in self._headers:
-            if name == b"content-length":
-                said = int(value)
-            elif name == b"host":
-                hosts += 1
-            elif name == b"expect":
-                expects = value.lower() == b"100-continue"
-        if hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
-            self._refused = (400, "a request names one host")
-        elif said > limits.body_bytes:
-            self._refused = (413, f"a request may have {limits.body_bytes} bytes, and this one has {said}")
-        elif expects and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        if self._refused is not None:
-            return
-        self._body.append(data)
-        self._body_bytes += len(data)
-        server = self._server
-        server.bodies_bytes += len(data)
-        if self._body_bytes > server.limits.body_bytes:
-            self._refused = (413, f"a request may have {server.limits.body_bytes} bytes, and this one has more")
-        elif server.bodies_bytes > server.limits.bodies_bytes:
-            self._refused = (503, "too many large requests at a time")
-
-    def on_message_complete(self) -> None:
-        if self._refused is not None:
-            return
-        parser = self._parser
-        method = parser.get_method().decode("ascii")
-        chunked = parser.get_http_version() == "1.1"
-        keeps = parser.should_keep_alive() and method != "CONNECT"
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        request = Request(method, self._target, self._headers, body, self._peer)
-        self._ready.append((request, chunked, method == "HEAD", keeps))
-        self._clear()
-
     # -- one request after the other -------------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
-        if not self._begun:
-            self._begun = True
+        if not self._reader.begun:
             self._server.idle.pop(self, None)
             self._within(self._server.limits.request_s, self._too_slow)
-        had = self._body_bytes
-        self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self._ready:
-                self._stay(data[upgrade.args[0] :])
-        except httptools.HttpParserError as error:
-            self._refused = self._refused or (400, f"this is no HTTP that can be answered: {error}")
-        if self._body_bytes > had:
-            self._head_bytes = 0
-        limit = self._server.limits.header_bytes
-        unfinished = not self._ready and not self._refused
-        if unfinished and self._head_bytes > limit + _slack(self._headers):
-            self._refused = (431, f"the headers of a request may have {limit} bytes")
+        self._reader.feed(data)
 
-    def _stay(self, rest: bytes) -> None:
-        """A client that would rather go on otherwise (HTTP/2 say) takes an answer in HTTP/1.1. The parser takes all
-        behind the head for that other protocol's: so it is given the head once more, without the offer.
-        """
-        request, chunked, headless, keeps = self._ready.pop()
-        if request.method == "CONNECT":
-            self._ready.append((request, chunked, headless, keeps))
-            return
-        head = [b"%b %b HTTP/1.%d\r\n" % (request.method.encode(), request.target, chunked)]
-        head += [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"expect")]
-        self._parser = httptools.HttpRequestParser(self)
-        self._feed(b"".join((*head, b"\r\n", rest)))
+    def _go_on(self) -> None:
+        if self._transport is not None:
+            self._transport.write(CONTINUE)
 
     def _next(self) -> None:
         """Hands on the next request that is whole, or says what is wrong with it."""
+        reader = self._reader
         while self._reply is None and not self._over:
-            if self._ready:
+            if reader.ready:
                 self._take()
                 continue
-            if self._refused is not None:
-                status, why = self._refused
-                self._refuse(status, why)
+            if reader.refused is not None:
+                self._refuse(*reader.refused)
             elif self._early:
                 data = bytes(self._early)
                 self._early.clear()
@@ -353,18 +253,18 @@ class _Connection(asyncio.Protocol):
                 continue
             elif self._ended:
                 self.close()
-            elif not self._begun:
+            elif not reader.begun:
                 self._rest()
             elif self.deadline == float("inf"):
                 self._within(self._server.limits.request_s, self._too_slow)
             return
 
     def _take(self) -> None:
-        request, chunked, headless, keeps = self._ready.popleft()
+        request, chunked, keeps = self._reader.ready.popleft()
         self.deadline = float("inf")
         self._said = False
         keeps = keeps and not self._ended and not self._server.closing
-        reply = self._reply = Reply(self, chunked=chunked, headless=headless, keeps=keeps)
+        reply = self._reply = Reply(self, chunked=chunked, headless=request.method == "HEAD", keeps=keeps)
         self._answering_bytes = len(request.body)
         self._server.handle(request, reply)
         if self._reply is reply and not self._room:
@@ -378,7 +278,7 @@ class _Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """The request that was answered."""
-        self._server.bodies_bytes -= self._answering_bytes
+        self._server.bodies.bytes -= self._answering_bytes
         self._answering_bytes = 0
 
     # -- from the replies ------------------------------------------------------------------------------------------
@@ -400,7 +300,7 @@ class _Connection(asyncio.Protocol):
         self._forget()
         if not reply.keeps or self._server.closing:
             self._linger()
-        elif self._early or self._ready:
+        elif self._early or self._reader.ready:
             self._loop.call_soon(self._next)  # not from within: it may have sent a thousand requests
         else:
             self._next()
@@ -470,11 +370,6 @@ class _Connection(asyncio.Protocol):
         self.deadline = self._loop.time() + seconds
         self._late = what
         self._server.watch()
-
-
-def _slack(headers: list[tuple[bytes, bytes]]) -> int:
-    """What stands between a request's headers: they are counted without it when they are complete."""
-    return 4 * len(headers) + 64
 
 
 def _named(peer: object) -> str:

@@ -1,0 +1,92 @@
+"""Bytes in, requests out: the reader built alone, without a connection."""
+
+import pytest
+
+from sidecar.http_requests import Bodies, RequestReader
+
+MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 150
+HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: h\r\nX-Name: Some\r\n"
+
+
+class Reading:
+    def __init__(self, bodies: Bodies | None = None) -> None:
+        self.told_to_go_on = 0
+        self.bodies = bodies or Bodies(MOST_BODIES)
+        self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, self._go_on)
+        self.reader.peer = "client"
+
+    def _go_on(self) -> None:
+        self.told_to_go_on += 1
+
+    def feed(self, *pieces: bytes) -> "Reading":
+        for piece in pieces:
+            self.reader.feed(piece)
+        return self
+
+    @property
+    def refused(self) -> int:
+        return self.reader.refused[0] if self.reader.refused is not None else 0
+
+
+def post(body: bytes, more: bytes = b"") -> bytes:
+    return HEAD + more + b"Content-Length: %d\r\n\r\n" % len(body) + body
+
+
+def test_a_request_is_the_same_however_its_bytes_come() -> None:
+    data = post(b"0123456789")
+    at_once = Reading().feed(data).reader.ready[0]
+    one_by_one = Reading().feed(*(data[i : i + 1] for i in range(len(data)))).reader.ready[0]
+    assert at_once == one_by_one
+    request = at_once.request
+    assert (request.method, request.target, request.path, request.body) == (
+        "POST",
+        b"/v1/x?y=1",
+        "/v1/x",
+        b"0123456789",
+    )
+    assert request.header(b"x-name") == b"Some" and request.peer == "client"
+    assert at_once.chunked and at_once.keeps
+
+
+def test_requests_in_one_piece_wait_in_their_order() -> None:
+    reading = Reading().feed(post(b"a") + post(b"b") + post(b"c")[:20])
+    assert [whole.request.body for whole in reading.reader.ready] == [b"a", b"b"]
+    reading.feed(post(b"c")[20:])
+    assert [whole.request.body for whole in reading.reader.ready] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", 400),  # no host
+        (b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        (b"no HTTP at all\r\n\r\n", 400),
+        (post(b"x" * (MOST_BODY + 1)), 413),
+        (HEAD + b"Transfer-Encoding: chunked\r\n\r\n" + b"41\r\n" + b"x" * 65 + b"\r\n" + b"41\r\n" + b"x" * 65, 413),
+        (HEAD + b"X: " + b"x" * MOST_HEAD + b"\r\n\r\n", 431),
+        (HEAD + b"X: " + b"x" * (MOST_HEAD + 200), 431),  # and it hasn't ended yet
+    ],
+)
+def test_what_breaks_a_rule_is_refused(data: bytes, status: int) -> None:
+    reading = Reading().feed(data)
+    assert reading.refused == status and not reading.reader.ready
+
+
+def test_all_bodies_together_have_a_bound_and_whoever_goes_makes_room() -> None:
+    bodies = Bodies(MOST_BODIES)
+    first = Reading(bodies).feed(post(b"x" * 90))
+    assert Reading(bodies).feed(post(b"x" * 90)).refused == 503 and bodies.bytes == 180
+    first.reader.drop()
+    assert bodies.bytes == 90 and not first.reader.ready
+
+
+def test_a_client_that_waits_for_a_word_is_told_to_go_on() -> None:
+    assert Reading().feed(post(b"", b"Expect: 100-continue\r\n")).told_to_go_on == 1
+    assert Reading().feed(HEAD + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n").told_to_go_on == 0  # refused
+
+
+def test_a_client_that_offers_another_protocol_is_read_on() -> None:
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    reading = Reading().feed(post(b"body", offer) + post(b"next"))
+    assert [whole.request.body for whole in reading.reader.ready] == [b"body", b"next"]
+    assert reading.refused == 0
