@@ -111,6 +111,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
     for one in seen.gms:
         rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
+        if not one["answers"] and not starting:
+            rows.append(("alarm", f"GMS of {one['device']} doesn't answer: nobody wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
     for engine in seen.engines:

@@ -326,7 +326,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     found = status(house, "stopped", code=0)
     assert found["redundant"] is False and found["serving"] == house.holder()
     assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
-    assert re.search(r"^gms host:0 +no answer: ", _shown(house), re.MULTILINE)
+    assert re.search(r"^gms host:0 +no answer: .*\nalarm +GMS of host:0 doesn't answer", _shown(house), re.MULTILINE)
     assert "GMS of host:0 doesn't answer" in said(house, "kill", "kill", "active", code=1)
     assert house.holder() == found["serving"]
     for process in server:
