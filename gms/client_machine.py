@@ -59,8 +59,8 @@ RETRY_MOST_S = 0.01
 """The weights stand again once their readers are back: a new server should not wait for them. It is a cheap call."""
 TURNED_AWAY_S = 1.0
 """A server that has said why it won't have us is left alone for so long."""
-GRACE_S = 0.5
-"""The server says by itself when a wait has been in vain, and knows why; it may be so late."""
+GRACE_S = 5.0
+"""The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
 BATCH = 253
 """How many descriptors go with one message."""
 

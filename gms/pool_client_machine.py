@@ -24,8 +24,8 @@ from sidecar.reconnect import Reconnect
 RETRY_MOST_S = 0.01
 TURNED_AWAY_S = 1.0
 RELEASE_AGAIN_S = 0.5
-GRACE_S = 0.5
-"""The server says by itself when a wait has been in vain, and knows why; it may be so late."""
+GRACE_S = 5.0
+"""The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -96,16 +96,16 @@ class Admission:
         """A main process says that it was granted the lock with this token. Empty if nothing speaks against it.
 
         Of a claim and a file the newer token is the true one: whoever has it was granted the lock when the other one's
-        end had been proven. (The file may have been lost, or an old one restored.) A holder that this server sees alive
-        is never put in doubt by a claim, and one that it knew and has lost only by the proof of its end.
+        end had been proven. (The file may have been lost, or an old one restored.) A holder that has come to this
+        server and is seen alive is never put in doubt by a claim, and one that it has lost only by the proof of its
+        end. A process may live that only the file calls the holder: it can have begun anew since, as another one.
         """
         lock, holder = self.active, self.active.holder
         if holder is not None and holder.name == name:
             return "" if token == lock.token else f"the token is {lock.token}, not {token}"
         being_proven = lock.phase is Phase.FENCING and lock.doubt is None
-        if holder is not None and (
-            token <= lock.token or lock.phase is Phase.GRANTING or being_proven or holder.seen_alive
-        ):
+        is_here = holder is not None and holder.came and holder.seen_alive
+        if holder is not None and (token <= lock.token or lock.phase is Phase.GRANTING or being_proven or is_here):
             return f"{holder.engine_id} was granted the lock with token {lock.token}"
         if lock.phase is Phase.FREE and token <= newest:
             return f"token {token} has ended: its holder was taken for gone"

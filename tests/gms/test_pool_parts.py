@@ -201,7 +201,7 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     machine = in_touch()
     machine.handle(WANT, 0.0)
     assert not machine.handle(c.Tick(), 5.0)
-    no, release = machine.handle(c.Tick(), 5.6)
+    no, release = machine.handle(c.Tick(), 5.0 + c.GRACE_S)
     assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
     away = c.PoolClientMachine("e1", 1, "kv")
     away.handle(c.Disconnected(), 0.0)

@@ -6,6 +6,7 @@ import pytest
 
 from lockserver import events as e
 from lockserver import messages as m
+from lockserver.incarnations import BOTH_BACK_S
 from lockserver.record import Record, encode
 from tests.lockserver.harness import BOOT, Engine, Harness, Kernel
 
@@ -66,6 +67,32 @@ def test_the_holders_workers_are_heard_of_behind_ones_own() -> None:
     assert not b.holds
     harness.advance(SETTLE_S)
     assert not b.holds and f"process {a.processes[1].pid} of a is alive" in harness.waiting_for
+
+
+def test_a_process_that_lives_as_another_engine_since_is_not_the_holder_that_an_older_file_names() -> None:
+    """It held, executed its program anew, and somebody else was granted the lock."""
+    harness = in_one_namespace()
+    x = harness.holder("x")
+    before = harness.file
+    a = harness.engine("a").register().acquire()
+    x.main.locks.clear()
+    harness.named["the path"].discard(x.main)
+    harness.hangs_up(x.main)
+    again = harness.engine("x")
+    again.main, again.processes, x.processes = x.main, [x.main], []
+    x.main.locks.add(again.name)
+    again.register()
+    harness.advance(BOTH_BACK_S + 1)
+    assert a.holds
+    harness.crash().file = before
+    harness.start()
+    a.register()
+    assert not a.refused and harness.state == "HELD"
+    again.register()
+    b = harness.waiter("b")
+    harness.kill_tree(a)
+    harness.advance(BOTH_BACK_S + SETTLE_S)
+    assert b.holds
 
 
 def test_a_claim_that_is_put_off_may_be_made_again() -> None:

@@ -253,10 +253,16 @@ _ALL = (
         (
             (
                 ADMISSION,
-                "token <= lock.token or lock.phase is Phase.GRANTING or being_proven or holder.seen_alive",
+                "token <= lock.token or lock.phase is Phase.GRANTING or being_proven or is_here",
                 "True",
             ),
         ),
+    ),
+    Mutant(
+        "lives-as-another",
+        "a process that lives needn't be the holder that an older file calls it",
+        ((ADMISSION, "holder.came and holder.seen_alive", "holder.seen_alive"),),
+        tests=("tests/lockserver/test_untold.py",),
     ),
     Mutant(
         "settling",

@@ -85,7 +85,7 @@ class World(Schedule[SimServer]):
         self.spawned: list[Process] = []
         self.slots = [Slot(self, number) for number in range(rng.choice((2, 2, 3)))]
         self.crash_rate = rng.choice((0.0, 0.0, 0.002, 0.02))
-        self.last_token = 0
+        self.last_token = self.greatest_token = 0
         self.alarms: set[str] = set()
         self.memory_alarm = False
         self.fenced_at = self.drained_at = -1.0
@@ -166,6 +166,7 @@ class World(Schedule[SimServer]):
         if token <= self.last_token and not (self.clock_went_back and (self.spoiled or self.life_lost)):
             self.fail(f"{tree.name} got token {token} after token {self.last_token}")
         self.last_token, tree.granted, tree.holds = token, token, True
+        self.greatest_token = max(self.greatest_token, token)
         return True
 
     def _nobody_else(self, tree: Tree) -> None:
@@ -215,7 +216,8 @@ class World(Schedule[SimServer]):
 
     def lost(self, tree: Tree, why: str) -> None:
         excused = tree.was_stopped or tree.told_to_end or self.directory_lost or (tree.impostor and self.spoiled)
-        if tree.holds and not self.presume_dead and not excused:
+        older_is_greater = tree.granted < self.greatest_token and self.clock_went_back and self.spoiled
+        if tree.holds and not self.presume_dead and not excused and not older_is_greater:
             self.fail(f"{tree.name} lost the lock though nothing was wrong with it: {why}")
         tree.holds = False
         if self.life_lost:
