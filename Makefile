@@ -26,9 +26,9 @@ help: ## this list
 demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
 	@$(python) -m demo $(ARGS)
 
-# Chaos tests mostly wait, for processes and for conditions: three at a time, on two processors.
+# Tests mostly wait, for processes and for conditions: three at a time, on two processors.
 test: $(venv) ## all tests that need no root
-	$(pytest) -n 2 -m "not chaos and not root" tests
+	$(pytest) -n 3 -m "not chaos and not root" tests
 	$(pytest) -n 3 -m "chaos and not root" tests
 
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
