@@ -11,13 +11,11 @@ from lockserver import messages as m
 from lockserver.callers import agreed_version
 from lockserver.context import Context
 from lockserver.incarnation import MAIN, Incarnation, Stage
-from lockserver.incarnations import Incarnations
+from lockserver.incarnations import MOST_MEMBERS, Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import ACTIVE, INIT
 from sidecar.names import incarnation_name
 
-MOST_MEMBERS = 200
-MOST_INCARNATIONS = 5000
 NO_LIFE = "the life file that you named isn't in its place, or you have no lock on it"
 """Somebody may have removed it in this moment: then it is made anew, and named at the next try."""
 
@@ -164,7 +162,7 @@ class Admission:
         return ""
 
     def _why_full(self) -> str:
-        return "there are too many engines here" if len(self.incarnations.known) >= MOST_INCARNATIONS else ""
+        return "there are too many engines here" if self.incarnations.full else ""
 
     # -- another version -------------------------------------------------------------------------------------------
 

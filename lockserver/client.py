@@ -145,6 +145,7 @@ class LockClient(Session):
         self._children[child] = os.pidfd_open(pid)
         if not self.wait(lambda: child in self.counted or self.over, timeout_s, first=c.AdoptChild(child, pid)):
             raise NotInTime(f"process {pid} was not acknowledged as a member within {timeout_s:g} s")
+        self.counted.discard(child)
         self.raise_if_over()
 
     def environment(self) -> dict[str, str]:

@@ -94,6 +94,12 @@ class AdoptChild(msgspec.Struct, frozen=True):
     pid: int
 
 
+class ChildEnded(msgspec.Struct, frozen=True):
+    """An adopted one. Nobody needs to hear of it again."""
+
+    child: int
+
+
 class Tick(msgspec.Struct, frozen=True):
     pass
 
@@ -143,6 +149,10 @@ class Without(msgspec.Struct, frozen=True):
     """Neither holds this lock nor waits for it any more: that was withdrawn."""
 
     lock: str
+
+
+class WatchChild(msgspec.Struct, frozen=True):
+    child: int
 
 
 class ChildCounts(msgspec.Struct, frozen=True):
@@ -199,6 +209,7 @@ Effect = (
     | Joined
     | Got
     | Without
+    | WatchChild
     | ChildCounts
     | No
     | Lost
@@ -225,6 +236,7 @@ Event = (
     | Checked
     | DrainEnded
     | AdoptChild
+    | ChildEnded
     | PathSeen
     | Torn
     | Tick

@@ -33,6 +33,7 @@ from lockserver.client_events import (
     Check,
     Checked,
     ChildCounts,
+    ChildEnded,
     Connect,
     Connected,
     Disconnected,
@@ -62,6 +63,7 @@ from lockserver.client_events import (
     Torn,
     Want,
     Warn,
+    WatchChild,
     Withdraw,
     Without,
 )
@@ -108,7 +110,10 @@ class ClientMachine:
         self._withdrawn: set[str] = set()
         self._draining = False
         """For a switchover, which ends with the server that asked for it."""
+        self._proven = False
+        """The grant of `active` stands on the whole proof."""
         self._children: dict[int, int] = {}
+        """Those that were adopted and live."""
         self._url = ""
         self._secret = ""
         self._number = 0
@@ -245,7 +250,7 @@ class ClientMachine:
         """Whatever it was that was not done is done (again)."""
         self._away()
         for lock, token in self.holds.items():
-            self._out.append(Got(lock, token))
+            self._out.append(self._got(lock, token))
 
     def _on_hopeless(self, event: Hopeless) -> None:
         self._connecting = False
@@ -353,7 +358,12 @@ class ClientMachine:
         elif name in self.wants:
             del self.wants[name]
             self.holds[name] = message.token
-            self._out.append(Got(name, message.token, message.proven))
+            if name == ACTIVE:
+                self._proven = message.proven
+            self._out.append(self._got(name, message.token))
+
+    def _got(self, lock: m.LockName, token: int) -> Got:
+        return Got(lock, token, proven=lock == ACTIVE and self._proven)
 
     def _refused(self, why: str) -> None:
         if self.link is Link.IN:
@@ -396,7 +406,7 @@ class ClientMachine:
 
     def _on_want(self, event: Want) -> None:
         if event.lock in self.holds:
-            self._out.append(Got(event.lock, self.holds[event.lock]))
+            self._out.append(self._got(event.lock, self.holds[event.lock]))
             return
         self._withdrawn.discard(event.lock)
         self.wants[event.lock] = event.needs
@@ -436,7 +446,13 @@ class ClientMachine:
 
     def _on_adopt_child(self, event: AdoptChild) -> None:
         self._children[event.child] = event.pid
+        self._out.append(WatchChild(event.child))
         self._say_if_in(m.Adopt(child=event.child, pid=event.pid))
+
+    def _on_child_ended(self, event: ChildEnded) -> None:
+        """It touches no device any more, whether or not the server has heard of it."""
+        self._children.pop(event.child, None)
+        self._out.append(ChildCounts(event.child))
 
     def _on_tick(self, event: Tick) -> None:
         """Time has passed; `_step` looks what follows."""
@@ -461,6 +477,7 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
     Checked: ClientMachine._on_checked,
     DrainEnded: ClientMachine._on_drain_ended,
     AdoptChild: ClientMachine._on_adopt_child,
+    ChildEnded: ClientMachine._on_child_ended,
     PathSeen: ClientMachine._on_path_seen,
     Torn: ClientMachine._on_torn,
     Tick: ClientMachine._on_tick,

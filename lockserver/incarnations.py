@@ -14,6 +14,8 @@ from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Membe
 from lockserver.record import Tenure
 from sidecar.names import incarnation_name
 
+MOST_MEMBERS = 200
+MOST_INCARNATIONS = 5000
 MOST_REMEMBERED = 1000
 BOTH_BACK_S = 2.0
 """A process that is the main process of two incarnations is back with both of them by then."""
@@ -37,6 +39,10 @@ class Incarnations:
         self._by_process: dict[int, tuple[Incarnation, Member]] = {}
         self._runs: dict[str, str] = {}
         """A main process's identity -> the incarnation that it is now."""
+
+    @property
+    def full(self) -> bool:
+        return len(self.known) >= MOST_INCARNATIONS
 
     # -- who belongs -----------------------------------------------------------------------------------------------
 
@@ -151,6 +157,7 @@ class Incarnations:
             self._let_go(member)
             member.process = peer.process
             member.was_alive = member.was_alive or not peer.dead
+            member.dead = member.dead and peer.dead  # whatever a look-up said: here it is
             self._by_process[peer.process] = (incarnation, member)
             self.regrouped.add(incarnation.name)
             self.context.out.append(WatchDeath(peer.process))
@@ -168,7 +175,8 @@ class Incarnations:
             member = None if member is not None and member.process is not None else member
         ended = peer.dead and (from_file or incarnation.stage is Stage.PRESENT)
         number_taken = from_file and number in incarnation.members and (number == MAIN or not peer.identity)
-        if member is None and not ended and not number_taken:  # who has ended needs no proof of it any more
+        wanted = not ended and not number_taken  # who has ended needs no proof of it any more
+        if member is None and wanted and len(incarnation.members) < MOST_MEMBERS:
             member = incarnation.add(peer.identity, peer.pid, 0 if number in incarnation.members else number)
         if member is None or member.process is not None or member.identity != peer.identity:
             self.forget((peer,))

@@ -117,6 +117,9 @@ class Machine:
         """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
         return self.context.deadline
 
+    def knows(self, incarnation: str) -> bool:
+        return incarnation in self.incarnations.known
+
     @property
     def status(self) -> m.Status:
         return status_of(self.config, self.context, self.succession)
@@ -400,6 +403,9 @@ class Machine:
     def _on_persisted(self, event: e.Persisted) -> None:
         due = self.disk.persisted(event.seq)
         self.context.calm("persist")
+        if self.broken:
+            self.succession.take_back()
+            self.succession.must_write = True  # the file names whoever was chosen and never told
         for lock in self.succession.locks:
             if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= event.seq:
                 self._granted(lock)

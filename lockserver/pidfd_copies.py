@@ -68,6 +68,8 @@ class PidfdCopies:
     ) -> Incarnation | None:
         """Whose processes they are. None: somebody's who doesn't matter any more."""
         named = self.incarnations.known.get(message.tree)
+        if named is None and self.incarnations.full:
+            return None
         if self._tells_of_the_holder(message, named, active, message.token > newest):
             return self._hear_of(message, active)
         if named is not None and (named is caller or (named is active.holder and active.token == message.token)):

@@ -47,7 +47,9 @@ class Verdict:
     """Somebody has to do something: nothing more can become known by waiting."""
 
     def __str__(self) -> str:
-        return f"proven: {self.by}" if self.proven else f"not proven: {'; '.join(self.missing)}"
+        if not self.proven:
+            return f"not proven: {'; '.join(self.missing)}"
+        return f"not proven, and enough by a flag: {self.by}" if self.by_flag else f"proven: {self.by}"
 
 
 def holder_gone(
@@ -69,7 +71,12 @@ def holder_gone(
         return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(holder, new_server=doubt is not None))
     if holder.gone or doubt is None:
-        return Verdict(False, missing=missing)
+        blind = holder.members_gone and holder.life is Life.MISSING
+        alarm = (
+            f"every known process of {holder.engine_id} has ended, but its life file is gone, so that nobody can tell "
+            "whether another one lives; once you know that none does, restart the lock server"
+        )
+        return Verdict(False, missing=missing, alarm=alarm if blind else "")
     if over and policy.presume_dead:
         return Verdict(
             True,
@@ -145,8 +152,8 @@ class Unnamed:
 
     strangers: StrangersProbed | None
     """Who has a life lock here and hasn't registered with this server; None: not asked yet, or too long ago."""
-    others_awaited: bool
-    """Somebody who has been heard of is alive and isn't back."""
+    others_awaited: tuple[str, ...]
+    """Who has been heard of, is alive and isn't back, in sentences."""
     let_go_lately: bool
     """Somebody has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
     memory_is_free: bool
@@ -157,7 +164,7 @@ class Unnamed:
 def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
     """There was no holder file that could be read."""
     if known.over and policy.presume_dead:
-        return Verdict(True, "the window is over (--unsafe-presume-dead)")
+        return Verdict(True, "the window is over (--unsafe-presume-dead)", by_flag=True)
     strangers = known.strangers
     if strangers is None:
         return Verdict(False, missing=("the life files are being looked at",))
@@ -170,7 +177,8 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
         held = tuple(f"life lock of {name}: held by somebody who has not registered" for name in strangers.held)
         return Verdict(False, missing=held, alarm=alarm)
     if known.others_awaited:
-        return Verdict(False, missing=("somebody who has been heard of is alive, and isn't back",))
+        alarm = f"nobody is granted: {known.others_awaited[0]}" if known.over else ""
+        return Verdict(False, missing=known.others_awaited, alarm=alarm)
     if known.let_go_lately:
         return Verdict(False, missing=("somebody has let go of its life lock a moment ago",))
     if known.memory_is_free:

@@ -10,7 +10,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Config, ProbeStrangers, Started, StrangersProbed
-from lockserver.incarnation import Incarnation, Stage
+from lockserver.incarnation import Stage
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import INIT
@@ -105,7 +105,7 @@ class Recovery:
         """For the verdict; asks for what has become old."""
         return Unnamed(
             strangers=self._look(active, permit),
-            others_awaited=bool(self._awaited()),
+            others_awaited=self._who_is_awaited(),
             let_go_lately=not self.context.reached(self._held_at + self.config.settle_s),
             memory_is_free=memory_is_free,
             over=self.context.reached(doubt.until),
@@ -116,7 +116,7 @@ class Recovery:
         granted the lock since, comes back first, or is gone. Of a life lock whose owner doesn't come nothing else is
         known; for that the settling time is enough.
         """
-        may = [f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in self._awaited()]
+        may = list(self._who_is_awaited())
         if not self.context.reached(self._began + self.config.settle_s):
             looked = self._look(active, permit)
             here = self.incarnations
@@ -133,9 +133,10 @@ class Recovery:
     def window_is_over(self) -> bool:
         return self.context.reached(self._began + self.config.window_s)
 
-    def _awaited(self) -> list[Incarnation]:
+    def _who_is_awaited(self) -> tuple[str, ...]:
         """Somebody of them lives, and no main process of theirs has come and said what it holds."""
-        return [who for who in self.incarnations.ending.values() if who.seen_alive and not who.came]
+        awaited = (who for who in self.incarnations.ending.values() if who.seen_alive and not who.came)
+        return tuple(f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
 
     def _look(self, active: Lock, permit: Lock) -> StrangersProbed | None:
         """The last look at the life files. None: it is too old, and a new one is asked for."""

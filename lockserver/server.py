@@ -104,7 +104,7 @@ class Server(Shell):
             server_incarnation=self.incarnation,
             server_pid=os.getpid(),
             boot_id=peers.boot_id(),
-            pid_namespace=os.readlink("/proc/self/ns/pid"),
+            pid_namespace=_pid_namespace(),
             evidence={
                 peers.Evidence.PEER: "peer pidfd",
                 peers.Evidence.SENT: "sent pidfd",
@@ -289,8 +289,8 @@ class Server(Shell):
         return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
 
     def _do_unlink(self, effect: e.Unlink) -> None:
-        probe = self._probes.pop(effect.incarnation, None)
-        for each in (*self._old_lives.pop(effect.incarnation, ()), *((probe,) if probe is not None else ())):
+        self._stop_looking_at(effect.incarnation)
+        for each in self._old_lives.pop(effect.incarnation, ()):
             each.close()
         try:
             (self.options.run_dir / LIFE / effect.incarnation).unlink(missing_ok=True)
@@ -361,13 +361,16 @@ class Server(Shell):
         except Unidentified as error:
             self.connections.complain(conn, str(error))
             return
+        name = incarnation_name(message.engine_id, message.incarnation)
         try:
-            held = self._life_held(incarnation_name(message.engine_id, message.incarnation), message.life)
+            held = self._life_held(name, message.life)
         except OSError as error:
             self.processes.forget_all([named])
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
             return
         self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
+        if not self.machine.knows(name):
+            self._stop_looking_at(name)
 
     def _keep_old_lives(self, name: str, descriptors: tuple[int, ...]) -> None:
         """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
@@ -389,14 +392,23 @@ class Server(Shell):
             close_all(descriptors)
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
-        """The named file is in its place, is the one that the sender means, and somebody has a lock on it."""
+        """The named file is in its place, is the one that the sender means, and somebody has a lock on it. From now on
+        it is looked at; and so is the one before, if somebody has a lock on that, too.
+        """
         if not (self.options.run_dir / LIFE).is_dir():
             self._make_life_directory()
-        old = self._probes.pop(name, None)
-        if old is not None:
+        new, old = LifeProbe.open(self.options.run_dir / LIFE, name), self._probes.get(name)
+        if new is None:
+            return False
+        if new.inode != inode or not new.locked():
+            new.close()
+            return False
+        if old is not None and old.inode != new.inode and old.locked():
+            self._old_lives.setdefault(name, []).append(old)
+        elif old is not None:
             old.close()
-        probe = self._probe(name)
-        return probe is not None and probe.inode == inode and probe.locked()
+        self._probes[name] = new
+        return True
 
     def _probe(self, name: str) -> LifeProbe | None:
         """The server's eye on a life file, kept open: a file that loses its name meanwhile is still asked."""
@@ -406,6 +418,11 @@ class Server(Shell):
             if probe is not None:
                 self._probes[name] = probe
         return probe
+
+    def _stop_looking_at(self, name: str) -> None:
+        probe = self._probes.pop(name, None)
+        if probe is not None:
+            probe.close()
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Send: _do_send,
@@ -424,6 +441,11 @@ class Server(Shell):
         e.Note: Shell.note,
         e.Stop: _do_stop,
     }
+
+
+def _pid_namespace() -> str:
+    """In which the numbers of processes mean something; empty where `/proc` belongs to another one."""
+    return os.readlink("/proc/self/ns/pid") if os.readlink("/proc/self") == str(os.getpid()) else ""
 
 
 def _why_not(run_dir: Path, error: OSError) -> str:

@@ -34,7 +34,7 @@ from sidecar.path_watch import CannotWatch, Leads, PathWatch, make_private_direc
 _NOBODY = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ECONNREFUSED)
 _OUT_OF_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 """This process can't look; that tells nothing of where its path leads."""
-MOST_OLD_LIVES = 4
+MOST_OLD_LIVES = 200
 
 
 class LockError(Exception):
@@ -123,6 +123,8 @@ class Session:
         for copies in self._kept.values():
             close_all(copies)
         self._kept.clear()
+        for pidfd in self._children.values():
+            self.loop.remove(pidfd)
         close_all(self._children.values())
         self._children.clear()
         if self._watch is not None:
@@ -174,6 +176,8 @@ class Session:
             self._kept[effect.tree] = self._connection.take_descriptors()
         elif isinstance(effect, c.DropCopies):
             close_all(self._kept.pop(effect.tree, ()))
+        elif isinstance(effect, c.WatchChild):
+            self.loop.add(self._children[effect.child], lambda _: self._child_ended(effect.child))
         elif isinstance(effect, c.KeepNames):
             self._keep_names(self._connection.take_descriptors())
         elif isinstance(effect, c.ShowOldLives):
@@ -188,6 +192,12 @@ class Session:
             self._tell_program(effect)
             self.loop.announce()
         return None
+
+    def _child_ended(self, child: int) -> None:
+        pidfd = self._children.pop(child)
+        self.loop.remove(pidfd)
+        os.close(pidfd)
+        self._feed(c.ChildEnded(child))
 
     def _keep_names(self, descriptors: tuple[int, ...]) -> None:
         """Each once: a server that has this process back hands them out again. This is within the grant, so it does no

@@ -90,12 +90,7 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
         reasons.append(f"holder.json: the grant to {lock.holder.engine_id} is being written")
     elif lock.doubt is not None:
         reasons.append(f"{lock.doubt.found.value}: an unknown holder may come back")
-        if (strangers := succession.recovery.strangers) is not None:
-            reasons += [f"the life files can't be read: {strangers.unreadable}"] if strangers.unreadable else []
-            reasons += [
-                f"life lock of {name}: held by somebody who has not registered"
-                for name in strangers.held[:MOST_REASONS]
-            ]
+        reasons += [what for what in succession.nobody_holds_lacks if what not in reasons]
     if lock.phase is Phase.FREE:
         reasons += succession.may_hold
     if lock.holder is None and (memory := succession.queue.unmet()):

@@ -43,6 +43,8 @@ class Succession:
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
+        self.nobody_holds_lacks: tuple[str, ...] = ()
+        """What the proof lacked at the last look that nobody holds."""
         self.may_hold: list[str] = []
         """Why a lock that is free isn't granted: somebody may have it, though no file says so."""
         self.must_write = False
@@ -189,6 +191,7 @@ class Succession:
         memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
         known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
         verdict = nobody_holds(doubt.found, known, self.policy)
+        self.nobody_holds_lacks = verdict.missing
         if known.strangers is not None and not known.strangers.somebody:
             self.context.calm("strangers")
         if verdict.alarm:

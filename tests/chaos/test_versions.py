@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from lockserver import messages as m
 from lockserver.rundir import LIFE, SOCKET, connect
 from sidecar.frames import Channel, close_all
+from sidecar.lifelock import LifeLock
 from tests.chaos.house import LONG_WINDOW, House, Server
 from tests.lockserver import messages_1 as m1
 from tests.lockserver import recorded_1
@@ -226,6 +228,27 @@ def test_a_holder_serves_on_under_a_server_that_cannot_talk_to_it_and_both_sides
     holder.kill()
     grant = waiter.granted()
     assert grant["dead"] == [True] and grant["token"] > token
+
+
+def test_those_that_cannot_talk_with_the_server_leave_no_descriptors_in_it(house: House) -> None:
+    """An engine that is started again and again has another life file each time."""
+    server, descriptors = other_version(house, 8, 9), []
+    until(lambda: (house.run_dir / SOCKET).exists(), "the server is there")
+    for number in range(20):
+        random = f"{number:08x}"
+        life = LifeLock.create(house.run_dir / LIFE, f"e.{random}")
+        channel = Channel(connect(house.run_dir), m.from_server)
+        channel.send(
+            m.Register(protocol=m.PROTOCOL, engine_id="e", incarnation=random, life=life.inode, pid=os.getpid())
+        )
+        while not channel.eof:
+            select.select([channel.fileno()], [], [])
+            channel.receive()
+        channel.close()
+        life.close()
+        if number in (1, 19):
+            descriptors.append(len(os.listdir(f"/proc/{server.pid}/fd")))
+    assert descriptors[1] <= descriptors[0] + 2, "some of whoever leaves now"
 
 
 def test_a_death_under_a_server_that_cannot_talk_is_seen_all_the_same(house: House) -> None:

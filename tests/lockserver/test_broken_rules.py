@@ -86,6 +86,23 @@ def test_nobody_is_granted_any_more() -> None:
     assert not any(isinstance(effect, e.Persist) and effect.record.active for effect in effects)
 
 
+def test_a_grant_that_is_being_written_when_a_rule_breaks_is_taken_back() -> None:
+    broken = Broken(lambda machine: None)
+    holder, machine = broken.machine.active.holder, broken.machine
+    assert holder is not None and holder.main is not None and holder.main.process is not None
+    effects = broken.feed(e.Died(holder.main.process)) + broken.feed(e.LifeProbed(holder.name, False))
+    (asked,) = [each for each in effects if isinstance(each, e.Send) and isinstance(each.message, m.Prepare)]
+    assert isinstance(asked.message, m.Prepare)
+    effects = broken.feed(e.Received(asked.conn, m.Prepared(round=asked.message.round, ok=True)))
+    (write,) = [each for each in effects if isinstance(each, e.Persist)]
+    assert write.record.active is not None
+    a_token_falls(machine)
+    broken.feed(e.Tick())
+    effects = broken.feed(e.Persisted(write.seq))
+    assert machine.broken and not broken.told(effects, m.Granted) and machine.active.phase is Phase.FREE
+    assert [each.record.active for each in effects if isinstance(each, e.Persist)] == [None]
+
+
 def test_the_holder_serves_on_and_everybody_is_answered() -> None:
     broken = Broken(a_token_falls)
     assert broken.machine.active.phase is Phase.HELD

@@ -124,7 +124,7 @@ def test_nobody_counts_before_the_welcome(client: Client) -> None:
 
 def test_nothing_is_asked_before_the_welcome_and_everything_right_after_it(client: Client) -> None:
     client.tell(c.Want(ACTIVE, {"gpu": 5})).tell(c.Want(INIT)).tell(c.SetReady(False)).tell(c.AdoptChild(3, 77))
-    assert client.all == [c.Connect()]
+    assert client.all == [c.Connect(), c.WatchChild(3)]
     (hello,) = client.tell(c.Connected((1, 2))).said
     assert isinstance(hello, m.Register)
     client.welcome()
@@ -175,6 +175,20 @@ def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_th
     assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7} and hello.secret == "s3cret"
     client.welcome(server="s2", holds={ACTIVE: 7})
     assert client.said == [m.Adopt(child=3, pid=77), m.Serving(url="unix:x")] and not client.lost
+
+
+def test_a_child_that_has_ended_counts_for_whoever_waits_and_is_not_told_of_again(client: Client) -> None:
+    client.holder(7).tell(c.AdoptChild(3, 77)).tell(c.AdoptChild(4, 78))
+    assert client.of(c.WatchChild) == [c.WatchChild(4)]
+    assert client.tell(c.ChildEnded(3)).of(c.ChildCounts) == [c.ChildCounts(3)]
+    client.away().come_in(server="s2", holds={ACTIVE: 7})
+    assert client.said == [m.Adopt(child=4, pid=78)]
+
+
+def test_a_grant_on_the_whole_proof_stays_one(client: Client) -> None:
+    client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7, proven=True))
+    assert client.tell(c.Want(ACTIVE)).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)]
+    assert client.tell(c.Torn()).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)]
 
 
 def test_a_waiter_comes_back_with_its_newest_needs(client: Client) -> None:

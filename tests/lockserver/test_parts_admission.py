@@ -4,6 +4,7 @@ import pytest
 
 from lockserver import admission as adm
 from lockserver import events as e
+from lockserver import incarnations as inc
 from lockserver import messages as m
 from lockserver.admission import Admission, Admitted, TurnedAway
 from lockserver.callers import MOST_OBSERVERS, Caller, Callers, agreed_version, incompatible
@@ -176,7 +177,7 @@ def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
 
 def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adm, "MOST_MEMBERS", 2)
-    monkeypatch.setattr(adm, "MOST_INCARNATIONS", 1)
+    monkeypatch.setattr(inc, "MOST_INCARNATIONS", 1)
     entrance = Entrance()
     let_in(entrance.register())
     let_in(entrance.join())

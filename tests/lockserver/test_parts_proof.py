@@ -189,7 +189,7 @@ def test_what_is_proven_is_not_put_down_to_a_flag() -> None:
 # -- somebody whom no file names ---------------------------------------------------------------------------------------
 
 NOBODY = StrangersProbed((), ())
-KNOWN = Unnamed(strangers=NOBODY, others_awaited=False, let_go_lately=False, memory_is_free=False, over=False)
+KNOWN = Unnamed(strangers=NOBODY, others_awaited=(), let_go_lately=False, memory_is_free=False, over=False)
 AWAITED = "no holder file: an unknown holder may come back"
 
 
@@ -208,8 +208,8 @@ AWAITED = "no holder file: an unknown holder may come back"
             "not proven: the life files can't be read: Permission denied",
         ),
         (
-            replace(KNOWN, others_awaited=True, over=True, memory_is_free=True),
-            "not proven: somebody who has been heard of is alive, and isn't back",
+            replace(KNOWN, others_awaited=("somebody of c is alive",), over=True, memory_is_free=True),
+            "not proven: somebody of c is alive",
         ),
         (
             replace(KNOWN, let_go_lately=True, over=True, memory_is_free=True),
@@ -230,6 +230,13 @@ def test_a_stranger_who_does_not_come_is_an_alarm_once_the_time_is_over() -> Non
     assert not nobody_holds(Found.NOTHING, held, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(held, over=True), ORDINARY).alarm
     assert alarm == "a life lock is held by somebody who doesn't come: c.1, d.2, e.3"
+
+
+def test_whoever_lives_and_does_not_come_is_an_alarm_once_the_time_is_over() -> None:
+    awaited = replace(KNOWN, others_awaited=("somebody of c is alive", "somebody of d is alive"))
+    assert not nobody_holds(Found.NOTHING, awaited, ORDINARY).alarm
+    alarm = nobody_holds(Found.NOTHING, replace(awaited, over=True), ORDINARY).alarm
+    assert alarm == "nobody is granted: somebody of c is alive"
 
 
 def test_life_files_that_cannot_be_read_are_an_alarm_once_the_time_is_over() -> None:
@@ -253,5 +260,5 @@ def test_presume_dead_takes_the_time_for_a_proof() -> None:
     held = replace(KNOWN, strangers=StrangersProbed(("c.1",), ()))
     assert not nobody_holds(Found.NOTHING, held, PRESUME_DEAD).proven
     assert str(nobody_holds(Found.NOTHING, replace(held, over=True), PRESUME_DEAD)) == (
-        "proven: the window is over (--unsafe-presume-dead)"
+        "not proven, and enough by a flag: the window is over (--unsafe-presume-dead)"
     )

@@ -13,7 +13,7 @@ import pytest
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.admission import MOST_MEMBERS
+from lockserver.incarnations import MOST_MEMBERS
 from lockserver.messages import ACTIVE
 from lockserver.queue import ASK_AGAIN_S
 from sidecar.disk_writes import RETRY_S

@@ -170,7 +170,13 @@ _ALL = (
     Mutant(
         "failed-write",
         "a grant whose write failed is decided anew",
-        ((MACHINE, "        self.succession.take_back()\n", ""),),
+        (
+            (
+                MACHINE,
+                "now):\n            return  # else what follows from it would be one more write that fails, and so on for ever\n        self.succession.take_back()\n",
+                "now):\n            return\n",
+            ),
+        ),
     ),
     Mutant(
         "identity",
@@ -427,7 +433,7 @@ _ALL = (
     Mutant(
         "who-came",
         "whose main process has come and holds nothing is waited for by nobody",
-        ((RECOVERY, " if who.seen_alive and not who.came]", " if who.seen_alive]"),),
+        ((RECOVERY, " if who.seen_alive and not who.came)", " if who.seen_alive)"),),
     ),
     Mutant(
         "who-is-handed-back",

@@ -46,6 +46,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         self.world = world
         self.processes: dict[int, int] = {}
         self.probes: dict[str, int] = {}
+        self.old_probes: dict[str, list[int]] = {}
         self.names: dict[str, int] = {}
         self.directory = 0
         self.socket = 0
@@ -147,6 +148,8 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
         probe = self._probe(effect.incarnation)
         held = None if probe is None else self.process.is_locked(probe)
+        if any(self.process.is_locked(old) for old in self.old_probes.get(effect.incarnation, ())):
+            held = True
         self.pending.append(e.LifeProbed(effect.incarnation, held))
 
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
@@ -202,9 +205,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         self.pending.append(e.NamesTaken(tuple(missing)))
 
     def _do_unlink(self, effect: e.Unlink) -> None:
-        probe = self.probes.pop(effect.incarnation, None)
-        if probe is not None:
-            self.process.close(probe)
+        self._stop_looking_at(effect.incarnation)
         with contextlib.suppress(OSError):
             self.process.unlink(f"{LIFE}/{effect.incarnation}")
 
@@ -315,6 +316,8 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         if self.speaks_another_version:
             message = replace(message, protocol=ANOTHER_VERSION, newest=ANOTHER_VERSION)
         self.feed(e.Received(conn, message, (peer,), held, f"{world.rng.getrandbits(64):016x}"))
+        if not self.machine.knows(f"{message.engine_id}.{message.incarnation}"):
+            self._stop_looking_at(f"{message.engine_id}.{message.incarnation}")
 
     def _peer(self, pidfd: int, pid: int, local_pid: int) -> e.Peer:
         self.number += 1
@@ -324,11 +327,24 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         return e.Peer(self.number, identity, pid or found, local_pid or found)
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
-        old = self.probes.pop(name, None)
-        if old is not None:
-            self.process.close(old)
-        probe = self._probe(name)
-        return probe is not None and self.process.fstat(probe) == inode[1] and self.process.is_locked(probe)
+        process, old = self.process, self.probes.get(name)
+        try:
+            new = process.open(f"{LIFE}/{name}")
+        except OSError:
+            return False
+        if process.fstat(new) != inode[1] or not process.is_locked(new):
+            process.close(new)
+            return False
+        if old is not None and process.fstat(old) != inode[1] and process.is_locked(old):
+            self.old_probes.setdefault(name, []).append(old)
+        elif old is not None:
+            process.close(old)
+        self.probes[name] = new
+        return True
+
+    def _stop_looking_at(self, name: str) -> None:
+        for probe in (*self.old_probes.pop(name, ()), *((self.probes.pop(name),) if name in self.probes else ())):
+            self.process.close(probe)
 
     def _probe(self, name: str) -> int | None:
         fd = self.probes.get(name)
@@ -395,6 +411,8 @@ class SimClient(Shell[c.Event, c.Effect]):
         self.names: list[int] = []
         self.arriving: tuple[int, ...] = ()
         self.children: dict[int, int] = {}
+        self.missed_a_question = False
+        """Whether its engine can wake: a turn was cut short before it could answer."""
 
     def _handle(self, event: c.Event) -> Iterable[c.Effect]:
         return self.machine.handle(event, self.world.kernel.now)
@@ -403,6 +421,7 @@ class SimClient(Shell[c.Event, c.Effect]):
         """A signal handler has raised, between two effects. What the program had said is said again."""
         if not self.world.cuts_short():
             return False
+        self.missed_a_question |= isinstance(effect, c.Check)
         said = [event for event in self.pending if isinstance(event, _SAID_BY_THE_PROGRAM)]
         self._hang_up()
         self.pending = deque([c.Tick(), c.Torn(), *said])

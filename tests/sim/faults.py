@@ -192,6 +192,7 @@ class Faults:
         except OSError:
             return
         world.spoiled = True
+        world.older_file |= how == "restore"
         world.file_lost = world.file_lost or how in ("unlink", "restore")
         world.note_fault(f"{how} the holder file")
 

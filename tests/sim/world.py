@@ -92,7 +92,7 @@ class World(Schedule[SimServer]):
         self.gap = False
         """Between a holder's death and its successor's Active."""
         self.directory_lost = self.life_lost = self.file_lost = self.spoiled = self.clock_went_back = False
-        self.went_back = False
+        self.went_back = self.older_file = False
         """The path leads to a directory again in which an older file is."""
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
@@ -179,6 +179,8 @@ class World(Schedule[SimServer]):
                 if other.main.alive and other.holds and not excused:
                     self.fail(f"{tree.name} is granted while {other.name} runs and thinks that it holds")
                 continue
+            if self.older_file:
+                self.silent.update(other.forks)  # only their life lock tells of them: see docs/lock.md, "Not covered"
             for process in other.processes:
                 if self.went_back and self.evidence == "none" and process is not other.main:
                     continue  # a known gap: an older file is there again, and only waiters know of a newer holder
@@ -286,6 +288,7 @@ class World(Schedule[SimServer]):
             for slot in self.slots
             if slot.client is not None
             and slot.client.name in waiters
+            and not slot.client.missed_a_question
             and slot.tree is not None
             and slot.tree.main.alive
         )
