@@ -1,6 +1,6 @@
 """A process's side of GMS: its one connection, what it asks for, and what it has kept.
 
-Pure: an event and the time go in, effects come out; the shell is `client.py`. The server's side is `machine.py`.
+Pure: an event and the time go in, effects come out; the shell is `client_shell.py`. The server's side is `machine.py`.
 
 How it goes. The connection is made again whenever it ends. A process that has kept a layout says so each time, and
 brings it back to a server that waits for it. One request is under way at a time; `Withdraw` alone overtakes an `Open`

@@ -1,4 +1,4 @@
-"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `client.py` has the
+"""What a process does towards the lock server: the rules of the client. Pure, like `machine.py`; `session.py` has the
 socket and the thread.
 
 One of these runs in every process of an engine: the main process registers and may hold locks, the others join. Both

@@ -61,7 +61,9 @@ class Peer(msgspec.Struct, frozen=True):
     identity: str
     """`pidfs:<inode>`, the same for every pidfd of one process in one boot; empty on older kernels."""
     pid: int
-    """For people: its number as it says itself, where the server has none for it."""
+    """Its number as it says itself, where the server has none for it. For people; on kernels that give pidfds no inode
+    it also tells who a process is.
+    """
     local_pid: int = 0
     """Its number in the server's own PID namespace; 0 where it has none."""
     dead: bool = False

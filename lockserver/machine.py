@@ -1,7 +1,8 @@
 """The rules of the lock: who may be awake.
 
-Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file composes: the
-parts below know nothing of it and return what follows; it alone decides what that means for the others.
+Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file takes events
+in and composes; `succession.py` does the same for everything that follows from an end or a wait. The parts know neither
+of them. A part that finds something about the lock says it by one of the lock's transitions (`lock.py`).
 
 How it goes. An engine's main process registers, the other processes of its incarnation join; from then on their ends
 are watched. The main process says `Acquire` and waits in the queue. The states of the lock and what may follow what

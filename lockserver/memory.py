@@ -28,6 +28,8 @@ def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
         return lambda: host_usage.read_devices(host_devices), ""
     if kind == "none":
         return None, "nobody reads it (--memory none)"
+    if kind not in ("auto", "nvml"):
+        raise ValueError(f"there is no reader of the kind {kind!r}: only {', '.join(KINDS)}")
     try:
         return _nvml(), ""
     except NoReader as error:

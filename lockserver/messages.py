@@ -11,7 +11,8 @@ both speak, and says which in `Welcome`. (Version 1 knew only `protocol`, and to
 say that they can't talk. Within a version fields may be added: whoever doesn't know them ignores them.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
-`Join`, a child's with `Adopt`, copies of the holder's with `Keep` and `HandBack`.
+`Join`; a child's with `Adopt`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
+`Keep` and `HandBack`; names with `Granted` and `Welcome`, life files with `OldLives`.
 """
 
 from typing import Annotated, Final, Literal
@@ -136,7 +137,9 @@ class Drained(Message, frozen=True):
 
 
 class HandBack(Message, frozen=True):
-    """A waiter returns what the last server gave it to keep. Descriptors: the holder's pidfds, one for each number."""
+    """A main process returns what the last server gave it to keep: pidfds of the holder's processes, or of its own
+    start. One descriptor for each number.
+    """
 
     token: Token
     tree: IncarnationName
@@ -267,7 +270,7 @@ class Prepare(Message, frozen=True):
 
 
 class Keep(Message, frozen=True):
-    """The server's memory across its own crash. Descriptors: the holder's pidfds, one for each number."""
+    """Copies of pidfds for the next server. `tree` says of which incarnation. One descriptor for each number."""
 
     token: int
     tree: IncarnationName

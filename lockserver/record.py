@@ -17,7 +17,9 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     identity: str = ""
     """`pidfs:<inode>` where the kernel has it; empty elsewhere."""
     pid: int = 0
-    """For people."""
+    """Its number as it says itself, where the server has none for it. For people; on kernels that give pidfds no inode
+    it also tells who a process is.
+    """
     local_pid: int = 0
     """Its number in the PID namespace of the server that wrote this; 0 where it had none."""
     kept: bool = False

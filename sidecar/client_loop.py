@@ -14,8 +14,8 @@ a handler raises can end a caller's turn anywhere, even between two lines of a `
 * What a handler raises in the client's own thread is told in a line on stderr, and counts as a turn cut short.
 * Where the program has closed the loop's own descriptors, nothing can be heard any more: `broken` is called.
 
-What this file may not do: know what the machine is, or what is on the connection. Who uses it: `lockserver/client.py`,
-`gms/client.py`.
+What this file may not do: know what the machine is, or what is on the connection. Who uses it:
+`lockserver/session.py`, `gms/client_shell.py`, `gms/pool_client.py`.
 """
 
 import contextlib

@@ -7,7 +7,8 @@ the way is watched, and the table of mounts. It doesn't always say so (there are
 directory that is held open was removed; two nested epolls swallow what is told of mounts): whoever must know looks
 every second, too.
 
-What this file may not do: decide what follows. Who uses it: `sockets.py` (servers), `lockserver/client.py` (holders).
+What this file may not do: decide what follows. Who uses it: `sockets.py` and `gms/server.py` (servers),
+`lockserver/session.py` (holders), `engine_shim/address.py`.
 """
 
 import contextlib

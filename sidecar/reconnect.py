@@ -1,4 +1,4 @@
-"""When a client connects again. Pure; both clients' machines ask it.
+"""When a client connects again. Pure; every client's machine asks it.
 
 A connection that lasted is made again at once: its server has just died, and the next one is there within
 milliseconds. One that didn't last is waited for longer and longer, up to a bound: nobody should keep a server busy

@@ -17,7 +17,9 @@ from engine_shim.kv.table import Record, Table
 
 
 class Why(Enum):
-    """Why nothing, or not everything, was adopted. The values are what metrics and logs say."""
+    """Why nothing, or not everything, was adopted. The values are what metrics and logs say. GMS says some of them
+    itself (`why_empty`): REPLACED and SECOND_DEATH come by value only, and no code names them.
+    """
 
     NONE = "none"
     """All of it was adopted."""

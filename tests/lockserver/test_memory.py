@@ -332,3 +332,5 @@ def test_every_kind_that_the_command_offers_is_known(monkeypatch: pytest.MonkeyP
     with_nvml(monkeypatch, FakeNvml({"GPU-aa": (1, 2)}))
     for kind in memory.KINDS:
         reader(kind, tmp_path)
+    with pytest.raises(ValueError, match="there is no reader of the kind 'cuda'"):
+        reader("cuda", tmp_path)
