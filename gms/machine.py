@@ -51,7 +51,7 @@ from gms.admission import Admission
 from gms.callers import Callers
 from gms.context import Context
 from gms.drops import Drops
-from gms.holders import Holders
+from gms.holders import TOO_MANY_LAYOUTS, Holders
 from gms.invariants import Invariants, harmless, in_words
 from gms.pool_machine import PoolMachine
 from gms.reading import Reading
@@ -507,8 +507,7 @@ class Machine:
         self.context.note("stale", engine=client.engine_id, generation=generation, why=why)
         self.context.refuse(client.conn, why, "stale")
         if not self.drops.ask_one(client, generation):
-            why = "this process says that it has more layouts than one process can have"
-            self._throw_out(client.conn, m.Problem(why=why))
+            self._throw_out(client.conn, m.Problem(why=TOO_MANY_LAYOUTS))
 
     # -- the rest --------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from gms import messages as m
 from gms import pool_file as file
 from gms import pool_status, versions
 from gms.context import Context
+from gms.holders import TOO_MANY_LAYOUTS
 from gms.pool_claims import Do, Verdict, shape_of, verdict
 from gms.pool_drops import PoolDrops
 from gms.pool_file import PoolFile
@@ -150,6 +151,11 @@ class PoolMachine:
         else:
             owned.owner.conn = None
 
+    def _throw_out(self, member: Member, problem: m.Problem) -> None:
+        self._context.send(member.conn, problem)
+        self._context.out.append(e.Close(member.conn))
+        self.left(member.conn)
+
     def died(self, process: int) -> None:
         """Everything of that process is over."""
         for member in self.members.all:
@@ -182,8 +188,7 @@ class PoolMachine:
         """From a connection that is known here."""
         member, message = self.members.get(event.conn), event.message
         if member is not None and isinstance(message, m.PoolBack):
-            self._hand_back.take(member, message, event.slabs)
-            return None
+            return self._hand_back.take(member, message, event.slabs)
         self._context.forget(event.slabs)
         if member is not None and isinstance(message, m.ClaimPool):
             return self._on_claim(member, message)
@@ -372,8 +377,9 @@ class PoolMachine:
         for member in self.members.of(pool.key):
             if member.has == owed.generation:
                 member.has = 0
-                self._drops.asked(member, owed.generation)
                 self._context.send(member.conn, m.PoolGone(generation=owed.generation))
+                if not self._drops.asked(member, owed.generation):
+                    self._throw_out(member, m.Problem(why=TOO_MANY_LAYOUTS))
         self._news.tell(pool)
         if owed.by:
             self._context.send(owed.by, m.PoolCleared(key=pool.key, bytes=size))

@@ -8,6 +8,7 @@ import pytest
 from gms import events as e
 from gms import messages as m
 from gms import pool_record, pool_tables, record_format
+from gms.holders import MOST_LAYOUTS
 from gms.machine import Machine
 from gms.memory import DeviceError
 from gms.pool_members import MOST_MEMBERS
@@ -194,6 +195,32 @@ def test_everything_that_grows_has_a_bound() -> None:
         harness.comes(number + 1)
     problem = harness.sent[-1][1]
     assert isinstance(problem, m.Problem) and problem.about == "place"
+
+
+def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out() -> None:
+    harness, _ = owned_by_one()
+    harness.comes(2)
+    answers = [harness.back(2, 1000 + number) for number in range(MOST_LAYOUTS)]
+    assert all(isinstance(answer, m.Refused) and answer.reason == "stale" for answer in answers)
+    effects = harness.feed(e.Received(2, m.PoolBack(generation=999, digest="a", sizes=[60], table_size=4096)))
+    assert e.Close(2) in effects and not harness.machine.pools.knows(2)
+    assert any(conn == 2 and isinstance(said, m.Problem) and "more layouts" in said.why for conn, said in harness.sent)
+
+
+def test_who_drops_nothing_of_what_is_given_up_is_thrown_out_in_the_end_and_who_does_stays() -> None:
+    harness = Harness()
+    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    for conn in (1, 2, 3):
+        harness.comes(conn)
+    for number in range(MOST_LAYOUTS + 1):
+        owned = harness.claims(1)
+        assert isinstance(owned, m.PoolOwned) and harness.machine.pools.knows(2), number
+        harness.says(1, m.ReleasePool())
+        harness.says(9, m.DropPool(key="kv"))
+        for conn in (1, 3):
+            harness.feed(e.Received(conn, m.PoolDropped(generation=owned.generation)))
+    assert [conn for conn in (1, 2, 3) if harness.machine.pools.knows(conn)] == [1, 3]
+    assert isinstance(harness.claims(1), m.PoolOwned), "nobody else is disturbed"
 
 
 def test_a_claim_before_the_last_is_answered_is_a_mistake() -> None:

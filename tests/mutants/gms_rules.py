@@ -22,6 +22,7 @@ VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
 POOL_MACHINE = "gms/pool_machine.py"
+POOL_DROPS = "gms/pool_drops.py"
 POOL_HAND_BACK = "gms/pool_hand_back.py"
 POOL_CLAIMS = "gms/pool_claims.py"
 POOL_RECOVERY = "gms/pool_recovery.py"
@@ -751,6 +752,13 @@ _POOLS = (
                 "            self.kept = None\n        elif",
             ),
         ),
+    ),
+    Mutant(
+        "pools-drops-have-a-bound",
+        "who says that it has more memory than a process can have is thrown out",
+        ((POOL_DROPS, "        return len(member.dropping) <= MOST_LAYOUTS\n", "        return True\n"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
     ),
     Mutant(
         "pools-owned-is-not-dropped-by-hand",
