@@ -59,6 +59,7 @@ from gms.record import Record
 from gms.recovery import Recovery, Step, Verdict
 from gms.sessions import IDLE, Client, Doing, Sessions
 from gms.state_file import Acknowledge, Admit, GiveUp, StateFile
+from gms.versions import Strangers
 from gms.weights import BrokenRule, Cleared, Layout, Weights
 from gms.writing import Writing
 from sidecar.context import rfc3339
@@ -97,8 +98,9 @@ class Machine:
         self.admission = Admission(weights, sessions, self.recovery)
         self.reading = Reading(context, weights, self.holders, sessions, config)
         self.writing = Writing(context, weights, sessions, config)
-        self.callers = Callers(context, weights, sessions, config)
-        self.pools = PoolMachine(context, config)
+        strangers = Strangers(context)
+        self.callers = Callers(context, weights, sessions, config, strangers)
+        self.pools = PoolMachine(context, config, strangers)
         self._parts = status.Parts(
             config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops, self.pools
         )

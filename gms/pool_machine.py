@@ -49,9 +49,10 @@ from gms.weights import Slab
 
 
 class PoolMachine:
-    def __init__(self, context: Context, config: e.Config) -> None:
+    def __init__(self, context: Context, config: e.Config, strangers: versions.Strangers) -> None:
         self._context = context
         self._config = config
+        self._strangers = strangers
         self.pools = Pools()
         self.members = Members()
         self.file = PoolFile(context)
@@ -101,6 +102,7 @@ class PoolMachine:
         """None: it is in."""
         problem = None
         if not versions.agreed(hello):
+            self._strangers.came(hello)
             problem = m.Problem(why=versions.why_none(hello), about="protocol")
         elif self.members.full:
             problem = m.Problem(why=f"{len(self.members)} processes have to do with pools already", about="place")
@@ -118,6 +120,7 @@ class PoolMachine:
             event.local_pid,
             says_what_it_has=hello.have > 0,
         )
+        self._strangers.talks(member.engine_id)
         self.members.come(member)
         if member.process is not None:
             self._context.out.append(e.WatchDeath(member.process))

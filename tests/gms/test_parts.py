@@ -547,7 +547,7 @@ def test_what_can_not_be_written_is_not_done_and_the_truth_is_written_until_that
 
 def callers_over(turns: Turns, weights: Weights) -> tuple[Callers, Sessions]:
     sessions, _ = some_sessions(turns, weights)
-    return Callers(turns.context, weights, sessions, CONFIG), sessions
+    return Callers(turns.context, weights, sessions, CONFIG, versions.Strangers(turns.context)), sessions
 
 
 def received(conn: int, message: m.ClientMessage, process: int | None = None) -> e.Received:
@@ -718,7 +718,7 @@ def test_long_lists_are_cut_and_say_so(turns: Turns) -> None:
     recovery = Recovery(turns.context, weights, CONFIG)
     admission, writing = Admission(weights, sessions, recovery), writing_over(turns, weights)
     drops = Drops(turns.context, holders, sessions)
-    pools = PoolMachine(turns.context, CONFIG)
+    pools = PoolMachine(turns.context, CONFIG, versions.Strangers(turns.context))
     parts = status.Parts(CONFIG, turns.context, weights, holders, sessions, admission, writing, drops, pools)
     for client in list(sessions.clients.values())[1:]:
         sessions.ask(client, m.Open(mode="ro"), math.inf)

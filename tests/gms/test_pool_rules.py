@@ -255,6 +255,18 @@ def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> N
     assert isinstance(answer, m.Refused) and "mistake in its own program" in answer.why
 
 
+# -- other versions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_alarm_names_an_engine_whose_pool_cant_be_talked_about_until_it_can() -> None:
+    harness = Harness()
+    harness.feed(e.Received(1, m.PoolHello(protocol=98, newest=99, engine_id="tomorrow", pid=7, key="kv")))
+    assert harness.sent[-1][0] == 1 and isinstance(harness.sent[-1][1], m.Problem)
+    assert "tomorrow (pid 7): the caller speaks protocols 98 to 99" in harness.machine.context.alarms["protocol"]
+    harness.feed(e.Received(2, m.PoolHello(protocol=3, newest=99, engine_id="tomorrow", pid=8, key="kv")))
+    assert "protocol" not in harness.machine.context.alarms
+
+
 # -- the parts ---------------------------------------------------------------------------------------------------------
 
 

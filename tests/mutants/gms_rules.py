@@ -754,6 +754,13 @@ _POOLS = (
         ),
     ),
     Mutant(
+        "pools-strangers-are-named",
+        "an alarm names an engine with whose pool no protocol is shared",
+        ((POOL_MACHINE, "            self._strangers.came(hello)\n", ""),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
         "pools-drops-have-a-bound",
         "who says that it has more memory than a process can have is thrown out",
         ((POOL_DROPS, "        return len(member.dropping) <= MOST_LAYOUTS\n", "        return True\n"),),
