@@ -236,7 +236,7 @@ class Machine:
         """A writer. That it may come in is on disk."""
         asking = self.sessions.asking(owed.conn, owed.request)
         if asking is None:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         client, _ = asking
         cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
@@ -286,7 +286,7 @@ class Machine:
         """A commit. It is on disk."""
         draft, writer = self.weights.draft, self.sessions.writer
         if draft is None or writer is None or draft.generation != layout.generation:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         old = self.weights.commit(layout)
         self.context.calm("record")
@@ -304,7 +304,7 @@ class Machine:
     # -- answers of the disk, and of the device --------------------------------------------------------------------
 
     def _on_persisted(self, event: e.Persisted) -> None:
-        for owed in self.state_file.persisted(event):
+        for owed in self.state_file.persisted(event.seq):
             if isinstance(owed, Admit):
                 self._admit(owed)
             elif isinstance(owed, Acknowledge):
@@ -314,7 +314,7 @@ class Machine:
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
         why = f"the state file can't be written ({event.why})"
-        for owed in self.state_file.failed(event):
+        for owed in self.state_file.failed(event.seq, event.why):
             if isinstance(owed, Admit):
                 asking = self.sessions.asking(owed.conn, owed.request)
                 if asking is not None:
@@ -471,7 +471,7 @@ class Machine:
         """That there is no layout is on disk."""
         awaited = self.weights.awaited
         if awaited is None or awaited.generation != owed.generation:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         self._cleared(self.weights.give_up(), "nobody has its memory any more")
         self.recovery.nobody_has_it()
@@ -522,9 +522,9 @@ class Machine:
         """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
         self.context.shout(f"{event.name} was deleted by somebody, and is written again, because a new server needs it")
         if self.state_file.says is not None:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
         if self.pools.file.says is not None:
-            self.pools.file.is_wrong()
+            self.pools.file.write_again()
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""

@@ -67,7 +67,7 @@ class PoolHandBack:
         if old is not None and old.process is not None and old.process != member.process:
             self._context.out.append(e.ForgetProcess(old.process))
         if old is None or pool.doubt:
-            self._file.is_wrong()
+            self._file.write_again()
         since, adopted = (old.since, old.adopted) if old is not None else (self._context.wall, False)
         pool.own_again(token, member.as_owner(since, adopted=adopted))
         return ""

@@ -182,7 +182,7 @@ class PoolMachine:
         owner = pool.free(doubt, kind)
         self._context.note("pool_owner_ended", pool=pool.key, owner=owner.name, doubt=doubt)
         if doubt:
-            self.file.is_wrong()
+            self.file.write_again()
         self._news.tell(pool)
 
     # -- what they say ---------------------------------------------------------------------------------------------
@@ -281,7 +281,7 @@ class PoolMachine:
         member = self.members.asking(owed.conn, owed.claim)
         pool = self.pools.get(member.key) if member is not None else None
         if member is None or member.claim is None or pool is None or pool.generation != owed.generation:
-            self.file.is_wrong()
+            self.file.write_again()
             return
         token, again = member.claim.message.token, pool.owner is not None
         if again:
@@ -336,11 +336,11 @@ class PoolMachine:
         member, pool = self.members.asking(owed.conn, owed.claim), self.pools.get(owed.key)
         if pool is None or pool.phase is not Phase.MAKING:
             self._context.forget(owed.slabs)
-            self.file.is_wrong()
+            self.file.write_again()
         elif member is None or member.claim is None:
             pool.cannot_make()
             self._context.forget(owed.slabs)
-            self.file.is_wrong()
+            self.file.write_again()
         else:
             pool.made(owed.generation, owed.shape, owed.slabs, member.claim.message.token, owed.owner)
             self._context.note(
@@ -372,7 +372,7 @@ class PoolMachine:
     def _given_up(self, owed: file.GivenUp) -> None:
         pool = self.pools.get(owed.key)
         if pool is None or pool.generation != owed.generation or pool.owner is not None:
-            self.file.is_wrong()
+            self.file.write_again()
             return
         size = pool.shape.bytes if pool.shape is not None else 0
         self._context.forget(pool.give_up(owed.why))

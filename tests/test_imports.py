@@ -193,6 +193,7 @@ MACHINES = {
         "reading",
         "writing",
         "drops",
+        "disk_file",
         "state_file",
         "callers",
         "versions",

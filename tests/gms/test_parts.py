@@ -524,7 +524,7 @@ def test_what_waits_for_the_disk_comes_back_when_it_is_written(turns: Turns) -> 
     admit = Admit(1, 1, 7, False)
     file.write(Record(7), admit)
     assert file.busy and file.says is None and e.Persist(1, Record(7)) in turns.context.out
-    assert file.persisted(e.Persisted(1)) == [admit]
+    assert file.persisted(1) == [admit]
     assert not file.busy and file.says == Record(7)
 
 
@@ -532,13 +532,13 @@ def test_what_can_not_be_written_is_not_done_and_the_truth_is_written_until_that
     file = StateFile(turns.context)
     owed = GiveUp(6)
     file.write(Record(7), owed)
-    assert file.failed(e.PersistFailed(1, "no space")) == [owed]
+    assert file.failed(1, "no space") == [owed]
     assert not file.busy and not file.is_due and "disk" in turns.context.alarms and file.says is None
     turns.at(RETRY_WRITE_S)
     assert file.is_due
     file.write(Record(8))
-    assert file.persisted(e.Persisted(2)) == [] and not turns.context.alarms and file.says == Record(8)
-    file.is_wrong()
+    assert file.persisted(2) == [] and not turns.context.alarms and file.says == Record(8)
+    file.write_again()
     assert file.is_due
 
 

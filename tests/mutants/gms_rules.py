@@ -16,7 +16,7 @@ WRITING = "gms/writing.py"
 READING = "gms/reading.py"
 RECOVERY = "gms/recovery.py"
 DROPS = "gms/drops.py"
-STATE_FILE = "gms/state_file.py"
+DISK_FILE = "gms/disk_file.py"
 INVARIANTS = "gms/invariants.py"
 VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
@@ -155,16 +155,16 @@ _ALL = (
         "after a failed write the file is made to say what is so",
         (
             (
-                STATE_FILE,
-                "self._writes.failed(event.seq, event.why, self._context.now)",
-                "self._writes.failed(event.seq, event.why, 1e9)",
+                DISK_FILE,
+                "self._writes.failed(seq, why, self._context.now)",
+                "self._writes.failed(seq, why, 1e9)",
             ),
         ),
     ),
     Mutant(
         "gms-wrong-file-is-written-again",
         "what was written for somebody who has gone is written over",
-        ((STATE_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
+        ((DISK_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
     ),
     # -- a writer's work --
     Mutant(
