@@ -528,6 +528,7 @@ RARE = (
     "gms-died",
     "gms-time-out",
     "gms-numbers-outlive-the-file",
+    "gms-truth-is-written-again",
     "gms-wrong-file-is-written-again",
     "gms-replace-keeps",
     "gms-no-room-clears-nothing",
