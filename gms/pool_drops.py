@@ -4,11 +4,9 @@ Pure, a part of the pools' machine. The same for layouts of weights: `drops.py`.
 """
 
 from gms.context import Context
+from gms.drops import ANSWER_S
 from gms.holders import MOST_LAYOUTS
 from gms.pool_members import Member, Members
-
-ANSWER_S = 5.0
-"""A process that isn't stopped and doesn't hang drops what it is asked to drop within that."""
 
 
 class PoolDrops:

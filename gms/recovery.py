@@ -20,9 +20,9 @@ from gms import messages as m
 from gms.context import Context
 from gms.record import Record
 from gms.weights import Layout, Phase, Slab, Weights
+from sidecar.disk_writes import RETRY_S
 
 CHECK_EVERY_S = 0.25
-RETRY_S = 0.5
 MOST_HAND_BACKS = 8
 """How many processes may be in the middle of handing back, each with descriptors of its own."""
 
