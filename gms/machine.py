@@ -130,7 +130,7 @@ class Machine:
         rule = rule or self.pools.broken()
         if rule:
             self._stop_granting(rule, event)
-        if self.admission.closed:
+        if self.admission.why_closed:
             context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])
         if self.weights.phase is not self._phase or not self._since:
             self._phase, self._since = self.weights.phase, rfc3339(context.wall)
@@ -162,7 +162,7 @@ class Machine:
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
-        if not self.admission.closed:
+        if not self.admission.why_closed:
             if not self._busy and self.state_file.is_due:
                 self.state_file.write(self.truth())
             if not self._busy:
@@ -185,8 +185,8 @@ class Machine:
         """Rule 11. The alarm says what is needed to report it."""
         what, state = in_words(event), status.summary(self._parts)
         self.context.note("rule_broken", rule=rule, after=what, state=state)
-        if not self.admission.closed:
-            self.admission.closed = self.pools.closed = (
+        if not self.admission.why_closed:
+            self.admission.why_closed = self.pools.why_closed = (
                 f"this server has found a mistake in its own program ({rule}) and lets nobody in"
             )
             text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
@@ -220,7 +220,7 @@ class Machine:
         if self._checking_peer is None or self._checking_peer[0] != event.conn:
             return
         asking, self._checking_peer = self.sessions.asking(*self._checking_peer), None
-        if asking is None or self.admission.closed:
+        if asking is None or self.admission.why_closed:
             return
         client, request = asking
         if not event.there:
@@ -250,7 +250,7 @@ class Machine:
     def _cleared(self, cleared: Cleared, why: str) -> None:
         """A layout is gone, and no other took its place."""
         if cleared.was_awaited:
-            self.recovery.is_over()
+            self.recovery.end()
             self.context.note("given_up", generation=cleared.generation, why=why)
         else:
             self.context.forget(cleared.slabs)
@@ -262,8 +262,8 @@ class Machine:
         mistake, draft = self.writing.mistake(client), self.weights.draft
         if mistake or draft is None:
             self._throw_out(client.conn, m.Problem(why=f"Create: {mistake}"))
-        elif self.admission.closed:
-            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        elif self.admission.why_closed:
+            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
         else:
             self.writing.create(draft, message.size)
 
@@ -277,8 +277,8 @@ class Machine:
         mistake, draft = self.writing.mistake(client), self.weights.draft
         if mistake or draft is None:
             self._throw_out(client.conn, m.Problem(why=f"Commit: {mistake}"))
-        elif self.admission.closed:
-            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        elif self.admission.why_closed:
+            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
         elif (layout := self.writing.layout(draft, message.layout)) is not None:
             self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))
 
@@ -465,7 +465,7 @@ class Machine:
         if awaited is not None and step is Step.CHECK_MEMORY:
             self._check_memory(ForAwaited(), tuple(slab.identity for slab in awaited.slabs))
         elif awaited is not None and step is Step.GIVE_UP:
-            self.state_file.write(Record(self.weights.given), GiveUp(awaited.generation))
+            self.state_file.write(Record(self.weights.newest_generation), GiveUp(awaited.generation))
 
     def _give_up(self, owed: GiveUp) -> None:
         """That there is no layout is on disk."""
@@ -474,7 +474,7 @@ class Machine:
             self.state_file.write_again()
             return
         self._cleared(self.weights.give_up(), "nobody has its memory any more")
-        self.recovery.nobody_has_it()
+        self.recovery.gave_up()
 
     def _on_hand_back(self, client: Client, message: m.HandBack, slabs: tuple[e.Slab, ...]) -> None:
         idle = self.sessions.doing(client) in IDLE

@@ -57,7 +57,7 @@ class PoolMachine:
         self.members = Members()
         self.file = PoolFile(context)
         self.recovery = PoolRecovery(context, self.pools, config)
-        self.closed = ""
+        self.why_closed = ""
         """Why nobody is let in any more; empty while all is well."""
         self._news = PoolNews(context, self.members)
         self._drops = PoolDrops(context, self.members)
@@ -71,7 +71,7 @@ class PoolMachine:
 
     def step(self) -> None:
         """Every conclusion that is due."""
-        if not self.closed and not self._busy:
+        if not self.why_closed and not self._busy:
             if self.file.is_due:
                 self.file.write(self._record())
             self._making.step()
@@ -206,9 +206,9 @@ class PoolMachine:
     def _on_claim(self, member: Member, message: m.ClaimPool) -> m.Problem | None:
         if member.claim is not None:
             return m.Problem(why="ClaimPool: the last one isn't answered yet")
-        why = self.closed or self._config.pools_off
+        why = self.why_closed or self._config.pools_off
         if why:
-            self._refuse(member, why, "not_now" if self.closed else "off")
+            self._refuse(member, why, "not_now" if self.why_closed else "off")
         elif any(size % self._config.granularity for size in message.sizes):
             self._refuse(member, f"sizes have to be multiples of {self._config.granularity}", "too_large")
         elif shape_of(message).bytes > self._config.capacity:
@@ -225,7 +225,7 @@ class PoolMachine:
         """Also of a claim that isn't wanted any more: what was asked before is over with this answer."""
         self._withdraw(member)
         pool = self.pools.get(member.key)
-        if pool is None or not member.owns(pool) or self.closed:
+        if pool is None or not member.owns(pool) or self.why_closed:
             self._context.send(member.conn, m.PoolReleased())
             return
         recorded = msgspec.structs.replace(pool.record(), owner=None)
@@ -311,7 +311,7 @@ class PoolMachine:
 
     def allocated(self, event: e.PoolAllocated) -> None:
         asks = self._making.asks(event.conn)
-        if asks is None or self.closed:
+        if asks is None or self.why_closed:
             self._context.forget(event.slabs)
             return
         wanted, member, claim = asks
@@ -355,8 +355,8 @@ class PoolMachine:
         pool = self.pools.get(key)
         if pool is None:
             self._context.refuse(conn, f"there is no pool {key}", "not_now")
-        elif self.closed:
-            self._context.refuse(conn, self.closed, "not_now")
+        elif self.why_closed:
+            self._context.refuse(conn, self.why_closed, "not_now")
         elif pool.owner is not None or pool.phase is Phase.MAKING:
             whose = pool.owner.name if pool.owner is not None else "a claim for which it is being made"
             self._context.refuse(conn, f"pool {key} is owned by {whose}: end that first", "owned")

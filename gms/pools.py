@@ -220,7 +220,7 @@ class Pool:
 
 class Pools:
     def __init__(self) -> None:
-        self.given = 0
+        self.newest_generation = 0
         """The newest generation that any memory was given."""
         self._pools: dict[str, Pool] = {}
 
@@ -242,11 +242,11 @@ class Pools:
         return self._pools[key]
 
     def next_generation(self) -> int:
-        self.given += 1
-        return self.given
+        self.newest_generation += 1
+        return self.newest_generation
 
     def record(self, boot_id: str, namespace: str, *changed: RecordedPool) -> Record:
         """What the file has to say now, or once these are so."""
         new = {recorded.key: recorded for recorded in changed}
         pools = (new.get(pool.key) or pool.record() for pool in self)
-        return Record(self.given, tuple(pool for pool in pools if pool.token), boot_id, namespace)
+        return Record(self.newest_generation, tuple(pool for pool in pools if pool.token), boot_id, namespace)

@@ -193,7 +193,7 @@ def test_a_replaced_layout_is_returned_by_the_commit_and_a_cleared_one_by_the_wr
 def test_only_what_was_made_can_be_committed_and_only_what_is_awaited_handed_back() -> None:
     weights = being_written()
     with pytest.raises(BrokenRule):
-        weights.commit(Layout(weights.given, "hash", b"", 1, (Slab(99, "another", 5),)))
+        weights.commit(Layout(weights.newest_generation, "hash", b"", 1, (Slab(99, "another", 5),)))
     weights = recovering()
     with pytest.raises(BrokenRule):
         weights.hand_back(b"", 1, (Slab(11, "other memory", 5),), ())
@@ -316,7 +316,7 @@ def test_a_verdict_can_be_printed(turns: Turns, phase: Phase, ro: str, rw: str, 
     admission = admission_over(turns, MAKERS[phase]())
     modes: list[m.Mode] = ["ro", "rw", "rw_or_ro"]
     assert [str(admission.verdict(m.Open(mode=mode))) for mode in modes] == [ro, rw, either]
-    admission.closed = "it is closed"
+    admission.why_closed = "it is closed"
     assert not any(admission.verdict(m.Open(mode=mode)).may for mode in modes)
 
 
@@ -357,7 +357,7 @@ def test_generations_begin_above_the_file_and_above_the_clock(
     turns: Turns, record: Record | None, floor: int, given: int
 ) -> None:
     _, weights = started(turns, record, generation_floor=floor)
-    assert weights.given == given and weights.next_generation() == given + 1
+    assert weights.newest_generation == given and weights.next_generation() == given + 1
 
 
 def test_it_asks_who_has_the_memory_and_gives_up_when_nobody_has(turns: Turns) -> None:
@@ -644,9 +644,9 @@ def spoil(weights: Weights, **fields: object) -> Weights:
         (lambda: spoil(empty(), committed=committed().committed), "layout 6 is committed"),
         (lambda: spoil(empty(), awaited=RECORD), "a layout is awaited"),
         (lambda: spoil(recovering(), awaited=None), "no layout is awaited"),
-        (lambda: spoil(committed(), given=5), "5 is the newest that was given"),
+        (lambda: spoil(committed(), newest_generation=5), "5 is the newest that was given"),
         (lambda: spoil(committed(), committed=Layout(6, "hash", b"", 1, ())), "has no slab"),
-        (lambda: spoil(being_written(), given=5), "generation 6 is being written"),
+        (lambda: spoil(being_written(), newest_generation=5), "generation 6 is being written"),
     ],
 )
 def test_a_broken_rule_is_named(turns: Turns, weights: Callable[[], Weights], rule: str) -> None:
@@ -657,7 +657,7 @@ def test_generations_that_fall_are_noticed(turns: Turns) -> None:
     weights = empty()
     invariants = invariants_over(turns, weights)
     assert invariants.broken([], None, 0) == ""
-    weights.given -= 1
+    weights.newest_generation -= 1
     assert "generations fall" in invariants.broken([], None, 0)
 
 

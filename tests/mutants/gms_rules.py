@@ -783,7 +783,13 @@ _POOLS = (
     Mutant(
         "pools-off-on-a-gpu",
         "on a GPU there are no pools until a real device was asked",
-        ((POOL_MACHINE, "        why = self.closed or self._config.pools_off\n", "        why = self.closed\n"),),
+        (
+            (
+                POOL_MACHINE,
+                "        why = self.why_closed or self._config.pools_off\n",
+                "        why = self.why_closed\n",
+            ),
+        ),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
