@@ -214,7 +214,7 @@ class PoolMachine:
         elif shape_of(message).bytes > self._config.capacity:
             why = f"{shape_of(message).bytes} bytes are wanted, and the device has {self._config.capacity}"
             self._refuse(member, why, "too_large")
-        elif self.pools.of(member.key) is None:
+        elif self.pools.of(member.key, [each.key for each, _ in self.members.queue]) is None:
             self._refuse(member, f"there are {MOST_POOLS} pools already: gmsctl drop-pool", "not_now")
         else:
             self.members.ask(member, message, self._context.now + message.timeout_s)

@@ -14,7 +14,7 @@ What this file may not do: decide who may become the owner (`pool_claims.py`), s
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -230,11 +230,14 @@ class Pools:
     def get(self, key: str) -> Pool | None:
         return self._pools.get(key)
 
-    def of(self, key: str) -> Pool | None:
-        """The pool of that key, made if it isn't there. None: there are too many."""
+    def of(self, key: str, claimed: Collection[str] = ()) -> Pool | None:
+        """The pool of that key, made if it isn't there. None: there are too many. `claimed`: keys of pools for which
+        somebody waits, so that they aren't forgotten for it.
+        """
         if key not in self._pools:
             if len(self._pools) >= MOST_POOLS:
-                forgettable = next((pool.key for pool in self if pool.phase is Phase.EMPTY and not pool.token), None)
+                unused = (each.key for each in self if each.phase is Phase.EMPTY and not each.token)
+                forgettable = next((each for each in unused if each not in claimed), None)
                 if forgettable is None:
                     return None
                 del self._pools[forgettable]

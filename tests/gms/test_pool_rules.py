@@ -30,6 +30,7 @@ class Harness:
         self.last = 100
         self.record = pools
         self.now = 0.0
+        self.full = False
         self.feed(e.Started(None, generation_floor=5, pools=pools, owners=owners))
 
     def feed(self, event: e.Event) -> list[e.Effect]:
@@ -42,6 +43,8 @@ class Harness:
                 elif isinstance(effect, e.PersistPools):
                     self.record = effect.record
                     events.append(e.PoolsPersisted(effect.seq))
+                elif isinstance(effect, e.AllocatePool) and self.full:
+                    events.append(e.PoolNotAllocated(effect.conn, 100, 0))
                 elif isinstance(effect, e.AllocatePool):
                     slabs = tuple(self.slab(f"m{number}") for number in range(len(effect.sizes) + 1))
                     events.append(e.PoolAllocated(effect.conn, slabs))
@@ -195,6 +198,20 @@ def test_everything_that_grows_has_a_bound() -> None:
         harness.comes(number + 1)
     problem = harness.sent[-1][1]
     assert isinstance(problem, m.Problem) and problem.about == "place"
+
+
+def test_a_pool_for_which_somebody_waits_is_not_forgotten_for_another() -> None:
+    harness = Harness()
+    harness.full = True
+    for number in range(MOST_POOLS + 1):
+        harness.comes(number + 1, key=f"kv-{number}")
+        harness.feed(e.Received(number + 1, _claim(timeout_s=3.0)))
+    assert [conn for conn, said in harness.sent if isinstance(said, m.Refused)] == [MOST_POOLS + 1]
+    harness.now += 4.0
+    harness.feed(e.Tick())
+    harness.feed(e.Tick())
+    refused = {conn for conn, said in harness.sent if isinstance(said, m.Refused)}
+    assert refused == set(range(1, MOST_POOLS + 2)), "who has waited in vain is told so"
 
 
 def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out() -> None:
