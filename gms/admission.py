@@ -30,7 +30,7 @@ class Admission:
         self._weights = weights
         self._sessions = sessions
         self._recovery = recovery
-        self.closed = ""
+        self.why_closed = ""
         """Why nobody is let in any more; empty while all is well."""
 
     def wants_to_read(self, request: m.Open) -> bool:
@@ -40,8 +40,8 @@ class Admission:
 
     def verdict(self, request: m.Open) -> Verdict:
         if self.wants_to_read(request):
-            return Verdict("ro", self.closed or self._why_no_reader())
-        return Verdict("rw", self.closed or self._why_no_writer())
+            return Verdict("ro", self.why_closed or self._why_no_reader())
+        return Verdict("rw", self.why_closed or self._why_no_writer())
 
     def _why_no_reader(self) -> str:
         phase = self._weights.phase

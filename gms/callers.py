@@ -15,12 +15,14 @@ from gms.weights import Weights
 
 
 class Callers:
-    def __init__(self, context: Context, weights: Weights, sessions: Sessions, config: e.Config) -> None:
+    def __init__(
+        self, context: Context, weights: Weights, sessions: Sessions, config: e.Config, strangers: versions.Strangers
+    ) -> None:
         self._context = context
         self._weights = weights
         self._sessions = sessions
         self._config = config
-        self._strangers = versions.Strangers(context)
+        self._strangers = strangers
 
     def step(self) -> None:
         self._strangers.step()

@@ -53,16 +53,16 @@ from gms.client_events import (
     Want,
 )
 from gms.layout import structure_hash
+from sidecar.frames import MAX_DESCRIPTORS
 from sidecar.reconnect import Reconnect
 
+# The pools' client goes by the same three (`pool_client_machine.py`).
 RETRY_MOST_S = 0.01
-"""The weights stand again once their readers are back: a new server should not wait for them. It is a cheap call."""
+"""What stood stands again once those who have it are back: a new server should not wait. It is a cheap call."""
 TURNED_AWAY_S = 1.0
 """A server that has said why it won't have us is left alone for so long."""
 GRACE_S = 5.0
 """The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
-BATCH = 253
-"""How many descriptors go with one message."""
 
 
 class Link(Enum):
@@ -102,10 +102,11 @@ class Kept(msgspec.Struct):
 
 
 class ClientMachine:
-    def __init__(self, engine_id: str, pid: int, batch: int = BATCH) -> None:
+    def __init__(self, engine_id: str, pid: int, batch: int = MAX_DESCRIPTORS) -> None:
         self.engine_id = engine_id
         self.pid = pid
         self.batch = batch
+        """How many descriptors go with one message."""
         self.link = Link.AWAY
         self.doing = Doing.NOTHING
         self.kept: Kept | None = None

@@ -10,7 +10,7 @@ from gms.sessions import Client, Sessions
 from sidecar.context import rfc3339
 
 ANSWER_S = 5.0
-"""A process that isn't stopped and doesn't hang answers within that."""
+"""A process that isn't stopped and doesn't hang drops what it is asked to drop within that; memory of pools, too."""
 
 
 class Drops:

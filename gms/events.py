@@ -51,6 +51,7 @@ from sidecar.context import (
 from sidecar.context import (
     WatchDeath as WatchDeath,
 )
+from sidecar.frames import MAX_DESCRIPTORS
 
 
 class Config(msgspec.Struct, frozen=True):
@@ -65,7 +66,7 @@ class Config(msgspec.Struct, frozen=True):
     memory_wait_s: float = 30.0
     """How long a writer waits for memory on a full device."""
     history_size: int = 1000
-    batch: int = 253
+    batch: int = MAX_DESCRIPTORS
     """How many descriptors go with one message."""
     pid_namespace: str = ""
     """Where the numbers of processes mean what they mean here; empty: that can't be told."""

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 MOST_LAYOUTS = 8
 """How many layouts one process may have descriptors of: as a rule one, and another while one replaces the other."""
+TOO_MANY_LAYOUTS = "this process says that it has more layouts than one process can have"
+"""It is thrown out with that."""
 
 
 class PendingDrop(NamedTuple):

@@ -28,7 +28,7 @@ class Invariants:
     def __init__(self, weights: Weights, sessions: Sessions) -> None:
         self._weights = weights
         self._sessions = sessions
-        self._given = 0
+        self._newest = 0
         """The newest generation that was given, as of the event before."""
 
     def broken(self, effects: Sequence[object], on_disk: Record | None, questions: int) -> str:
@@ -38,14 +38,14 @@ class Invariants:
         rule = self._state() or self._people() or self._told(effects, on_disk)
         if not rule and questions > MOST_QUESTIONS:
             rule = f"{questions} questions to the shell are open"
-        self._given = self._weights.given
+        self._newest = self._weights.newest_generation
         return rule
 
     def _state(self) -> str:
-        weights = self._weights
+        weights, newest = self._weights, self._weights.newest_generation
         phase, committed, draft, awaited = weights.phase, weights.committed, weights.draft, weights.awaited
-        if weights.given < self._given:
-            return f"generations fall: {weights.given} after {self._given}"
+        if newest < self._newest:
+            return f"generations fall: {newest} after {self._newest}"
         if (draft is not None) is not (phase is Phase.RW):
             return f"the phase is {phase.value}, and {'somebody' if draft is not None else 'nobody'} writes"
         if draft is not None and weights.readers:
@@ -61,12 +61,12 @@ class Invariants:
             return f"the phase is {phase.value}, and layout {committed.generation} is committed"
         elif not committed.slabs:
             return f"layout {committed.generation} is committed, and has no slab"
-        elif committed.generation > weights.given:
-            return f"layout {committed.generation} is committed, and {weights.given} is the newest that was given"
+        elif committed.generation > newest:
+            return f"layout {committed.generation} is committed, and {newest} is the newest that was given"
         if draft is not None:
             oldest = committed.generation if committed is not None else 0
-            if not oldest < draft.generation <= weights.given:
-                return f"generation {draft.generation} is being written, after {oldest}; {weights.given} is the newest"
+            if not oldest < draft.generation <= newest:
+                return f"generation {draft.generation} is being written, after {oldest}; {newest} is the newest"
         return ""
 
     def _people(self) -> str:

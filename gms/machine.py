@@ -51,7 +51,7 @@ from gms.admission import Admission
 from gms.callers import Callers
 from gms.context import Context
 from gms.drops import Drops
-from gms.holders import Holders
+from gms.holders import TOO_MANY_LAYOUTS, Holders
 from gms.invariants import Invariants, harmless, in_words
 from gms.pool_machine import PoolMachine
 from gms.reading import Reading
@@ -59,6 +59,7 @@ from gms.record import Record
 from gms.recovery import Recovery, Step, Verdict
 from gms.sessions import IDLE, Client, Doing, Sessions
 from gms.state_file import Acknowledge, Admit, GiveUp, StateFile
+from gms.versions import Strangers
 from gms.weights import BrokenRule, Cleared, Layout, Weights
 from gms.writing import Writing
 from sidecar.context import rfc3339
@@ -97,8 +98,9 @@ class Machine:
         self.admission = Admission(weights, sessions, self.recovery)
         self.reading = Reading(context, weights, self.holders, sessions, config)
         self.writing = Writing(context, weights, sessions, config)
-        self.callers = Callers(context, weights, sessions, config)
-        self.pools = PoolMachine(context, config)
+        strangers = Strangers(context)
+        self.callers = Callers(context, weights, sessions, config, strangers)
+        self.pools = PoolMachine(context, config, strangers)
         self._parts = status.Parts(
             config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops, self.pools
         )
@@ -128,7 +130,7 @@ class Machine:
         rule = rule or self.pools.broken()
         if rule:
             self._stop_granting(rule, event)
-        if self.admission.closed:
+        if self.admission.why_closed:
             context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])
         if self.weights.phase is not self._phase or not self._since:
             self._phase, self._since = self.weights.phase, rfc3339(context.wall)
@@ -160,7 +162,7 @@ class Machine:
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
-        if not self.admission.closed:
+        if not self.admission.why_closed:
             if not self._busy and self.state_file.is_due:
                 self.state_file.write(self.truth())
             if not self._busy:
@@ -183,8 +185,8 @@ class Machine:
         """Rule 11. The alarm says what is needed to report it."""
         what, state = in_words(event), status.summary(self._parts)
         self.context.note("rule_broken", rule=rule, after=what, state=state)
-        if not self.admission.closed:
-            self.admission.closed = self.pools.closed = (
+        if not self.admission.why_closed:
+            self.admission.why_closed = self.pools.why_closed = (
                 f"this server has found a mistake in its own program ({rule}) and lets nobody in"
             )
             text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
@@ -218,7 +220,7 @@ class Machine:
         if self._checking_peer is None or self._checking_peer[0] != event.conn:
             return
         asking, self._checking_peer = self.sessions.asking(*self._checking_peer), None
-        if asking is None or self.admission.closed:
+        if asking is None or self.admission.why_closed:
             return
         client, request = asking
         if not event.there:
@@ -234,7 +236,7 @@ class Machine:
         """A writer. That it may come in is on disk."""
         asking = self.sessions.asking(owed.conn, owed.request)
         if asking is None:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         client, _ = asking
         cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
@@ -248,7 +250,7 @@ class Machine:
     def _cleared(self, cleared: Cleared, why: str) -> None:
         """A layout is gone, and no other took its place."""
         if cleared.was_awaited:
-            self.recovery.is_over()
+            self.recovery.end()
             self.context.note("given_up", generation=cleared.generation, why=why)
         else:
             self.context.forget(cleared.slabs)
@@ -260,8 +262,8 @@ class Machine:
         mistake, draft = self.writing.mistake(client), self.weights.draft
         if mistake or draft is None:
             self._throw_out(client.conn, m.Problem(why=f"Create: {mistake}"))
-        elif self.admission.closed:
-            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        elif self.admission.why_closed:
+            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
         else:
             self.writing.create(draft, message.size)
 
@@ -275,8 +277,8 @@ class Machine:
         mistake, draft = self.writing.mistake(client), self.weights.draft
         if mistake or draft is None:
             self._throw_out(client.conn, m.Problem(why=f"Commit: {mistake}"))
-        elif self.admission.closed:
-            self.context.refuse(client.conn, self.admission.closed, "not_now")
+        elif self.admission.why_closed:
+            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
         elif (layout := self.writing.layout(draft, message.layout)) is not None:
             self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))
 
@@ -284,7 +286,7 @@ class Machine:
         """A commit. It is on disk."""
         draft, writer = self.weights.draft, self.sessions.writer
         if draft is None or writer is None or draft.generation != layout.generation:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         old = self.weights.commit(layout)
         self.context.calm("record")
@@ -302,7 +304,7 @@ class Machine:
     # -- answers of the disk, and of the device --------------------------------------------------------------------
 
     def _on_persisted(self, event: e.Persisted) -> None:
-        for owed in self.state_file.persisted(event):
+        for owed in self.state_file.persisted(event.seq):
             if isinstance(owed, Admit):
                 self._admit(owed)
             elif isinstance(owed, Acknowledge):
@@ -312,7 +314,7 @@ class Machine:
 
     def _on_persist_failed(self, event: e.PersistFailed) -> None:
         why = f"the state file can't be written ({event.why})"
-        for owed in self.state_file.failed(event):
+        for owed in self.state_file.failed(event.seq, event.why):
             if isinstance(owed, Admit):
                 asking = self.sessions.asking(owed.conn, owed.request)
                 if asking is not None:
@@ -463,16 +465,16 @@ class Machine:
         if awaited is not None and step is Step.CHECK_MEMORY:
             self._check_memory(ForAwaited(), tuple(slab.identity for slab in awaited.slabs))
         elif awaited is not None and step is Step.GIVE_UP:
-            self.state_file.write(Record(self.weights.given), GiveUp(awaited.generation))
+            self.state_file.write(Record(self.weights.newest_generation), GiveUp(awaited.generation))
 
     def _give_up(self, owed: GiveUp) -> None:
         """That there is no layout is on disk."""
         awaited = self.weights.awaited
         if awaited is None or awaited.generation != owed.generation:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
             return
         self._cleared(self.weights.give_up(), "nobody has its memory any more")
-        self.recovery.nobody_has_it()
+        self.recovery.gave_up()
 
     def _on_hand_back(self, client: Client, message: m.HandBack, slabs: tuple[e.Slab, ...]) -> None:
         idle = self.sessions.doing(client) in IDLE
@@ -507,8 +509,7 @@ class Machine:
         self.context.note("stale", engine=client.engine_id, generation=generation, why=why)
         self.context.refuse(client.conn, why, "stale")
         if not self.drops.ask_one(client, generation):
-            why = "this process says that it has more layouts than one process can have"
-            self._throw_out(client.conn, m.Problem(why=why))
+            self._throw_out(client.conn, m.Problem(why=TOO_MANY_LAYOUTS))
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
@@ -521,9 +522,9 @@ class Machine:
         """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
         self.context.shout(f"{event.name} was deleted by somebody, and is written again, because a new server needs it")
         if self.state_file.says is not None:
-            self.state_file.is_wrong()
+            self.state_file.write_again()
         if self.pools.file.says is not None:
-            self.pools.file.is_wrong()
+            self.pools.file.write_again()
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""

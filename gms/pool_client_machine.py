@@ -19,13 +19,10 @@ from typing import Any, Literal
 import msgspec
 
 from gms import messages as m
+from gms.client_machine import GRACE_S, RETRY_MOST_S, TURNED_AWAY_S
 from sidecar.reconnect import Reconnect
 
-RETRY_MOST_S = 0.01
-TURNED_AWAY_S = 1.0
 RELEASE_AGAIN_S = 0.5
-GRACE_S = 5.0
-"""The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
 
 
 class Shape(msgspec.Struct, frozen=True):

@@ -4,10 +4,9 @@ Pure, a part of the pools' machine. The same for layouts of weights: `drops.py`.
 """
 
 from gms.context import Context
+from gms.drops import ANSWER_S
+from gms.holders import MOST_LAYOUTS
 from gms.pool_members import Member, Members
-
-ANSWER_S = 5.0
-"""A process that isn't stopped and doesn't hang drops what it is asked to drop within that."""
 
 
 class PoolDrops:
@@ -15,9 +14,12 @@ class PoolDrops:
         self._context = context
         self._members = members
 
-    def asked(self, member: Member, generation: int) -> None:
-        """It was told that this memory is not the pool's, and is to say when it has let go of it."""
+    def asked(self, member: Member, generation: int) -> bool:
+        """It was told that this memory is not the pool's, and is to say when it has let go of it. False: it has more
+        to let go of than one process can have.
+        """
         member.dropping[generation] = self._context.now
+        return len(member.dropping) <= MOST_LAYOUTS
 
     def dropped(self, member: Member, generation: int) -> None:
         if member.dropping.pop(generation, None) is not None:

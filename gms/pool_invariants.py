@@ -21,18 +21,19 @@ class PoolInvariants:
         self._members = members
         self._tokens: dict[str, int] = {}
         """As of the event before."""
-        self._given = 0
+        self._newest = 0
 
     def broken(self, effects: Sequence[object], on_disk: Record | None) -> str:
         """The first rule that doesn't hold, in a sentence; empty if all do."""
         rule = next(filter(None, map(self._of_one, self._pools)), "") or self._together()
         rule = rule or self._told(effects, on_disk)
         self._tokens = {pool.key: pool.token for pool in self._pools}
-        self._given = self._pools.given
+        self._newest = self._pools.newest_generation
         return rule
 
     def _of_one(self, pool: Pool) -> str:
         phase, what = pool.phase, f"pool {pool.key} is {pool.phase.value}"
+        newest = self._pools.newest_generation
         has_memory = pool.shape is not None and pool.generation > 0
         if has_memory is not (phase in (Phase.OWNED, Phase.FREE, Phase.AWAITED)):
             return f"{what}, and has {'memory' if has_memory else 'none'}"
@@ -44,8 +45,8 @@ class PoolInvariants:
             return f"{what}, and {pool.owner.name} is its owner"
         if pool.shape is not None and len(pool.identities) != len(pool.shape.sizes) + 1:
             return f"{what}, and {len(pool.identities)} parts of it are known"
-        if pool.generation > self._pools.given:
-            return f"{what} with memory {pool.generation}, and {self._pools.given} is the newest that was given"
+        if pool.generation > newest:
+            return f"{what} with memory {pool.generation}, and {newest} is the newest that was given"
         if pool.token < self._tokens.get(pool.key, 0):
             return f"the token of pool {pool.key} falls to {pool.token}"
         return ""
@@ -54,8 +55,8 @@ class PoolInvariants:
         handles = [slab.handle for pool in self._pools for slab in pool.slabs]
         if len(set(handles)) != len(handles):
             return "two pools have the same memory"
-        if self._pools.given < self._given:
-            return f"generations of pools fall: {self._pools.given} after {self._given}"
+        if self._pools.newest_generation < self._newest:
+            return f"generations of pools fall: {self._pools.newest_generation} after {self._newest}"
         if len(list(self._pools)) > MOST_POOLS or len(self._members) > MOST_MEMBERS:
             return f"there are {len(list(self._pools))} pools, and {len(self._members)} have to do with them"
         return ""

@@ -32,6 +32,7 @@ from gms import messages as m
 from gms import pool_file as file
 from gms import pool_status, versions
 from gms.context import Context
+from gms.holders import TOO_MANY_LAYOUTS
 from gms.pool_claims import Do, Verdict, shape_of, verdict
 from gms.pool_drops import PoolDrops
 from gms.pool_file import PoolFile
@@ -48,14 +49,15 @@ from gms.weights import Slab
 
 
 class PoolMachine:
-    def __init__(self, context: Context, config: e.Config) -> None:
+    def __init__(self, context: Context, config: e.Config, strangers: versions.Strangers) -> None:
         self._context = context
         self._config = config
+        self._strangers = strangers
         self.pools = Pools()
         self.members = Members()
         self.file = PoolFile(context)
         self.recovery = PoolRecovery(context, self.pools, config)
-        self.closed = ""
+        self.why_closed = ""
         """Why nobody is let in any more; empty while all is well."""
         self._news = PoolNews(context, self.members)
         self._drops = PoolDrops(context, self.members)
@@ -69,7 +71,7 @@ class PoolMachine:
 
     def step(self) -> None:
         """Every conclusion that is due."""
-        if not self.closed and not self._busy:
+        if not self.why_closed and not self._busy:
             if self.file.is_due:
                 self.file.write(self._record())
             self._making.step()
@@ -100,6 +102,7 @@ class PoolMachine:
         """None: it is in."""
         problem = None
         if not versions.agreed(hello):
+            self._strangers.came(hello)
             problem = m.Problem(why=versions.why_none(hello), about="protocol")
         elif self.members.full:
             problem = m.Problem(why=f"{len(self.members)} processes have to do with pools already", about="place")
@@ -117,6 +120,7 @@ class PoolMachine:
             event.local_pid,
             says_what_it_has=hello.have > 0,
         )
+        self._strangers.talks(member.engine_id)
         self.members.come(member)
         if member.process is not None:
             self._context.out.append(e.WatchDeath(member.process))
@@ -150,6 +154,11 @@ class PoolMachine:
         else:
             owned.owner.conn = None
 
+    def _throw_out(self, member: Member, problem: m.Problem) -> None:
+        self._context.send(member.conn, problem)
+        self._context.out.append(e.Close(member.conn))
+        self.left(member.conn)
+
     def died(self, process: int) -> None:
         """Everything of that process is over."""
         for member in self.members.all:
@@ -173,7 +182,7 @@ class PoolMachine:
         owner = pool.free(doubt, kind)
         self._context.note("pool_owner_ended", pool=pool.key, owner=owner.name, doubt=doubt)
         if doubt:
-            self.file.is_wrong()
+            self.file.write_again()
         self._news.tell(pool)
 
     # -- what they say ---------------------------------------------------------------------------------------------
@@ -182,8 +191,7 @@ class PoolMachine:
         """From a connection that is known here."""
         member, message = self.members.get(event.conn), event.message
         if member is not None and isinstance(message, m.PoolBack):
-            self._hand_back.take(member, message, event.slabs)
-            return None
+            return self._hand_back.take(member, message, event.slabs)
         self._context.forget(event.slabs)
         if member is not None and isinstance(message, m.ClaimPool):
             return self._on_claim(member, message)
@@ -198,15 +206,15 @@ class PoolMachine:
     def _on_claim(self, member: Member, message: m.ClaimPool) -> m.Problem | None:
         if member.claim is not None:
             return m.Problem(why="ClaimPool: the last one isn't answered yet")
-        why = self.closed or self._config.pools_off
+        why = self.why_closed or self._config.pools_off
         if why:
-            self._refuse(member, why, "not_now" if self.closed else "off")
+            self._refuse(member, why, "not_now" if self.why_closed else "off")
         elif any(size % self._config.granularity for size in message.sizes):
             self._refuse(member, f"sizes have to be multiples of {self._config.granularity}", "too_large")
         elif shape_of(message).bytes > self._config.capacity:
             why = f"{shape_of(message).bytes} bytes are wanted, and the device has {self._config.capacity}"
             self._refuse(member, why, "too_large")
-        elif self.pools.of(member.key) is None:
+        elif self.pools.of(member.key, [each.key for each, _ in self.members.queue]) is None:
             self._refuse(member, f"there are {MOST_POOLS} pools already: gmsctl drop-pool", "not_now")
         else:
             self.members.ask(member, message, self._context.now + message.timeout_s)
@@ -217,7 +225,7 @@ class PoolMachine:
         """Also of a claim that isn't wanted any more: what was asked before is over with this answer."""
         self._withdraw(member)
         pool = self.pools.get(member.key)
-        if pool is None or not member.owns(pool) or self.closed:
+        if pool is None or not member.owns(pool) or self.why_closed:
             self._context.send(member.conn, m.PoolReleased())
             return
         recorded = msgspec.structs.replace(pool.record(), owner=None)
@@ -273,7 +281,7 @@ class PoolMachine:
         member = self.members.asking(owed.conn, owed.claim)
         pool = self.pools.get(member.key) if member is not None else None
         if member is None or member.claim is None or pool is None or pool.generation != owed.generation:
-            self.file.is_wrong()
+            self.file.write_again()
             return
         token, again = member.claim.message.token, pool.owner is not None
         if again:
@@ -303,7 +311,7 @@ class PoolMachine:
 
     def allocated(self, event: e.PoolAllocated) -> None:
         asks = self._making.asks(event.conn)
-        if asks is None or self.closed:
+        if asks is None or self.why_closed:
             self._context.forget(event.slabs)
             return
         wanted, member, claim = asks
@@ -328,11 +336,11 @@ class PoolMachine:
         member, pool = self.members.asking(owed.conn, owed.claim), self.pools.get(owed.key)
         if pool is None or pool.phase is not Phase.MAKING:
             self._context.forget(owed.slabs)
-            self.file.is_wrong()
+            self.file.write_again()
         elif member is None or member.claim is None:
             pool.cannot_make()
             self._context.forget(owed.slabs)
-            self.file.is_wrong()
+            self.file.write_again()
         else:
             pool.made(owed.generation, owed.shape, owed.slabs, member.claim.message.token, owed.owner)
             self._context.note(
@@ -347,8 +355,8 @@ class PoolMachine:
         pool = self.pools.get(key)
         if pool is None:
             self._context.refuse(conn, f"there is no pool {key}", "not_now")
-        elif self.closed:
-            self._context.refuse(conn, self.closed, "not_now")
+        elif self.why_closed:
+            self._context.refuse(conn, self.why_closed, "not_now")
         elif pool.owner is not None or pool.phase is Phase.MAKING:
             whose = pool.owner.name if pool.owner is not None else "a claim for which it is being made"
             self._context.refuse(conn, f"pool {key} is owned by {whose}: end that first", "owned")
@@ -364,7 +372,7 @@ class PoolMachine:
     def _given_up(self, owed: file.GivenUp) -> None:
         pool = self.pools.get(owed.key)
         if pool is None or pool.generation != owed.generation or pool.owner is not None:
-            self.file.is_wrong()
+            self.file.write_again()
             return
         size = pool.shape.bytes if pool.shape is not None else 0
         self._context.forget(pool.give_up(owed.why))
@@ -372,8 +380,9 @@ class PoolMachine:
         for member in self.members.of(pool.key):
             if member.has == owed.generation:
                 member.has = 0
-                self._drops.asked(member, owed.generation)
                 self._context.send(member.conn, m.PoolGone(generation=owed.generation))
+                if not self._drops.asked(member, owed.generation):
+                    self._throw_out(member, m.Problem(why=TOO_MANY_LAYOUTS))
         self._news.tell(pool)
         if owed.by:
             self._context.send(owed.by, m.PoolCleared(key=pool.key, bytes=size))

@@ -12,8 +12,7 @@ from gms.context import Context
 from gms.pool_drops import PoolDrops
 from gms.pool_members import Claim, Member, Members
 from gms.pools import Pool, Shape
-
-RETRY_S = 0.02
+from gms.writing import RETRY_S
 
 
 @dataclass

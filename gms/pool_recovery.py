@@ -30,7 +30,7 @@ class PoolRecovery:
 
     def starts(self, event: e.Started) -> None:
         pools, record, context = self._pools, event.pools, self._context
-        pools.given = max(event.generation_floor, record.given if record is not None else 0)
+        pools.newest_generation = max(event.generation_floor, record.given if record is not None else 0)
         if event.pools_unreadable:
             context.alarm(
                 "pools_record",

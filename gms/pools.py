@@ -14,7 +14,7 @@ What this file may not do: decide who may become the owner (`pool_claims.py`), s
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -220,7 +220,7 @@ class Pool:
 
 class Pools:
     def __init__(self) -> None:
-        self.given = 0
+        self.newest_generation = 0
         """The newest generation that any memory was given."""
         self._pools: dict[str, Pool] = {}
 
@@ -230,11 +230,14 @@ class Pools:
     def get(self, key: str) -> Pool | None:
         return self._pools.get(key)
 
-    def of(self, key: str) -> Pool | None:
-        """The pool of that key, made if it isn't there. None: there are too many."""
+    def of(self, key: str, claimed: Collection[str] = ()) -> Pool | None:
+        """The pool of that key, made if it isn't there. None: there are too many. `claimed`: keys of pools for which
+        somebody waits, so that they aren't forgotten for it.
+        """
         if key not in self._pools:
             if len(self._pools) >= MOST_POOLS:
-                forgettable = next((pool.key for pool in self if pool.phase is Phase.EMPTY and not pool.token), None)
+                unused = (each.key for each in self if each.phase is Phase.EMPTY and not each.token)
+                forgettable = next((each for each in unused if each not in claimed), None)
                 if forgettable is None:
                     return None
                 del self._pools[forgettable]
@@ -242,11 +245,11 @@ class Pools:
         return self._pools[key]
 
     def next_generation(self) -> int:
-        self.given += 1
-        return self.given
+        self.newest_generation += 1
+        return self.newest_generation
 
     def record(self, boot_id: str, namespace: str, *changed: RecordedPool) -> Record:
         """What the file has to say now, or once these are so."""
         new = {recorded.key: recorded for recorded in changed}
         pools = (new.get(pool.key) or pool.record() for pool in self)
-        return Record(self.given, tuple(pool for pool in pools if pool.token), boot_id, namespace)
+        return Record(self.newest_generation, tuple(pool for pool in pools if pool.token), boot_id, namespace)

@@ -20,9 +20,9 @@ from gms import messages as m
 from gms.context import Context
 from gms.record import Record
 from gms.weights import Layout, Phase, Slab, Weights
+from sidecar.disk_writes import RETRY_S
 
 CHECK_EVERY_S = 0.25
-RETRY_S = 0.5
 MOST_HAND_BACKS = 8
 """How many processes may be in the middle of handing back, each with descriptors of its own."""
 
@@ -172,11 +172,11 @@ class Recovery:
         """The file can't be written."""
         self._nobody_has_it_at = self._context.now + RETRY_S
 
-    def nobody_has_it(self) -> None:
+    def gave_up(self) -> None:
         """So the file says: it is given up, and nobody is on the way."""
         self._window_until = -math.inf
 
-    def is_over(self) -> None:
+    def end(self) -> None:
         """Nothing is awaited any more. What others have handed back in part is of no use."""
         self._nobody_has_it_at = math.inf
         self._context.calm("window")
@@ -274,7 +274,7 @@ class Recovery:
             return None
         sums = tuple(message.sums) if len(message.sums) == len(coming.slabs) else ()
         layout = self._weights.hand_back(coming.document, tensors, tuple(coming.slabs), sums)
-        self.is_over()
+        self.end()
         return layout
 
 

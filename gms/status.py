@@ -94,7 +94,7 @@ def summary(parts: Parts) -> str:
     """The state in a sentence, for a report of a mistake."""
     weights, sessions = parts.weights, parts.sessions
     layout, draft, awaited = weights.committed, weights.draft, weights.awaited
-    words = [f"phase {weights.phase.value}", f"newest generation {weights.given}"]
+    words = [f"phase {weights.phase.value}", f"newest generation {weights.newest_generation}"]
     if layout is not None:
         words.append(f"layout {layout.generation} of {len(layout.slabs)} slabs")
     if draft is not None:

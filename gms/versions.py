@@ -64,6 +64,6 @@ class Strangers:
                 del self._known[engine_id]
         if self._known:
             named = "; ".join(said for _, said in self._known.values())
-            self._context.alarm("protocol", f"{named[:1900]}. Until then it can only read on")
+            self._context.alarm("protocol", f"{named[:1900]}. Until then it can only go on with what it has")
         else:
             self._context.calm("protocol")

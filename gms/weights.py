@@ -98,7 +98,7 @@ class Cleared(NamedTuple):
 class Weights:
     def __init__(self) -> None:
         self.phase = Phase.EMPTY
-        self.given = 0
+        self.newest_generation = 0
         """The newest generation that any writer was given: they only grow, and no two writers get the same."""
         self.committed: Layout | None = None
         self.draft: Draft | None = None
@@ -131,31 +131,33 @@ class Weights:
         if layout is not None:
             return self.record_of(layout, boot_id)
         if awaited is not None:
-            return Record(self.given, awaited.generation, awaited.hash, awaited.slabs, awaited.boot_id)
-        return Record(self.given)
+            return Record(self.newest_generation, awaited.generation, awaited.hash, awaited.slabs, awaited.boot_id)
+        return Record(self.newest_generation)
 
     def record_of(self, layout: Layout, boot_id: str) -> Record:
         """What the file has to say once this one is committed."""
         slabs = tuple(RecordedSlab(slab.size, slab.identity) for slab in layout.slabs)
-        return Record(self.given, layout.generation, layout.hash, slabs, boot_id)
+        return Record(self.newest_generation, layout.generation, layout.hash, slabs, boot_id)
 
     # -- the start -------------------------------------------------------------------------------------------------
 
-    def starts(self, given: int, awaited: Record | None) -> None:
-        self.given, self.awaited = given, awaited
+    def starts(self, newest_generation: int, awaited: Record | None) -> None:
+        self.newest_generation, self.awaited = newest_generation, awaited
         self.phase = Phase.EMPTY if awaited is None else Phase.RECOVERING
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def next_generation(self) -> int:
         """It is given to one writer only, even if that one is then not let in."""
-        self.given += 1
-        return self.given
+        self.newest_generation += 1
+        return self.newest_generation
 
     def write(self, conn: int, generation: int, *, replaces: bool) -> Cleared | None:
         """A writer is let in. Returns the layout that is gone because of it."""
-        if generation > self.given:
-            raise BrokenRule(f"generation {generation} is written, and {self.given} is the newest that was given")
+        if generation > self.newest_generation:
+            raise BrokenRule(
+                f"generation {generation} is written, and {self.newest_generation} is the newest that was given"
+            )
         if replaces and self.committed is None:
             raise BrokenRule(f"generation {generation} replaces a layout, and none is committed")
         self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING))

@@ -15,6 +15,7 @@ from gms.sessions import Client, Request, Sessions
 from gms.weights import Draft, Layout, Slab, Weights
 
 RETRY_S = 0.02
+"""How soon memory is asked for again on a full device; for pools, too."""
 
 
 @dataclass

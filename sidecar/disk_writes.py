@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 RETRY_S = 0.5
+"""What the disk has refused is written again after that."""
 
 Owed = TypeVar("Owed")
 

@@ -132,7 +132,7 @@ class House:
         doing = [sessions.doing(client) for client in sessions.clients.values()]
         assert not (Doing.WRITING in doing and Doing.READING in doing), "a writer beside a reader"
         assert doing.count(Doing.WRITING) == (weights.draft is not None)
-        assert not machine.admission.closed, machine.admission.closed
+        assert not machine.admission.why_closed, machine.admission.why_closed
         known = [slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
         known += [slab.handle for slab in machine.recovery.kept]
         assert sorted(known) == sorted(self.slabs), "descriptors are leaked, or known twice"

@@ -158,8 +158,8 @@ class World:
         machine = self.machine
         if machine is None:
             return
-        if machine.admission.closed:
-            self.fail(machine.admission.closed)
+        if machine.admission.why_closed:
+            self.fail(machine.admission.why_closed)
         if {slab.handle for slab in machine.pools.slabs} != set(self.handles):
             self.fail(f"the server has descriptors {sorted(self.handles)}; its machine knows others")
 

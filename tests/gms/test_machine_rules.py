@@ -168,7 +168,7 @@ def test_each_writer_gets_a_number_of_its_own_and_the_file_knows_it_first() -> N
 
 
 def test_numbers_begin_above_the_floor_where_the_file_is_lost() -> None:
-    assert House(b"{").machine.weights.given == House().machine.weights.given == FLOOR
+    assert House(b"{").machine.weights.newest_generation == House().machine.weights.newest_generation == FLOOR
 
 
 def test_no_layout_is_on_disk_before_the_writer_that_clears_it_hears_of_it() -> None:
@@ -797,7 +797,7 @@ def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> No
 def test_a_step_that_no_rule_allows_is_not_taken_and_reported() -> None:
     house = House()
     house.writer(1, 10)
-    house.machine.weights.given -= 1
+    house.machine.weights.newest_generation -= 1
     house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
     assert "generations fall" in house.status.alarms[0]
     effects = house.machine.handle(e.Received(1, m.Commit(layout=document(10))), e.Time(house.now, 1e9))
@@ -812,7 +812,7 @@ def test_a_mistake_in_the_middle_of_a_step_is_an_alarm_and_not_the_end_of_the_se
     house.machine.weights.phase = Phase.EMPTY
     effects = house.machine.handle(e.Closed(1), e.Time(house.now, 1e9))
     assert any(isinstance(effect, e.Note) and effect.event == "rule_broken" for effect in effects)
-    assert house.machine.admission.closed
+    assert house.machine.admission.why_closed
     house.machine.handle(e.Received(2, m.Observe(protocol=1)), e.Time(house.now, 1e9))
     effects = house.machine.handle(e.Received(2, m.Ping()), e.Time(house.now, 1e9))
     assert any(isinstance(effect, e.Send) and isinstance(effect.message, m.Pong) for effect in effects)

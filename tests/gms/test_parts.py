@@ -193,7 +193,7 @@ def test_a_replaced_layout_is_returned_by_the_commit_and_a_cleared_one_by_the_wr
 def test_only_what_was_made_can_be_committed_and_only_what_is_awaited_handed_back() -> None:
     weights = being_written()
     with pytest.raises(BrokenRule):
-        weights.commit(Layout(weights.given, "hash", b"", 1, (Slab(99, "another", 5),)))
+        weights.commit(Layout(weights.newest_generation, "hash", b"", 1, (Slab(99, "another", 5),)))
     weights = recovering()
     with pytest.raises(BrokenRule):
         weights.hand_back(b"", 1, (Slab(11, "other memory", 5),), ())
@@ -316,7 +316,7 @@ def test_a_verdict_can_be_printed(turns: Turns, phase: Phase, ro: str, rw: str, 
     admission = admission_over(turns, MAKERS[phase]())
     modes: list[m.Mode] = ["ro", "rw", "rw_or_ro"]
     assert [str(admission.verdict(m.Open(mode=mode))) for mode in modes] == [ro, rw, either]
-    admission.closed = "it is closed"
+    admission.why_closed = "it is closed"
     assert not any(admission.verdict(m.Open(mode=mode)).may for mode in modes)
 
 
@@ -357,7 +357,7 @@ def test_generations_begin_above_the_file_and_above_the_clock(
     turns: Turns, record: Record | None, floor: int, given: int
 ) -> None:
     _, weights = started(turns, record, generation_floor=floor)
-    assert weights.given == given and weights.next_generation() == given + 1
+    assert weights.newest_generation == given and weights.next_generation() == given + 1
 
 
 def test_it_asks_who_has_the_memory_and_gives_up_when_nobody_has(turns: Turns) -> None:
@@ -524,7 +524,7 @@ def test_what_waits_for_the_disk_comes_back_when_it_is_written(turns: Turns) -> 
     admit = Admit(1, 1, 7, False)
     file.write(Record(7), admit)
     assert file.busy and file.says is None and e.Persist(1, Record(7)) in turns.context.out
-    assert file.persisted(e.Persisted(1)) == [admit]
+    assert file.persisted(1) == [admit]
     assert not file.busy and file.says == Record(7)
 
 
@@ -532,13 +532,13 @@ def test_what_can_not_be_written_is_not_done_and_the_truth_is_written_until_that
     file = StateFile(turns.context)
     owed = GiveUp(6)
     file.write(Record(7), owed)
-    assert file.failed(e.PersistFailed(1, "no space")) == [owed]
+    assert file.failed(1, "no space") == [owed]
     assert not file.busy and not file.is_due and "disk" in turns.context.alarms and file.says is None
     turns.at(RETRY_WRITE_S)
     assert file.is_due
     file.write(Record(8))
-    assert file.persisted(e.Persisted(2)) == [] and not turns.context.alarms and file.says == Record(8)
-    file.is_wrong()
+    assert file.persisted(2) == [] and not turns.context.alarms and file.says == Record(8)
+    file.write_again()
     assert file.is_due
 
 
@@ -547,7 +547,7 @@ def test_what_can_not_be_written_is_not_done_and_the_truth_is_written_until_that
 
 def callers_over(turns: Turns, weights: Weights) -> tuple[Callers, Sessions]:
     sessions, _ = some_sessions(turns, weights)
-    return Callers(turns.context, weights, sessions, CONFIG), sessions
+    return Callers(turns.context, weights, sessions, CONFIG, versions.Strangers(turns.context)), sessions
 
 
 def received(conn: int, message: m.ClientMessage, process: int | None = None) -> e.Received:
@@ -644,9 +644,9 @@ def spoil(weights: Weights, **fields: object) -> Weights:
         (lambda: spoil(empty(), committed=committed().committed), "layout 6 is committed"),
         (lambda: spoil(empty(), awaited=RECORD), "a layout is awaited"),
         (lambda: spoil(recovering(), awaited=None), "no layout is awaited"),
-        (lambda: spoil(committed(), given=5), "5 is the newest that was given"),
+        (lambda: spoil(committed(), newest_generation=5), "5 is the newest that was given"),
         (lambda: spoil(committed(), committed=Layout(6, "hash", b"", 1, ())), "has no slab"),
-        (lambda: spoil(being_written(), given=5), "generation 6 is being written"),
+        (lambda: spoil(being_written(), newest_generation=5), "generation 6 is being written"),
     ],
 )
 def test_a_broken_rule_is_named(turns: Turns, weights: Callable[[], Weights], rule: str) -> None:
@@ -657,7 +657,7 @@ def test_generations_that_fall_are_noticed(turns: Turns) -> None:
     weights = empty()
     invariants = invariants_over(turns, weights)
     assert invariants.broken([], None, 0) == ""
-    weights.given -= 1
+    weights.newest_generation -= 1
     assert "generations fall" in invariants.broken([], None, 0)
 
 
@@ -718,7 +718,7 @@ def test_long_lists_are_cut_and_say_so(turns: Turns) -> None:
     recovery = Recovery(turns.context, weights, CONFIG)
     admission, writing = Admission(weights, sessions, recovery), writing_over(turns, weights)
     drops = Drops(turns.context, holders, sessions)
-    pools = PoolMachine(turns.context, CONFIG)
+    pools = PoolMachine(turns.context, CONFIG, versions.Strangers(turns.context))
     parts = status.Parts(CONFIG, turns.context, weights, holders, sessions, admission, writing, drops, pools)
     for client in list(sessions.clients.values())[1:]:
         sessions.ask(client, m.Open(mode="ro"), math.inf)

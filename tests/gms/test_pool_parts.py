@@ -8,6 +8,7 @@ from gms import events as e
 from gms import messages as m
 from gms import pool_client_machine as c
 from gms import pool_status
+from gms.client_machine import GRACE_S
 from gms.context import Context
 from gms.pool_claims import Do, verdict
 from gms.pool_file import GivenUp, PoolFile
@@ -201,7 +202,7 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     machine = in_touch()
     machine.handle(WANT, 0.0)
     assert not machine.handle(c.Tick(), 5.0)
-    no, release = machine.handle(c.Tick(), 5.0 + c.GRACE_S)
+    no, release = machine.handle(c.Tick(), 5.0 + GRACE_S)
     assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
     away = c.PoolClientMachine("e1", 1, "kv")
     away.handle(c.Disconnected(), 0.0)

@@ -8,6 +8,7 @@ import pytest
 from gms import events as e
 from gms import messages as m
 from gms import pool_record, pool_tables, record_format
+from gms.holders import MOST_LAYOUTS
 from gms.machine import Machine
 from gms.memory import DeviceError
 from gms.pool_members import MOST_MEMBERS
@@ -29,6 +30,7 @@ class Harness:
         self.last = 100
         self.record = pools
         self.now = 0.0
+        self.full = False
         self.feed(e.Started(None, generation_floor=5, pools=pools, owners=owners))
 
     def feed(self, event: e.Event) -> list[e.Effect]:
@@ -41,6 +43,8 @@ class Harness:
                 elif isinstance(effect, e.PersistPools):
                     self.record = effect.record
                     events.append(e.PoolsPersisted(effect.seq))
+                elif isinstance(effect, e.AllocatePool) and self.full:
+                    events.append(e.PoolNotAllocated(effect.conn, 100, 0))
                 elif isinstance(effect, e.AllocatePool):
                     slabs = tuple(self.slab(f"m{number}") for number in range(len(effect.sizes) + 1))
                     events.append(e.PoolAllocated(effect.conn, slabs))
@@ -196,6 +200,46 @@ def test_everything_that_grows_has_a_bound() -> None:
     assert isinstance(problem, m.Problem) and problem.about == "place"
 
 
+def test_a_pool_for_which_somebody_waits_is_not_forgotten_for_another() -> None:
+    harness = Harness()
+    harness.full = True
+    for number in range(MOST_POOLS + 1):
+        harness.comes(number + 1, key=f"kv-{number}")
+        harness.feed(e.Received(number + 1, _claim(timeout_s=3.0)))
+    assert [conn for conn, said in harness.sent if isinstance(said, m.Refused)] == [MOST_POOLS + 1]
+    harness.now += 4.0
+    harness.feed(e.Tick())
+    harness.feed(e.Tick())
+    refused = {conn for conn, said in harness.sent if isinstance(said, m.Refused)}
+    assert refused == set(range(1, MOST_POOLS + 2)), "who has waited in vain is told so"
+
+
+def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out() -> None:
+    harness, _ = owned_by_one()
+    harness.comes(2)
+    answers = [harness.back(2, 1000 + number) for number in range(MOST_LAYOUTS)]
+    assert all(isinstance(answer, m.Refused) and answer.reason == "stale" for answer in answers)
+    effects = harness.feed(e.Received(2, m.PoolBack(generation=999, digest="a", sizes=[60], table_size=4096)))
+    assert e.Close(2) in effects and not harness.machine.pools.knows(2)
+    assert any(conn == 2 and isinstance(said, m.Problem) and "more layouts" in said.why for conn, said in harness.sent)
+
+
+def test_who_drops_nothing_of_what_is_given_up_is_thrown_out_in_the_end_and_who_does_stays() -> None:
+    harness = Harness()
+    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    for conn in (1, 2, 3):
+        harness.comes(conn)
+    for number in range(MOST_LAYOUTS + 1):
+        owned = harness.claims(1)
+        assert isinstance(owned, m.PoolOwned) and harness.machine.pools.knows(2), number
+        harness.says(1, m.ReleasePool())
+        harness.says(9, m.DropPool(key="kv"))
+        for conn in (1, 3):
+            harness.feed(e.Received(conn, m.PoolDropped(generation=owned.generation)))
+    assert [conn for conn in (1, 2, 3) if harness.machine.pools.knows(conn)] == [1, 3]
+    assert isinstance(harness.claims(1), m.PoolOwned), "nobody else is disturbed"
+
+
 def test_a_claim_before_the_last_is_answered_is_a_mistake() -> None:
     harness, _ = owned_by_one()
     harness.comes(2)
@@ -226,6 +270,18 @@ def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> N
     harness.comes(2)
     answer = harness.claims(2, 11)
     assert isinstance(answer, m.Refused) and "mistake in its own program" in answer.why
+
+
+# -- other versions ---------------------------------------------------------------------------------------------------
+
+
+def test_an_alarm_names_an_engine_whose_pool_cant_be_talked_about_until_it_can() -> None:
+    harness = Harness()
+    harness.feed(e.Received(1, m.PoolHello(protocol=98, newest=99, engine_id="tomorrow", pid=7, key="kv")))
+    assert harness.sent[-1][0] == 1 and isinstance(harness.sent[-1][1], m.Problem)
+    assert "tomorrow (pid 7): the caller speaks protocols 98 to 99" in harness.machine.context.alarms["protocol"]
+    harness.feed(e.Received(2, m.PoolHello(protocol=3, newest=99, engine_id="tomorrow", pid=8, key="kv")))
+    assert "protocol" not in harness.machine.context.alarms
 
 
 # -- the parts ---------------------------------------------------------------------------------------------------------

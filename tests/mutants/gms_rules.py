@@ -16,12 +16,13 @@ WRITING = "gms/writing.py"
 READING = "gms/reading.py"
 RECOVERY = "gms/recovery.py"
 DROPS = "gms/drops.py"
-STATE_FILE = "gms/state_file.py"
+DISK_FILE = "gms/disk_file.py"
 INVARIANTS = "gms/invariants.py"
 VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
 POOL_MACHINE = "gms/pool_machine.py"
+POOL_DROPS = "gms/pool_drops.py"
 POOL_HAND_BACK = "gms/pool_hand_back.py"
 POOL_CLAIMS = "gms/pool_claims.py"
 POOL_RECOVERY = "gms/pool_recovery.py"
@@ -154,16 +155,16 @@ _ALL = (
         "after a failed write the file is made to say what is so",
         (
             (
-                STATE_FILE,
-                "self._writes.failed(event.seq, event.why, self._context.now)",
-                "self._writes.failed(event.seq, event.why, 1e9)",
+                DISK_FILE,
+                "self._writes.failed(seq, why, self._context.now)",
+                "self._writes.failed(seq, why, 1e9)",
             ),
         ),
     ),
     Mutant(
         "gms-wrong-file-is-written-again",
         "what was written for somebody who has gone is written over",
-        ((STATE_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
+        ((DISK_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
     ),
     # -- a writer's work --
     Mutant(
@@ -527,6 +528,7 @@ RARE = (
     "gms-died",
     "gms-time-out",
     "gms-numbers-outlive-the-file",
+    "gms-truth-is-written-again",
     "gms-wrong-file-is-written-again",
     "gms-replace-keeps",
     "gms-no-room-clears-nothing",
@@ -753,6 +755,20 @@ _POOLS = (
         ),
     ),
     Mutant(
+        "pools-strangers-are-named",
+        "an alarm names an engine with whose pool no protocol is shared",
+        ((POOL_MACHINE, "            self._strangers.came(hello)\n", ""),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "pools-drops-have-a-bound",
+        "who says that it has more memory than a process can have is thrown out",
+        ((POOL_DROPS, "        return len(member.dropping) <= MOST_LAYOUTS\n", "        return True\n"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
         "pools-owned-is-not-dropped-by-hand",
         "a pool whose owner lives is given up for nobody",
         (
@@ -767,7 +783,13 @@ _POOLS = (
     Mutant(
         "pools-off-on-a-gpu",
         "on a GPU there are no pools until a real device was asked",
-        ((POOL_MACHINE, "        why = self.closed or self._config.pools_off\n", "        why = self.closed\n"),),
+        (
+            (
+                POOL_MACHINE,
+                "        why = self.why_closed or self._config.pools_off\n",
+                "        why = self.why_closed\n",
+            ),
+        ),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
