@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lockserver import record
+from lockserver.messages import Status
 from tests.chaos.house import Engine, House, Server
 from tests.support.root import needs_root
 from tests.support.waiting import until
@@ -85,6 +86,10 @@ def test_life_files_that_were_made_anew_six_times_hide_nobody(house: House) -> N
     b.never_hears("granted")
     forked.kill()
     b.granted()
+
+
+def only_its_main_process(status: Status) -> bool:
+    return status.holder is not None and len(status.holder.members) == 1
 
 
 def test_children_that_were_adopted_and_have_ended_are_kept_by_nobody(house: House) -> None:
