@@ -183,7 +183,7 @@ class Admission:
             return False
         who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
         self.incarnations.enter_main(who, peer, hello.pid, None)
-        who.speaks = why
+        who.cannot_talk = why
         if lock.holder is not who:
             if lock.phase is Phase.FREE:
                 lock.suspect(Doubt(Found.NOTHING, self.context.now, self.context.now))

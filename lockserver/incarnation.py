@@ -87,7 +87,7 @@ class Incarnation:
     probing: bool = False
     probe_at: float = -math.inf
     probe_wait_s: float = PROBE_FIRST_S
-    speaks: str = ""
+    cannot_talk: str = ""
     """Why its main process and this server can't talk, though it lives: their versions. Empty if they can."""
     older: bool = False
     """It is older than this server, which may not know all its members: a file can be an older copy of itself."""

@@ -26,7 +26,7 @@ class Incarnations:
     def __init__(self, context: Context) -> None:
         self.context = context
         self.known: dict[str, Incarnation] = {}
-        self.ending: dict[str, Incarnation] = {}
+        self.absent: dict[str, Incarnation] = {}
         """Every incarnation that isn't PRESENT: its end is awaited, or its return."""
         self.pending_unlinks: dict[str, int] = {}
         """Life files of those proven gone that the directory may still have -> the write that says so (0: none yet)."""
@@ -51,7 +51,7 @@ class Incarnations:
         name = incarnation_name(engine_id, random)
         incarnation = self.known.get(name)
         if incarnation is None:
-            incarnation = self.known[name] = self.ending[name] = Incarnation(engine_id, random, Stage.AWAITED)
+            incarnation = self.known[name] = self.absent[name] = Incarnation(engine_id, random, Stage.AWAITED)
             incarnation.older = True
         return incarnation
 
@@ -97,7 +97,7 @@ class Incarnations:
         not slip in meanwhile.
         """
         incarnation = self.known.get(name)
-        if incarnation is not None and incarnation.stage is Stage.LOST and not incarnation.speaks:
+        if incarnation is not None and incarnation.stage is Stage.LOST and not incarnation.cannot_talk:
             return f"{name} is being fenced"
         return self.why_condemned(name)
 
@@ -131,12 +131,12 @@ class Incarnations:
         self.context.changed = True
         if conn is None:
             incarnation.stage = Stage.LOST
-            self.ending[incarnation.name] = incarnation
+            self.absent[incarnation.name] = incarnation
             return main
         incarnation.conn = conn
         main.conns = {conn}
-        incarnation.stage, incarnation.speaks = Stage.PRESENT, ""
-        self.ending.pop(incarnation.name, None)
+        incarnation.stage, incarnation.cannot_talk = Stage.PRESENT, ""
+        self.absent.pop(incarnation.name, None)
         if main.identity:
             self._runs[main.identity] = incarnation.name
         return main
@@ -223,7 +223,7 @@ class Incarnations:
         news = incarnation.stage is not Stage.LOST
         incarnation.stage = stage
         incarnation.probe_at, incarnation.probe_wait_s = -math.inf, PROBE_FIRST_S
-        self.ending[incarnation.name] = incarnation
+        self.absent[incarnation.name] = incarnation
         self.context.changed = True
         return news
 
@@ -263,7 +263,7 @@ class Incarnations:
         old program is left in it then; whatever else belongs to the incarnation is watched as before.
         """
         main = incarnation.main
-        if incarnation.stage is Stage.PRESENT or main is None or main.dead or incarnation.speaks:
+        if incarnation.stage is Stage.PRESENT or main is None or main.dead or incarnation.cannot_talk:
             return False
         other = self.known.get(self._runs.get(main.identity, ""))
         return other is not None and other is not incarnation and other.stage is Stage.PRESENT
@@ -287,7 +287,7 @@ class Incarnations:
         name = incarnation.name
         del self.known[name]
         self.regrouped.discard(name)
-        self.ending.pop(name, None)
+        self.absent.pop(name, None)
         self.context.changed = True
         for member in incarnation.members.values():
             self._let_go(member)

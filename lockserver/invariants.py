@@ -19,7 +19,7 @@ class Invariants:
 
     def broken(self, succession: Succession, incarnations: Incarnations, disk: DiskWrites[Any]) -> str:
         """Which rule is broken; empty as it should be."""
-        newest, active = succession.newest, succession.active
+        newest, active = succession.newest_token, succession.active
         if newest < self._newest:
             return f"tokens only grow, and {newest} came after {self._newest}"
         self._newest = newest

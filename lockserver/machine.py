@@ -143,7 +143,7 @@ class Machine:
             "broken",
             f"a bug of the lock server: nobody is granted any more, and whoever holds the lock serves on. "
             f"Please report this with the log: {rule}; in {type(happened).__name__}; {lock.phase.value}, {holder}, "
-            f"token {lock.token} of {self.succession.newest}, write {disk.done} of {disk.asked}. "
+            f"token {lock.token} of {self.succession.newest_token}, write {disk.done} of {disk.asked}. "
             "Restart the lock server to go on",
         )
 
@@ -196,7 +196,7 @@ class Machine:
 
     def _register(self, event: e.Received, hello: m.Register) -> None:
         token = hello.claims.get(ACTIVE, 0)
-        verdict = self.admission.register(event, hello, self.succession.newest)
+        verdict = self.admission.register(event, hello, self.succession.newest_token)
         self.succession.hears_of(token)
         if isinstance(verdict, TurnedAway):
             self._turn_away(event, verdict)
@@ -320,7 +320,7 @@ class Machine:
     def _on_hand_back(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.HandBack)
         self.succession.hears_of(event.message.token)
-        self.copies.hand_back(event, who, self.active, self.succession.newest)
+        self.copies.hand_back(event, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
 
@@ -398,7 +398,7 @@ class Machine:
             self.disk.owe(MemberEnded(name))
         self._members_ended.clear()
         succession.must_write = False
-        record = succession.recovery.record(succession.active, succession.permit.lock, succession.newest)
+        record = succession.recovery.record(succession.active, succession.permit.lock, succession.newest_token)
         self.context.out.append(e.Persist(number, record))
 
     def _on_persisted(self, event: e.Persisted) -> None:
@@ -441,7 +441,7 @@ class Machine:
     def _on_started(self, event: e.Started) -> None:
         self._started = True
         record, succession = event.record, self.succession
-        succession.newest, succession.token_floor = record.token if record is not None else 0, event.token_floor
+        succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor
         permit = record.permits.get(INIT) if record is not None else None
         succession.exclusion.begin()
         succession.recovery.begin(event, succession.active, succession.permit.lock, permit)

@@ -34,7 +34,8 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    proven: bool
+    enough: bool
+    """It counts as gone: proven, or by a flag."""
     by: str = ""
     """What proves it."""
     by_flag: bool = False
@@ -47,7 +48,7 @@ class Verdict:
     """Somebody has to do something: nothing more can become known by waiting."""
 
     def __str__(self) -> str:
-        if not self.proven:
+        if not self.enough:
             return f"not proven: {'; '.join(self.missing)}"
         return f"not proven, and enough by a flag: {self.by}" if self.by_flag else f"proven: {self.by}"
 
@@ -128,8 +129,8 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
             missing.append(f"{what} {member.pid} of {holder.engine_id}: not back yet, and no proof of its end")
     if not holder.members:
         missing.append(f"{holder.engine_id}: a waiter told of it, and none of its processes is known")
-    if holder.speaks:
-        missing.append(f"{holder.engine_id} lives and {holder.speaks}")
+    if holder.cannot_talk:
+        missing.append(f"{holder.engine_id} lives and {holder.cannot_talk}")
     if holder.life is Life.HELD and not holder.seen_alive:
         missing.append(f"life lock of {holder.name}: held by a process that did not join")
     elif holder.life is Life.MISSING:

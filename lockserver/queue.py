@@ -24,14 +24,16 @@ class Waiter:
     needs: dict[str, int]
     since: float
     ready: bool = True
-    looked: int = 0
+    looked_in: int = 0
     """The last round in which it said that its engine could wake."""
-    asked: int = 0
+    asked_in: int = 0
     """The last round in which it was asked."""
-    asked_at: float = 0.0
+    asked_or_failed_at: float = 0.0
     asked_on: int = 0
     """Over this connection: what was asked over an earlier one may not have arrived."""
-    failed: int = 0
+    failed_in: int = 0
+    """The last round in which it said that its engine couldn't."""
+    why_failed: str = ""
     vetted: bool = True
     """What it needs is no more than the devices have."""
 
@@ -67,7 +69,7 @@ class Queue:
             return
         waiter.ready = ready
         if looked:
-            waiter.looked = self.round
+            waiter.looked_in = self.round
         if needs is not None:
             waiter.needs = needs
             waiter.vetted = not needs or not self.memory.is_read
@@ -104,27 +106,28 @@ class Queue:
             return False
         if not waiter.vetted and not self.memory.late():
             return None
-        if waiter.looked == self.round:
+        if waiter.looked_in == self.round:
             return True
-        if waiter.failed == self.round:
-            if not self.context.reached(waiter.asked_at + ASK_AGAIN_S):
+        if waiter.failed_in == self.round:
+            if not self.context.reached(waiter.asked_or_failed_at + ASK_AGAIN_S):
                 return False
-            waiter.failed = waiter.asked = 0
-        if waiter.asked != self.round:
-            waiter.asked, waiter.asked_at, waiter.asked_on = self.round, self.context.now, 0
+            waiter.failed_in = waiter.asked_in = 0
+        if waiter.asked_in != self.round:
+            waiter.asked_in, waiter.asked_or_failed_at, waiter.asked_on = self.round, self.context.now, 0
         if waiter.asked_on != conn:
             waiter.asked_on = conn
             self.context.send(conn, Prepare(round=self.round))
-        return False if self.context.reached(waiter.asked_at + self.config.prepare_timeout_s) else None
+        return False if self.context.reached(waiter.asked_or_failed_at + self.config.prepare_timeout_s) else None
 
     def answered(self, incarnation: Incarnation, in_round: int, *, ok: bool, why: str) -> None:
         waiter = self.waiters.get(incarnation.name)
         if waiter is None or in_round != self.round:
             return
         if ok:
-            waiter.looked = in_round
+            waiter.looked_in = in_round
         else:
-            waiter.failed, waiter.asked_at = in_round, self.context.now
+            waiter.failed_in, waiter.asked_or_failed_at = in_round, self.context.now
+            waiter.why_failed = why
             self.context.note("not_prepared", engine=incarnation.engine_id, why=why)
 
     def head(self) -> Waiter | None:
@@ -143,11 +146,12 @@ class Queue:
         return any(
             waiter.is_there
             and (
-                waiter.looked == self.round
+                waiter.looked_in == self.round
                 or (
-                    waiter.failed != self.round
+                    waiter.failed_in != self.round
                     and (
-                        waiter.asked != self.round or self.context.now < waiter.asked_at + self.config.prepare_timeout_s
+                        waiter.asked_in != self.round
+                        or self.context.now < waiter.asked_or_failed_at + self.config.prepare_timeout_s
                     )
                 )
             )
@@ -155,9 +159,14 @@ class Queue:
         )
 
     @property
-    def being_asked(self) -> Waiter | None:
-        """The first who is ready and hasn't said yet that its engine could wake."""
-        return next((w for w in self.waiters.values() if w.ready and w.looked != self.round), None)
+    def unprepared(self) -> str:
+        """For people: the first who is ready and hasn't said yet that its engine could wake."""
+        waiter = next((w for w in self.waiters.values() if w.ready and w.looked_in != self.round), None)
+        if waiter is None:
+            return ""
+        if waiter.failed_in == self.round:
+            return f"{waiter.incarnation.engine_id}: its engine isn't well: {waiter.why_failed}"
+        return f"{waiter.incarnation.engine_id}: asked whether its engine can wake"
 
     def _line(self) -> Iterator[Waiter]:
         preferred = self.waiters.get(self.preferred)

@@ -135,7 +135,7 @@ class Recovery:
 
     def _who_is_awaited(self) -> tuple[str, ...]:
         """Somebody of them lives, and no main process of theirs has come and said what it holds."""
-        awaited = (who for who in self.incarnations.ending.values() if who.seen_alive and not who.came)
+        awaited = (who for who in self.incarnations.absent.values() if who.seen_alive and not who.came)
         return tuple(f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
 
     def _look(self, active: Lock, permit: Lock) -> StrangersProbed | None:

@@ -37,7 +37,7 @@ def status_of(config: Config, context: Context, succession: Succession) -> m.Sta
         if plan is not None
         else None,
         alarms=list(context.alarms.values()),
-        token=succession.newest,
+        token=succession.newest_token,
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
     )
@@ -92,13 +92,13 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
         reasons.append(f"{lock.doubt.found.value}: an unknown holder may come back")
         reasons += [what for what in succession.nobody_holds_lacks if what not in reasons]
     if lock.phase is Phase.FREE:
-        reasons += succession.may_hold
+        reasons += succession.why_not_free
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
     if lock.holder is None and succession.exclusion.settles:
         reasons.append("somebody else had the name of this path or of a device a moment ago, and may be dying")
-    if lock.holder is None and (asked := succession.queue.being_asked) is not None:
-        reasons.append(f"{asked.incarnation.engine_id}: asked whether its engine can wake")
+    if lock.holder is None and (unprepared := succession.queue.unprepared):
+        reasons.append(unprepared)
     reasons += [text for key, text in context.alarms.items() if key != "reader"]
     if not reasons:
         reasons.append(_what_is_next(lock, succession.queue))

@@ -36,7 +36,7 @@ class Succession:
         self.recovery = Recovery(config, context, incarnations)
         self.switchover = Switchover(config, context, self.queue, incarnations)
         self.policy = Policy(config.presume_dead, config.grant_unproven)
-        self.newest = 0
+        self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
         self._heard = 0
         """The newest that anybody has told of, whoever it is about. The next one is greater; nobody is ended by it."""
@@ -45,7 +45,7 @@ class Succession:
         """Those of the last holder."""
         self.nobody_holds_lacks: tuple[str, ...] = ()
         """What the proof lacked at the last look that nobody holds."""
-        self.may_hold: list[str] = []
+        self.why_not_free: list[str] = []
         """Why a lock that is free isn't granted: somebody may have it, though no file says so."""
         self.must_write = False
         """What is so now is not what the last write says."""
@@ -64,7 +64,7 @@ class Succession:
 
     def knows_of(self, token: int) -> None:
         """It was granted: to whoever holds, or has to be proven gone."""
-        self.newest = max(self.newest, token)
+        self.newest_token = max(self.newest_token, token)
 
     def hears_of(self, token: int) -> None:
         """Somebody tells of a grant. To whom, and whether it has ended, isn't known by that."""
@@ -96,7 +96,7 @@ class Succession:
 
     def step(self, *, may_grant: bool) -> None:
         """Every conclusion that can be drawn now."""
-        for who in list(self.incarnations.ending.values()):
+        for who in list(self.incarnations.absent.values()):
             self.incarnations.pursue(who)
             nothing_left = who.members_gone and who.life in (Life.FREE, Life.MISSING)
             if nothing_left and not self.holds(who):
@@ -132,12 +132,12 @@ class Succession:
             self._choose(lock)
 
     def _nobody_else_may_hold(self, lock: Lock) -> bool:
-        self.may_hold = self.recovery.who_may_hold(lock, self.permit.lock)
-        if not self.may_hold:
+        self.why_not_free = self.recovery.who_may_hold(lock, self.permit.lock)
+        if not self.why_not_free:
             self.context.calm("awaited")
         elif self.queue.wanted and self.recovery.window_is_over:
-            self.context.alarm("awaited", f"nobody is granted: {self.may_hold[0]}")
-        return not self.may_hold
+            self.context.alarm("awaited", f"nobody is granted: {self.why_not_free[0]}")
+        return not self.why_not_free
 
     def _choose(self, lock: Lock) -> None:
         head = self.queue.head()
@@ -151,10 +151,10 @@ class Succession:
                 self.must_write |= 0 in self.incarnations.pending_unlinks.values()
         elif self._has_names_for(waiter):
             verified = self.queue.granted(waiter)
-            self.newest = max(self.newest, self._heard, self.token_floor) + 1
+            self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
             self.context.calm("unproven", "record", "strangers", "version", "names")
             proven = verified and self._every_process_ended
-            lock.grant(waiter.incarnation, self.newest, rfc3339(self.context.wall), waiter, verified, proven)
+            lock.grant(waiter.incarnation, self.newest_token, rfc3339(self.context.wall), waiter, verified, proven)
             self._every_process_ended = False
             self.must_write = True
 
@@ -179,11 +179,11 @@ class Succession:
         )
         if verdict.alarm:
             self.context.alarm("unproven", verdict.alarm)
-        elif verdict.proven and verdict.by_flag:
+        elif verdict.enough and verdict.by_flag:
             self.context.shout(verdict.by)
-        if verdict.proven and lock is self.active:
+        if verdict.enough and lock is self.active:
             self._every_process_ended = verdict.every_process
-        return verdict.proven
+        return verdict.enough
 
     def _nobody_holds(self, doubt: Doubt) -> bool:
         wait_s = back_by(doubt.found, self.config.settle_s)
@@ -197,7 +197,7 @@ class Succession:
         if verdict.alarm:
             somebody = known.strangers is not None and known.strangers.somebody
             self.context.alarm("strangers" if somebody else "unproven", verdict.alarm)
-        return verdict.proven
+        return verdict.enough
 
     def _release(self, lock: Lock, holder: Incarnation, remaining: Doubt | None = None) -> None:
         """The holder is gone, or has given its permit back."""

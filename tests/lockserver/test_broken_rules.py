@@ -16,7 +16,7 @@ from tests.lockserver.harness import Harness
 
 
 def a_token_falls(machine: Machine) -> None:
-    machine.succession.newest -= 1
+    machine.succession.newest_token -= 1
 
 
 def nobody_watches_the_holder(machine: Machine) -> None:

@@ -320,7 +320,12 @@ def test_a_holder_that_cannot_talk_is_watched_and_not_believed_gone() -> None:
     entrance = entrance_with_holder(Phase.IN_DOUBT)
     assert keeps(entrance, active=7)
     holder = entrance.active.holder
-    assert holder is not None and holder.seen_alive and holder.conn is None and holder.speaks == "it speaks version 99"
+    assert (
+        holder is not None
+        and holder.seen_alive
+        and holder.conn is None
+        and holder.cannot_talk == "it speaks version 99"
+    )
     assert entrance.active.phase is Phase.IN_DOUBT and "finish the upgrade" in entrance.alarm("version")
 
 

@@ -144,7 +144,7 @@ def test_on_older_kernels_the_secret_tells_who_is_the_main_process(known: Known)
 
 def test_whom_the_file_names_is_awaited_and_looked_up(known: Known) -> None:
     who = known.from_file()
-    assert who.stage is Stage.AWAITED and who.name in known.incarnations.ending
+    assert who.stage is Stage.AWAITED and who.name in known.incarnations.absent
     assert known.asked(LookUp) == [LookUp(NAME, ((1, 51, "pidfs:1"), (2, 52, "pidfs:2")))]
     assert who.members[1].kept and not who.members[2].kept
     assert known.from_file() is who and len(who.members) == 2
@@ -184,7 +184,7 @@ def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> Non
 def test_a_holder_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
     who = known.incarnations.awaited("a", "0" * 8)
     known.incarnations.enter_main(who, peer(1), 1, None)
-    who.speaks = "it speaks version 9"
+    who.cannot_talk = "it speaks version 9"
     assert who.stage is Stage.LOST and known.incarnations.why_closed(NAME) == ""
 
 
@@ -229,7 +229,7 @@ def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_who
 def test_the_loss_of_a_main_process_is_news_once(known: Known) -> None:
     who = known.a()
     who.probed(True, 50.0)
-    assert known.incarnations.lose(who, Stage.LOST) and who.name in known.incarnations.ending
+    assert known.incarnations.lose(who, Stage.LOST) and who.name in known.incarnations.absent
     assert who.probe_at < 0 and who.probe_wait_s == PROBE_FIRST_S, "its life lock is looked at at once"
     assert not known.incarnations.lose(who, Stage.LOST)
     assert not known.incarnations.lose(who, Stage.DOOMED), "that it is lost is known"
@@ -240,7 +240,7 @@ def test_whoever_is_back_is_not_awaited_any_more(known: Known) -> None:
     who = known.a()
     known.incarnations.lose(who, Stage.LOST)
     known.incarnations.enter_main(who, peer(1), 1, 200)
-    assert who.stage is Stage.PRESENT and not known.incarnations.ending and who.conn == 200
+    assert who.stage is Stage.PRESENT and not known.incarnations.absent and who.conn == 200
 
 
 def test_an_end_of_file_proves_nothing_where_there_is_a_pidfd(known: Known) -> None:

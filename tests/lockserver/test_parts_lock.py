@@ -286,7 +286,7 @@ class Parts:
         self.succession = Succession(turns.config, turns.context, Callers(turns.context), self.incarnations)
         self.a: Incarnation = registered(self.incarnations, "a", 1)
         self.succession.active = held_by(self.a, token=7)
-        self.succession.newest = 7
+        self.succession.newest_token = 7
         self.invariants = Invariants()
 
     @property
@@ -297,15 +297,15 @@ class Parts:
 def test_nothing_is_broken_while_all_is_well() -> None:
     parts = Parts()
     assert parts.broken == ""
-    parts.succession.newest = 9
+    parts.succession.newest_token = 9
     assert parts.broken == ""
 
 
 def test_a_token_that_falls_is_seen() -> None:
     parts = Parts()
-    parts.succession.newest = 9
+    parts.succession.newest_token = 9
     assert parts.broken == ""
-    parts.succession.newest = 8
+    parts.succession.newest_token = 8
     assert "tokens only grow, and 8 came after 9" in parts.broken
 
 

@@ -48,7 +48,7 @@ def unaccounted(*, members: int = 1, life: Life = Life.FREE, kept: bool = True) 
 
 def test_it_takes_both_parts() -> None:
     proven = verdict(killed(incarnation(members=2)))
-    assert proven.proven and not proven.by_flag
+    assert proven.enough and not proven.by_flag
     assert str(proven) == "proven: every process has ended, and nobody holds the life lock"
 
 
@@ -76,14 +76,14 @@ def test_a_life_file_that_is_missing_is_no_free_lock() -> None:
 
 
 def test_a_life_lock_that_nobody_has_looked_at_is_not_free() -> None:
-    assert not verdict(killed(incarnation(), life=Life.UNKNOWN)).proven
+    assert not verdict(killed(incarnation(), life=Life.UNKNOWN)).enough
 
 
 @pytest.mark.parametrize("policy", [PRESUME_DEAD, UNPROVEN], ids=["presume dead", "grant unproven"])
 @pytest.mark.parametrize("life", [Life.HELD, Life.MISSING, Life.UNKNOWN], ids=lambda life: life.value)
 def test_without_a_doubt_no_flag_no_memory_and_no_time_stands_for_the_proof(policy: Policy, life: Life) -> None:
     who = killed(incarnation(), life=life)
-    assert not verdict(who, None, over=True, memory_is_free=True, policy=policy, life_lock_is_enough=True).proven
+    assert not verdict(who, None, over=True, memory_is_free=True, policy=policy, life_lock_is_enough=True).enough
 
 
 # -- a server that is new ----------------------------------------------------------------------------------------------
@@ -99,30 +99,30 @@ def test_who_is_not_back_has_not_ended_by_that() -> None:
 
 def test_a_free_life_lock_and_free_memory_prove_the_end_of_those_who_could_not_let_go_of_it() -> None:
     proven = verdict(unaccounted(), DOUBT, memory_is_free=True)
-    assert proven.proven and not proven.by_flag
+    assert proven.enough and not proven.by_flag
     assert proven.by == "nobody holds the life lock, which no process of it could let go of, and the memory is free"
 
 
 def test_one_process_that_could_let_go_of_it_spoils_that() -> None:
     who = unaccounted(members=2)
     who.members[2].kept = False
-    assert not verdict(who, DOUBT, memory_is_free=True).proven
+    assert not verdict(who, DOUBT, memory_is_free=True).enough
     who.members[2].dead = True
-    assert verdict(who, DOUBT, memory_is_free=True).proven
+    assert verdict(who, DOUBT, memory_is_free=True).enough
 
 
 def test_free_memory_alone_proves_nothing() -> None:
     for life in (Life.HELD, Life.UNKNOWN, Life.MISSING):
-        assert not verdict(unaccounted(life=life), DOUBT, memory_is_free=True).proven
+        assert not verdict(unaccounted(life=life), DOUBT, memory_is_free=True).enough
 
 
 def test_memory_that_is_not_free_is_no_proof() -> None:
-    assert not verdict(unaccounted(), DOUBT).proven
+    assert not verdict(unaccounted(), DOUBT).enough
 
 
 def test_a_life_file_that_was_removed_counts_as_free_once_the_time_is_over() -> None:
     who = killed(incarnation(), life=Life.MISSING)
-    assert not verdict(who, DOUBT).proven
+    assert not verdict(who, DOUBT).enough
     proven = verdict(who, DOUBT, over=True)
     assert str(proven) == "proven: every process that joined has ended, and the life file was removed"
     assert not proven.every_process, "a process that never joined may have had a lock on that file"
@@ -131,7 +131,7 @@ def test_a_life_file_that_was_removed_counts_as_free_once_the_time_is_over() -> 
 def test_for_a_permit_a_free_life_lock_is_enough() -> None:
     proven = verdict(unaccounted(kept=False), DOUBT, life_lock_is_enough=True)
     assert str(proven) == "proven: nobody holds the life lock"
-    assert not verdict(unaccounted(life=Life.HELD), DOUBT, life_lock_is_enough=True).proven
+    assert not verdict(unaccounted(life=Life.HELD), DOUBT, life_lock_is_enough=True).enough
 
 
 def test_whoever_is_seen_alive_is_not_gone_whatever_else_is_so() -> None:
@@ -143,7 +143,7 @@ def test_whoever_is_seen_alive_is_not_gone_whatever_else_is_so() -> None:
 
 def test_at_the_end_of_the_window_somebody_is_asked_for() -> None:
     before, over = verdict(unaccounted(members=2), DOUBT), verdict(unaccounted(members=2), DOUBT, over=True)
-    assert not before.alarm and not over.proven
+    assert not before.alarm and not over.enough
     assert over.alarm == (
         "the life lock of a is free, but nothing proves the end of processes 1, 2; "
         "once you know that it is gone, start the server with --grant-unproven"
@@ -157,7 +157,7 @@ def test_an_alarm_names_no_more_than_five_processes() -> None:
 
 def test_who_lives_and_cannot_talk_is_named() -> None:
     who = incarnation()
-    who.speaks = "it speaks version 9"
+    who.cannot_talk = "it speaks version 9"
     assert "a lives and it speaks version 9" in what_is_missing(who, new_server=True)
 
 
@@ -165,19 +165,19 @@ def test_who_lives_and_cannot_talk_is_named() -> None:
 
 
 def test_grant_unproven_waits_for_the_window_and_for_the_life_lock() -> None:
-    assert not verdict(unaccounted(), DOUBT, policy=UNPROVEN).proven
-    assert not verdict(unaccounted(life=Life.HELD), DOUBT, over=True, policy=UNPROVEN).proven
+    assert not verdict(unaccounted(), DOUBT, policy=UNPROVEN).enough
+    assert not verdict(unaccounted(life=Life.HELD), DOUBT, over=True, policy=UNPROVEN).enough
     by_flag = verdict(unaccounted(), DOUBT, over=True, policy=UNPROVEN)
-    assert by_flag.proven and by_flag.by_flag
+    assert by_flag.enough and by_flag.by_flag
     assert by_flag.by == (
         "a is taken for gone because its life lock is free; nothing proves the end of every process (--grant-unproven)"
     )
 
 
 def test_presume_dead_waits_for_the_window_and_for_nothing_else() -> None:
-    assert not verdict(unaccounted(life=Life.HELD), DOUBT, policy=PRESUME_DEAD).proven
+    assert not verdict(unaccounted(life=Life.HELD), DOUBT, policy=PRESUME_DEAD).enough
     by_flag = verdict(unaccounted(life=Life.HELD), DOUBT, over=True, policy=PRESUME_DEAD)
-    assert by_flag.proven and by_flag.by_flag
+    assert by_flag.enough and by_flag.by_flag
     assert by_flag.by == "a is presumed dead after the window, without proof (--unsafe-presume-dead)"
 
 
@@ -251,14 +251,14 @@ def test_a_file_that_cannot_be_read_is_worse_than_none() -> None:
     no = nobody_holds(Found.UNREADABLE, over, ORDINARY)
     assert str(no) == "not proven: a holder file that can't be read: an unknown holder may come back"
     assert no.alarm.startswith("holder.json could not be read") and "--grant-unproven" in no.alarm
-    assert nobody_holds(Found.UNREADABLE, over, UNPROVEN).proven
-    assert not nobody_holds(Found.UNREADABLE, KNOWN, UNPROVEN).proven, "not before the time is over"
-    assert nobody_holds(Found.UNREADABLE, replace(KNOWN, memory_is_free=True), ORDINARY).proven
+    assert nobody_holds(Found.UNREADABLE, over, UNPROVEN).enough
+    assert not nobody_holds(Found.UNREADABLE, KNOWN, UNPROVEN).enough, "not before the time is over"
+    assert nobody_holds(Found.UNREADABLE, replace(KNOWN, memory_is_free=True), ORDINARY).enough
 
 
 def test_presume_dead_takes_the_time_for_a_proof() -> None:
     held = replace(KNOWN, strangers=StrangersProbed(("c.1",), ()))
-    assert not nobody_holds(Found.NOTHING, held, PRESUME_DEAD).proven
+    assert not nobody_holds(Found.NOTHING, held, PRESUME_DEAD).enough
     assert str(nobody_holds(Found.NOTHING, replace(held, over=True), PRESUME_DEAD)) == (
         "not proven, and enough by a flag: the window is over (--unsafe-presume-dead)"
     )

@@ -123,9 +123,11 @@ def test_what_was_said_before_the_holder_was_lost_does_not_count() -> None:
     line = Line()
     a = line.enter("a")
     line.queue.new_round()
-    assert line.next == "" and line.asked_to_look("a") and line.queue.being_asked is a
+    assert (
+        line.next == "" and line.asked_to_look("a") and line.queue.unprepared == "a: asked whether its engine can wake"
+    )
     line.queue.answered(a.incarnation, 2, ok=True, why="")
-    assert line.next == "a" and line.queue.being_asked is None
+    assert line.next == "a" and not line.queue.unprepared
 
 
 def test_it_is_asked_once_in_a_round() -> None:
@@ -163,6 +165,7 @@ def test_one_who_cannot_wake_is_passed_over_and_asked_again_later() -> None:
     assert line.next == ""
     line.queue.answered(a.incarnation, 1, ok=False, why="the GPU is gone")
     assert line.noted("the GPU is gone") and line.next == "b"
+    assert line.queue.unprepared == "a: its engine isn't well: the GPU is gone"
     line.at(ASK_AGAIN_S / 2)
     assert line.next == "b" and not line.said(A)
     line.at(ASK_AGAIN_S)
@@ -233,7 +236,7 @@ def test_nobody_goes_first_before_it_is_known_that_its_needs_can_be_met_at_all()
     line.enter("a", {"gpu": 70})
     line.enter("b")
     assert line.next == "" and line.asked(ReadMemory) == [ReadMemory()]
-    assert line.queue.being_asked is None
+    assert not line.queue.unprepared
     line.at(line.config.reader_s)
     assert line.queue.prepared(line.queue.waiters["a.00000000"]), "a reader that is late keeps nobody from the queue"
 

@@ -152,11 +152,11 @@ class Line(Known):
 
 def test_the_first_waiter_is_granted_with_a_token_that_grows() -> None:
     line = Line()
-    line.succession.newest, line.succession.token_floor = 7, 1000
+    line.succession.newest_token, line.succession.token_floor = 7, 1000
     a = line.waiter("a", 1)
     line.step()
     assert line.active_is(Phase.GRANTING) and line.active.holder is a and line.active.token == 1001
-    assert line.succession.must_write and line.succession.newest == 1001 and not line.succession.queue.waiters
+    assert line.succession.must_write and line.succession.newest_token == 1001 and not line.succession.queue.waiters
 
 
 def test_the_next_grant_has_a_newer_token_than_anybody_has_told_of() -> None:

@@ -65,7 +65,7 @@ _ALL = (
         (
             (
                 INCARNATIONS,
-                "        if incarnation is not None and incarnation.stage is Stage.LOST and not incarnation.speaks:\n            return f",
+                "        if incarnation is not None and incarnation.stage is Stage.LOST and not incarnation.cannot_talk:\n            return f",
                 "        if False:\n            return f",
             ),
             (
@@ -205,7 +205,7 @@ _ALL = (
         (
             (
                 QUEUE,
-                "        if waiter.looked == self.round:\n            return True",
+                "        if waiter.looked_in == self.round:\n            return True",
                 "        if True:\n            return True",
             ),
         ),
@@ -226,7 +226,7 @@ _ALL = (
         (
             (
                 QUEUE,
-                "        return False if self.context.reached(waiter.asked_at + self.config.prepare_timeout_s) else None",
+                "        return False if self.context.reached(waiter.asked_or_failed_at + self.config.prepare_timeout_s) else None",
                 "        return None",
             ),
         ),
@@ -237,8 +237,8 @@ _ALL = (
         (
             (
                 MACHINE,
-                "succession.newest, succession.token_floor = record.token if record is not None else 0, event.token_floor",
-                "succession.newest, succession.token_floor = 0, 0",
+                "succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor",
+                "succession.newest_token, succession.token_floor = 0, 0",
             ),
         ),
     ),
@@ -412,7 +412,7 @@ _ALL = (
     Mutant(
         "heard-and-greater",
         "the next token is greater than one that was only heard of",
-        ((SUCCESSION, "max(self.newest, self._heard, self.token_floor)", "max(self.newest, self.token_floor)"),),
+        ((SUCCESSION, "max(self.newest_token, self._heard, self.token_floor)", "max(self.newest, self.token_floor)"),),
     ),
     Mutant(
         "who-may-hold",
