@@ -155,9 +155,9 @@ class Recovery:
         self.context.out.append(ProbeStrangers(known))
 
     def strangers_probed(self, event: StrangersProbed, active: Lock) -> None:
-        self.strangers, self._asked = event, False
+        before, self.strangers, self._asked = self.strangers, event, False
         if active.unnamed:
-            if event.somebody:
+            if event.somebody or (before is not None and before.somebody):  # let go at any moment since the last look
                 self._held_at = self.context.now
         else:
             for name in event.free:

@@ -141,6 +141,18 @@ def test_who_has_let_go_a_moment_ago_may_be_dying() -> None:
     assert not server.known(UNNAMED).let_go_lately
 
 
+def test_who_has_let_go_between_two_looks_may_have_done_so_just_before_the_second() -> None:
+    server = NewServer(None)
+    server.probed(held=("c.1",))
+    server.at(STRANGERS_EVERY_S)
+    server.probed(free=("c.1",))
+    server.at(2.0)
+    assert server.known(UNNAMED).let_go_lately
+    server.probed(free=("c.1",))
+    server.at(2.0 + STRANGERS_EVERY_S)
+    assert not server.known(UNNAMED).let_go_lately
+
+
 def test_who_was_heard_of_and_is_alive_is_awaited() -> None:
     server = NewServer(None)
     heard_of = server.incarnations.awaited("c", "0" * 8)

@@ -431,6 +431,12 @@ _ALL = (
         ),
     ),
     Mutant(
+        "let-go-since-the-last-look",
+        "who has let go of its life lock since the last look may have done so just now",
+        ((RECOVERY, "if event.somebody or (before is not None and before.somebody):", "if event.somebody:"),),
+        tests=("tests/lockserver/test_parts_recovery.py",),
+    ),
+    Mutant(
         "who-came",
         "whose main process has come and holds nothing is waited for by nobody",
         ((RECOVERY, " if who.seen_alive and not who.came)", " if who.seen_alive)"),),
