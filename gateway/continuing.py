@@ -144,7 +144,8 @@ class Continuing:
 
         def done() -> Took:
             leg.whole = True
-            return Took(b"") if self._rests[index].ended else Took(b"", End.BROKEN, UNFINISHED)
+            over = self._rests[index].ended or self._account.choice(index).finish is not None  # at a stop string
+            return Took(b"") if over else Took(b"", End.BROKEN, UNFINISHED)
 
         return take_each(leg.reader.feed(data)[1], lambda event: self._take(index, event), done)
 

@@ -78,7 +78,7 @@ ALL = CONTINUED | COMPARED
 NEAR_THE_ENDS = 16
 
 
-def broken(path: str, body: Any, *cuts: tuple[int, int | None]) -> tuple[World, SimClient]:
+def broken(path: str, body: Any, *cuts: tuple[int, int | None], runs: bool = True) -> tuple[World, SimClient]:
     """Each engine in its turn says so many pieces, and so many bytes of the next, and is gone."""
     world = World()
     world.grant()
@@ -95,7 +95,8 @@ def broken(path: str, body: Any, *cuts: tuple[int, int | None]) -> tuple[World, 
         world.die(it)
         world.lock("FENCING")
         world.grant()
-    world.run()
+    if runs:
+        world.run()
     return world, client
 
 
@@ -156,6 +157,24 @@ def test_two_breaks_within_one_answer_are_not_either(name: str) -> None:
         for second in range(5):
             _, client = broken(path, body, (first, 7), (second, None))
             check(client, like)
+
+
+@pytest.mark.parametrize("name", [*CONTINUED, "stop string"])
+def test_the_rest_may_come_in_one_piece(name: str) -> None:
+    """On a busy machine. The engine that goes on isn't told of stop strings, and ends its answer behind them."""
+    text = "".join(event["choices"][0]["text"] for event in undisturbed(COMPLETION, PROMPT)[0].events[:-1])
+    path, body = CONTINUED.get(name) or (COMPLETION, PROMPT | {"stop": [text[-4:-1]]} | USAGE)
+    like, pieces = undisturbed(path, body)
+    for cut in range(len(pieces)):
+        world, client = broken(path, body, (cut, None), runs=False)
+        while world.exchanges or world.connecting:
+            if world.connecting:
+                world.connect(world.connecting[0])
+                continue
+            exchange = world.exchanges[0]
+            exchange.said = replace(exchange.said, pieces=(b"".join(exchange.said.pieces),))
+            world.piece(exchange)
+        check(client, like)
 
 
 @pytest.mark.parametrize("name", CONTINUED)

@@ -46,6 +46,13 @@ GATEWAY = (
         ),
     ),
     _rule(
+        CONTINUING,
+        "stops-are-an-end",
+        "a stop string that the door has found is the end, whatever the engine says behind it",
+        f"{_BROKEN}test_the_rest_may_come_in_one_piece",
+        ("self._rests[index].ended or self._account.choice(index).finish is not None", "self._rests[index].ended"),
+    ),
+    _rule(
         DOOR,
         "doubts-are-held",
         "a failure is held back until the lock has said whether that engine still holds",
