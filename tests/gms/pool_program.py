@@ -3,6 +3,7 @@
 import itertools
 import json
 import os
+import select
 import sys
 import threading
 from typing import Any
@@ -73,11 +74,13 @@ class Engine:
         return self.pool.incarnation
 
     def fork(self) -> int:
-        """A child that lives on, with everything that it inherits."""
+        """A child that lives on, with everything that it inherits, until the test is over."""
         child = os.fork()
         if child == 0:
-            sys.stdin.close()
-            os.read(os.pipe()[0], 1)
+            over = select.poll()
+            over.register(0, 0)  # only that nobody can write there any more
+            over.poll()
+            os._exit(0)
         return child
 
     @property
