@@ -5,6 +5,7 @@ takes longer is in `test_pair_long.py`.
 """
 
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -100,13 +101,14 @@ def test_everything_at_once_and_it_serves_again(here: Place) -> None:
         whole(here)
         expected = ask(here)
         assert not expected.error
-        for container in here.status()["containers"]:
-            if container["pid"]:
-                here.say("kill", container["name"], "--all")
+        alive = [container["name"] for container in here.status()["containers"] if container["pid"]]
+        with ThreadPoolExecutor(len(alive)) as at_once:
+            list(at_once.map(lambda name: here.say("kill", name, "--all"), alive))
         here.until_event("ready", 2)
         whole(here)
         assert ask(here).text == expected.text
-        assert flips(here) == [True, False, True]
+        seen = flips(here)  # on a busy machine it may be whole for a moment between two of the kills
+        assert seen[:2] == [True, False] and seen[-1]
 
 
 def test_deletion_under_load_no_request_is_refused_within_the_sleep_and_streams_finish(here: Place) -> None:
