@@ -282,6 +282,20 @@ def test_a_wish_ends_in_time_though_the_server_does_not_answer() -> None:
     assert program.count(c.Got) == 1
 
 
+def test_the_answer_to_a_wish_that_was_given_up_is_none_to_the_next() -> None:
+    program = Program()
+    program.comes_in()
+    program.feed(c.Want("ro", 3.0))
+    program.later(3.0 + GRACE_S + 0.1)
+    program.feed(c.Want("ro"))
+    program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
+    assert program.count(c.Got) == 0 and not isinstance(program.last_said, m.Open), "it was under way"
+    program.hears(m.Withdrawn())
+    assert isinstance(program.last_said, m.Open)
+    program.hears(LAYOUT, m.Slabs(generation=5, first=0, fds=2))
+    assert program.count(c.Got) == 1
+
+
 def test_slabs_of_a_layout_that_did_not_arrive_whole_are_let_go_of() -> None:
     program = Program()
     program.comes_in()

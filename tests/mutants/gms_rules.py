@@ -546,6 +546,7 @@ RARE = (
     "gms-both-versions",
     "gms-client-unanswered-commit",
     "gms-client-time-out",
+    "gms-client-under-way",
     "gms-client-reads-on-when-turned-away",
 )
 """Coincidences that the simulator meets late or never, or promises that it doesn't measure: directed tests have them."""
