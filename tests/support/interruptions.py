@@ -29,6 +29,10 @@ def alarm_raises() -> Iterator[None]:
 
 def _raise(_: int, frame: FrameType | None) -> None:
     while frame is not None:
+        # Raised in a finalizer, the first one can't go on: pytest's hook shows it. Raised in that hook, the next one is
+        # pytest's error, and no program's.
+        if frame.f_code.co_name == "unraisable_hook":
+            return
         if frame.f_code is ClientLoop.wait.__code__:
             raise Interrupted
         frame = frame.f_back
