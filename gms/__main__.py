@@ -1,18 +1,13 @@
 """`gms`: the command. Settings, and a sentence for what a person can put right; the work is in `supervisor.py`."""
 
+import argparse
 import contextlib
 import sys
 from pathlib import Path
 
-from gms import rundir
 from gms.memory.host_device import device_size
-from gms.settings import CannotStart, Settings
-from gms.supervisor import Supervisor, gpus, make_host_device
 from sidecar import host_usage, keeper, process_setup
-from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
-from sidecar.metrics import MetricsUnavailable
-from sidecar.processes import CHOICES
 from sidecar.settings import BadValue, Parser, host_port, mode, seconds, uids
 
 ALL_GPUS = "cuda"
@@ -35,6 +30,8 @@ def devices(text: str) -> list[str]:
     """`cuda`, or names: "host:0,host:1"."""
     if text == ALL_GPUS:
         return [ALL_GPUS]
+    from gms import rundir
+
     named = [name for name in text.split(",") if name]
     try:
         for name in named:
@@ -116,7 +113,7 @@ def parser() -> Parser:
     p.setting(
         "--pidfds",
         default="auto",
-        choices=CHOICES,
+        choices=("auto", "peer", "sent", "none"),
         help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
     )
     p.setting("--log-format", default="text", choices=("text", "json"), help="how log lines look")
@@ -128,6 +125,16 @@ def main(argv: list[str] | None = None) -> int:
     log = Log("gms", json=options.log_format == "json")
     if options.restart == keeper.IN_PLACE:
         return keeper.keep("gms", argv, log)
+    return _serve(options, log)
+
+
+def _serve(options: argparse.Namespace, log: Log) -> int:
+    """What a server needs is loaded only here: its keeper has no use for it, and a restart waits for the keeper first."""
+    from gms.settings import CannotStart, Settings
+    from gms.supervisor import Supervisor, gpus, make_host_device
+    from sidecar.durable import AlreadyLocked
+    from sidecar.metrics import MetricsUnavailable
+
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
     settings = Settings(
