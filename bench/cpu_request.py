@@ -59,12 +59,12 @@ def start(here: Path, environment: dict[str, str], module: str, *arguments: str)
 
 
 def answers(server: str, here: Path, environment: dict[str, str], by_exec: bool) -> bool:
-    _, path, (module, *arguments) = SERVERS[server][0], SERVERS[server][1], SERVERS[server][2] or ["none"]
+    _, path, command = SERVERS[server]
     if not by_exec:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{PORT}{path}", timeout=2) as page:
             return bool(page.status == 200)
         return False
-    probe = start(here, environment, module, *arguments)
+    probe = start(here, environment, *command)
     try:
         return probe.wait(TIMEOUT_S) == 0
     except subprocess.TimeoutExpired:
@@ -103,7 +103,8 @@ def main() -> None:
             continue
         for request_m in REQUESTS_M:
             took = [measure(server, request_m, options.exec) for _ in range(options.times)]
-            print(f"{server:10} {request_m:5}m  {statistics.median(took):5.1f} s  at most {max(took):5.1f} s", flush=True)
+            median, most = statistics.median(took), max(took)
+            print(f"{server:10} {request_m:5}m  {median:5.1f} s  at most {most:5.1f} s", flush=True)
 
 
 if __name__ == "__main__":

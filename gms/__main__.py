@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    """What a server needs is loaded only here: its keeper has no use for it, and a restart waits for the keeper first."""
+    """What a server needs is loaded only here: its keeper has no use for it, and a restart waits for that one first."""
     from gms.settings import CannotStart, Settings
     from gms.supervisor import Supervisor, gpus, make_host_device
     from sidecar.durable import AlreadyLocked

@@ -49,7 +49,7 @@ def serve(
     address: tuple[str, int], registry: "CollectorRegistry", loop: Loop, slow: Mapping[str, MakePage] | None = None
 ) -> HttpPort:
     """Serves in the program's own loop from now on (port 0 = any): `/live` is an answer only while that loop turns.
-    The metrics' page is made in a thread, because it may take longer than the loop can wait, and so are those of `slow`.
+    The metrics' page is made in a thread, because it may take longer than the loop can wait; so are those of `slow`.
     """
     try:
         return HttpPort(address, loop, {}, slow={"/metrics": page_of(registry), **(slow or {})})

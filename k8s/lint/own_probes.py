@@ -118,11 +118,8 @@ def _probe(pod: Pod, program: Program, kind: str, probe: Node) -> None:
     if command:
         _exec(program, kind, probe, command)
     grace = probe["terminationGracePeriodSeconds"].number
-    if kind == "livenessProbe":
-        if (pod.grace_s if grace is None else grace) > LIVENESS_GRACE_S:
-            probe.warn(
-                "a short terminationGracePeriodSeconds belongs here: who doesn't answer doesn't mind SIGTERM either"
-            )
+    if kind == "livenessProbe" and (pod.grace_s if grace is None else grace) > LIVENESS_GRACE_S:
+        probe.warn("a short terminationGracePeriodSeconds belongs here: who doesn't answer doesn't mind SIGTERM either")
     if command and kind != "readinessProbe":
         path = _PATHS[program.name][kind][0]
         probe.warn(
