@@ -20,8 +20,8 @@ examples:
   gms --run-dir /run/failover --devices cuda --metrics :9401        with Prometheus metrics
 
 One server for each device, at DIR/gms/DEVICE.sock; each says `ready` in the log once it listens, and for probes there
-is `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies: then all end, with exit code 1, and
-with --restart in-place all are started again.
+is /startup beside the metrics, or `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies:
+then all end, with exit code 1, and with --restart in-place all are started again.
 The weights outlive it: whoever reads them goes on, and hands them back to the next one.
 """
 
@@ -103,7 +103,8 @@ def parser() -> Parser:
         "--metrics",
         parse=host_port,
         metavar="HOST:PORT",
-        help="serve Prometheus metrics of all devices there (/metrics), and /live for a liveness probe",
+        help="serve Prometheus metrics of all devices there (/metrics), and for probes /live, and /startup, which says "
+        "whether each device is served",
     )
     keeper.declare(p)
     p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the sockets")
