@@ -1,18 +1,13 @@
 """`gms`: the command. Settings, and a sentence for what a person can put right; the work is in `supervisor.py`."""
 
+import argparse
 import contextlib
 import sys
 from pathlib import Path
 
-from gms import rundir
 from gms.memory.host_device import device_size
-from gms.settings import CannotStart, Settings
-from gms.supervisor import Supervisor, gpus, make_host_device
 from sidecar import host_usage, keeper, process_setup
-from sidecar.durable import AlreadyLocked
 from sidecar.logs import Log
-from sidecar.metrics import MetricsUnavailable
-from sidecar.processes import CHOICES
 from sidecar.settings import BadValue, Parser, host_port, mode, seconds, uids
 
 ALL_GPUS = "cuda"
@@ -25,8 +20,8 @@ examples:
   gms --run-dir /run/failover --devices cuda --metrics :9401        with Prometheus metrics
 
 One server for each device, at DIR/gms/DEVICE.sock; each says `ready` in the log once it listens, and for probes there
-is `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies: then all end, with exit code 1, and
-with --restart in-place all are started again.
+is /startup beside the metrics, or `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies:
+then all end, with exit code 1, and with --restart in-place all are started again.
 The weights outlive it: whoever reads them goes on, and hands them back to the next one.
 """
 
@@ -35,6 +30,8 @@ def devices(text: str) -> list[str]:
     """`cuda`, or names: "host:0,host:1"."""
     if text == ALL_GPUS:
         return [ALL_GPUS]
+    from gms import rundir
+
     named = [name for name in text.split(",") if name]
     try:
         for name in named:
@@ -106,7 +103,8 @@ def parser() -> Parser:
         "--metrics",
         parse=host_port,
         metavar="HOST:PORT",
-        help="serve Prometheus metrics of all devices there (/metrics), and /live for a liveness probe",
+        help="serve Prometheus metrics of all devices there (/metrics), and for probes /live, and /startup, which says "
+        "whether each device is served",
     )
     keeper.declare(p)
     p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the sockets")
@@ -116,7 +114,7 @@ def parser() -> Parser:
     p.setting(
         "--pidfds",
         default="auto",
-        choices=CHOICES,
+        choices=("auto", "peer", "sent", "none"),
         help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
     )
     p.setting("--log-format", default="text", choices=("text", "json"), help="how log lines look")
@@ -128,6 +126,16 @@ def main(argv: list[str] | None = None) -> int:
     log = Log("gms", json=options.log_format == "json")
     if options.restart == keeper.IN_PLACE:
         return keeper.keep("gms", argv, log)
+    return _serve(options, log)
+
+
+def _serve(options: argparse.Namespace, log: Log) -> int:
+    """What a server needs is loaded only here: its keeper has no use for it, and a restart waits for that one first."""
+    from gms.settings import CannotStart, Settings
+    from gms.supervisor import Supervisor, gpus, make_host_device
+    from sidecar.durable import AlreadyLocked
+    from sidecar.metrics import MetricsUnavailable
+
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
     settings = Settings(

@@ -1,4 +1,4 @@
-"""All devices of a container as Prometheus metrics, behind one port.
+"""All devices of a container as Prometheus metrics, behind one port; and `/startup`, which says whether each is served.
 
 The supervisor serves them, and knows nothing by itself: at a scrape, each device's server is asked for its public
 picture as by any observer, so what is said is so at that moment. A server that doesn't answer is `up` 0, and has no
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from gms import messages as m
 from gms.observer import Observer
 from sidecar import metrics
-from sidecar.http_port import HttpPort
+from sidecar.http_port import HttpPort, Page, text
 from sidecar.loop import Loop
 from sidecar.observer import ObserverError
 
@@ -44,7 +44,18 @@ def serve(address: tuple[str, int], run_dir: Path, devices: list[str], loop: Loo
     """Serves in the supervisor's loop from now on. Raises MetricsUnavailable."""
     registry = metrics.new_registry()
     registry.register(_Collector(run_dir, devices))
-    return metrics.serve(address, registry, loop)
+    return metrics.serve(address, registry, loop, slow={"/startup": lambda: _startup(run_dir, devices)})
+
+
+def _startup(run_dir: Path, devices: list[str]) -> Page:
+    """For a startup probe: as `gmsctl ping`, without a start of Python in the container that is starting itself."""
+    for device in devices:
+        try:
+            with Observer(run_dir, device, ANSWER_S) as observer:
+                observer.ask(m.Ping(), m.Pong)
+        except ObserverError as error:
+            return text(f"{device}: {error}", 503)
+    return text(f"{', '.join(devices)}: served")
 
 
 class _Collector:

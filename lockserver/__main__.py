@@ -7,12 +7,9 @@ import sys
 from pathlib import Path
 
 from lockserver import memory
-from lockserver.server import CannotStart, Options, Server
-from sidecar import host_usage, keeper, metrics, process_setup
-from sidecar.durable import AlreadyLocked
+from sidecar import host_usage, keeper, process_setup
 from sidecar.logs import FORMATS, Log
 from sidecar.settings import Parser, directory, host_port, mode, seconds, uids
-from sidecar.shell import STOPPED_BY_SIGNAL
 
 EXAMPLES = """\
 examples:
@@ -104,6 +101,16 @@ def main(argv: list[str] | None = None) -> int:
     log = Log("lockserver", json=options.log_format == "json")
     if options.restart == keeper.IN_PLACE:
         return keeper.keep("lockserver", argv, log)
+    return _serve(options, log)
+
+
+def _serve(options: argparse.Namespace, log: Log) -> int:
+    """The server is loaded only here: its keeper has no use for it, and a restart waits for the keeper first."""
+    from lockserver.server import CannotStart, Options, Server
+    from sidecar import metrics
+    from sidecar.durable import AlreadyLocked
+    from sidecar.shell import STOPPED_BY_SIGNAL
+
     process_setup.raise_descriptor_limit()
     try:
         reader, memory_why = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())

@@ -11,8 +11,6 @@ import resource
 import signal
 from collections.abc import Callable
 
-from sidecar import peers
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -28,10 +26,16 @@ def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None
     """
     signal_when_parent_dies(signal.SIGKILL)
     # Only now: a parent that ended before the line above sends nothing.
-    gone = os.getppid() != parent_pid or (parent_pidfd is not None and peers.is_dead(parent_pidfd))
+    gone = os.getppid() != parent_pid or (parent_pidfd is not None and _is_dead(parent_pidfd))
     if gone:
         os.kill(os.getpid(), signal.SIGKILL)
         os._exit(128 + signal.SIGKILL)  # PID 1 of a namespace survives a SIGKILL of its own
+
+
+def _is_dead(pidfd: int) -> bool:
+    from sidecar import peers  # only here: a child program has no pidfd, and each of its starts would load this
+
+    return peers.is_dead(pidfd)
 
 
 def signal_when_parent_dies(number: signal.Signals) -> None:

@@ -17,9 +17,6 @@ from sidecar import peers
 from sidecar.frames import close_all
 from sidecar.loop import Loop
 
-CHOICES = ("auto", "peer", "sent", "none")
-"""`auto`: as the kernel can. `peer`, `sent`, `none`: as an older one would."""
-
 
 class Unidentified(Exception):
     """It can't be told which process this is; the text says why."""

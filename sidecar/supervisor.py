@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from sidecar import process_tree
+from sidecar import child_program, process_tree
 from sidecar.loop import Loop
 from sidecar.restarts import Restarts
 
@@ -109,7 +109,7 @@ class Supervisor:
                 self._ended(child, ended[child.pid])
 
     def _start(self, child: Child) -> None:
-        command = (sys.executable, "-m", "sidecar.child_program", str(os.getpid()), *child.command)
+        command = (sys.executable, "-I", "-S", child_program.__file__, str(os.getpid()), *child.command)
         inherited = {name: value for name, value in os.environ.items() if name not in child.without}
         environment = {**inherited, **child.environment}
         if self._relay is None:

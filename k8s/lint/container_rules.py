@@ -196,6 +196,7 @@ _DIVISORS = ("1", "0", *(f"1{unit}" for unit in ("k", "M", "G", "T", "P", "E", "
 def _resources(pod: Pod, container: Container) -> None:
     resources = container.node["resources"]
     limits = {name: _amount(name, node) for name, node in resources["limits"].fields()}
+    limits |= dict.fromkeys(resources["limits"].nulls(), Fraction(0))
     for name, node in resources["requests"].fields():
         wanted, limit = _amount(name, node), limits.get(name)
         if wanted is not None and limit is not None and wanted > limit:
@@ -209,7 +210,7 @@ def _resources(pod: Pod, container: Container) -> None:
         if name not in declared:
             there = ", ".join(sorted(declared)) or "none"
             claim["name"].error(f"{name!r} isn't among the pod's resourceClaims; there are: {there}")
-        if key in claims or (name, "") in claims:
+        if key in claims:
             claim.error(f"{'/'.join(part for part in key if part)} stands twice")
         claims.add(key)
     whole_gpus = [name for name in limits if name.endswith(".com/gpu")]

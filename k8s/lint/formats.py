@@ -119,7 +119,7 @@ def percent_or_count(value: object, *, at_most_100: bool = False) -> str:
             return f"{value!r} is neither a number nor a percentage such as 25%"
         return f"{value} is more than 100%" if at_most_100 and int(value[:-1]) > 100 else ""
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value} must not be negative" if value < 0 else ""
+        return "" if 0 <= value < 2**31 else f"{value} must not be negative, nor 2^31 or more"
     return ""
 
 

@@ -111,8 +111,12 @@ class Node:
     def texts(self) -> list[str]:
         return [item.value for item in self.items() if isinstance(item.value, str)]
 
+    def nulls(self) -> list[str]:
+        """In a mapping whose keys aren't the API's own (labels, limits) null is "" or 0 to it, and not absent."""
+        return [str(key) for key, value in self.value.items() if value is None] if isinstance(self.value, dict) else []
+
     def mapping(self) -> dict[str, str]:
-        return {key: node.text for key, node in self.fields()}
+        return {key: node.text for key, node in self.fields()} | dict.fromkeys(self.nulls(), "")
 
     def error(self, message: str) -> None:
         self.document.add(Level.ERROR, self.path, message)

@@ -10,7 +10,7 @@ from .programs import Program
 _PATHS: dict[str, dict[str, tuple[str, ...]]] = {
     "engine-shim": {"startupProbe": ("/startup",), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},
     "lockserver": {"startupProbe": ("/live",), "livenessProbe": ("/live",), "readinessProbe": ()},
-    "gms": {"startupProbe": ("/live",), "livenessProbe": ("/live",), "readinessProbe": ()},
+    "gms": {"startupProbe": ("/startup", "/live"), "livenessProbe": ("/live",), "readinessProbe": ()},
     "gateway": {"startupProbe": ("/live", "/ready"), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},
     "failover": {"startupProbe": ("/live", "/ready"), "livenessProbe": ("/live",), "readinessProbe": ("/ready",)},
 }
@@ -118,13 +118,14 @@ def _probe(pod: Pod, program: Program, kind: str, probe: Node) -> None:
     if command:
         _exec(program, kind, probe, command)
     grace = probe["terminationGracePeriodSeconds"].number
-    if kind == "livenessProbe":
-        if (pod.grace_s if grace is None else grace) > LIVENESS_GRACE_S:
-            probe.warn(
-                "a short terminationGracePeriodSeconds belongs here: who doesn't answer doesn't mind SIGTERM either"
-            )
-        if command:
-            probe.warn(f"an exec costs a start of Python each time; {program.name} answers /live over HTTP")
+    if kind == "livenessProbe" and (pod.grace_s if grace is None else grace) > LIVENESS_GRACE_S:
+        probe.warn("a short terminationGracePeriodSeconds belongs here: who doesn't answer doesn't mind SIGTERM either")
+    if command and kind != "readinessProbe":
+        path = _PATHS[program.name][kind][0]
+        probe.warn(
+            f"an exec costs a start of Python each time, of what the container's own start needs; {program.name} "
+            f"answers {path} over HTTP"
+        )
     if kind == "startupProbe" and program.option("restart") == "exit" and program.name in programs.ENGINES:
         period, most = probe["periodSeconds"].number or 10, probe["failureThreshold"].number or 3
         if period * most < EXIT_STARTUP_S:

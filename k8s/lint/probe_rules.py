@@ -72,7 +72,7 @@ def _handler(pod: Pod, container: Container, node: Node, allowed: tuple[str, ...
             each["host"].warn("the probe asks this host, and not the pod")
     for key in ("httpGet", "tcpSocket", "grpc"):
         port = node.at(key, "port")
-        if node[key] and not port:
+        if node[key] and port.value in (None, ""):
             node[key].error("port is missing")
         check_port_number(port)
         if port.text:

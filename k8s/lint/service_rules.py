@@ -121,6 +121,8 @@ def _policy_port(port: Node) -> None:
     one_of(port["protocol"], ("TCP", "UDP", "SCTP"))
     check_port_number(port["port"])
     check_port_number(port["endPort"])
+    if port["port"].value == "":
+        port["port"].error("it is empty: neither a number nor a name")
     first, last = port["port"].number, port["endPort"].number
     if port["port"].text:
         complain(port["port"], formats.port_name(port["port"].text))

@@ -209,7 +209,7 @@ def _path(path: Node) -> None:
     elif ":" in path.text:
         path.error(f"{path.text!r} must not contain ':'")
     elif not path.text.startswith("/"):
-        path.error(f"{path.text!r} is no absolute path")
+        path.warn(f"{path.text!r} is no absolute path: kubelet takes it for /{path.text}")
     elif path.text == "/":
         path.error("nothing can be mounted over the container's root")
     else:

@@ -219,6 +219,7 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
     owner = container.caller(m.PoolHello(protocol=3, newest=3, engine_id="engine-a", pid=os.getpid(), key="kv"))
     claim = m.ClaimPool(digest="a", sizes=[SLAB], table_size=4096, token=7, proven=True, timeout_s=9.0)
     owner.ask(claim, m.PoolOwned)
+    assert page(port, "/startup") == "host:0, host:1: served\n"
     seen = scrape(port)
     assert seen['failover_gms_pool_bytes{device="host:0",key="kv"}'] == SLAB
     assert seen['failover_gms_pool_state{device="host:0",key="kv",state="OWNED"}'] == 1
@@ -241,6 +242,7 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
     seen = scrape(port)
     assert (seen['failover_gms_up{device="host:0"}'], seen['failover_gms_up{device="host:1"}']) == (0, 1)
     assert 'failover_gms_state{device="host:0",state="EMPTY"}' not in seen
+    assert page(port, "/startup").startswith("host:0: "), "a device whose server doesn't answer isn't served"
     assert page(port, "/live") == "alive\n"
 
 

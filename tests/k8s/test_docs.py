@@ -1,17 +1,26 @@
 """What docs/kubernetes.md and the README tell a person to type: it names what the manifest has."""
 
 import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from k8s.lint.check import check
-from tests.k8s.manifests import POD, errors
+from tests.k8s.manifests import POD, SHIPPED, errors
 from tests.support.processes import ROOT
 from tools.local_pod.merging import overlaid, patches_of
 
 DOCS = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 TYPED = DOCS + (ROOT / "README.md").read_text(encoding="utf-8")
+IMAGES = ROOT / "k8s" / "images"
+SIDECAR_AND_ENGINE = "".join(path.read_text(encoding="utf-8") for path in IMAGES.glob("*.Containerfile"))
 OBJECTS = list(yaml.safe_load_all(POD))
 DEPLOYMENT, SERVICE = (next(each for each in OBJECTS if each["kind"] == kind) for kind in ("Deployment", "Service"))
 SPEC = DEPLOYMENT["spec"]["template"]["spec"]
@@ -34,10 +43,65 @@ def test_what_a_command_names_is_in_the_manifest(pattern: str, there: set[str]) 
     assert named and named <= there
 
 
-def test_the_model_that_is_asked_for_is_the_one_that_is_served() -> None:
-    arguments = CONTAINERS["engine-a"]["args"]
-    served = arguments[arguments.index("--served-model-name") + 1]
-    assert set(re.findall(r'"model": "(\w+)"', DOCS)) == {served}
+PODS = {
+    path.name: each["spec"]["template"]["spec"]
+    for path in sorted(SHIPPED.glob("*.yaml"))
+    for each in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+    if each["kind"] == "Deployment"
+}
+BUILT = dict(
+    each[::-1]
+    for text in (TYPED, *(path.read_text() for path in IMAGES.glob("*.Containerfile")))
+    for each in re.findall(r"podman build -f (\S+) -t (\S+) \.", text)
+)
+"""What the documented commands name what they build, and of which file."""
+
+
+def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_the_model_that_is_asked_for_is_the_one_that_is_served(name: str) -> None:
+    served = set()
+    for each in containers(PODS[name]):
+        for option, value in pairwise(each.get("args", [])):
+            if option in ("--served-model-name", "--model"):
+                served.add(value)
+    assert served == set(re.findall(r'"model": "(\w+)"', DOCS))
+
+
+def test_every_image_is_named_whole_and_those_of_ours_as_the_documented_build_names_them() -> None:
+    """A name without a registry is localhost/... for who builds it and docker.io/... for kubelet, which finds none."""
+    named = {each["image"] for spec in PODS.values() for each in containers(spec)}
+    named |= set(re.findall(r"--image=(\S+)", TYPED))
+    named |= set(re.findall(r"^(?:ARG \w+=|FROM )([^$\s]+)", SIDECAR_AND_ENGINE, re.MULTILINE))
+    assert [image for image in named if not re.fullmatch(r"(localhost|[\w-]+\.[\w.-]+)/[\w./-]+:[\w.-]+", image)] == []
+    assert {image for image in named if "gpu-failover" in image} <= set(BUILT)
+    assert all((ROOT / file).is_file() for file in BUILT.values())
+    assert set(re.findall(r"podman save (\S+)", TYPED)) <= set(BUILT)
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """podman refuses a run root of more than 50 characters."""
+    with tempfile.TemporaryDirectory() as directory:
+        yield Path(directory)
+
+
+@pytest.mark.skipif(shutil.which("podman") is None, reason="there is no podman here")
+@pytest.mark.parametrize("image", BUILT)
+def test_what_podman_builds_by_that_name_has_it(image: str, short_path: Path) -> None:
+    """Of nothing, because no registry is in reach: it is the name that is tried."""
+    (short_path / "Containerfile").write_text("FROM scratch\nLABEL tried=yes\n")
+    stores = [f"--{each}={short_path / each}" for each in ("root", "runroot", "tmpdir")]
+
+    def podman(*words: str) -> str:
+        command = ["podman", *stores, "--storage-driver=vfs", *words]
+        return subprocess.run(command, cwd=short_path, check=True, capture_output=True, text=True, timeout=120).stdout
+
+    podman("build", "-f", "Containerfile", "-t", image, ".")
+    assert podman("images", "--format", "{{.Repository}}:{{.Tag}}").split() == [image]
 
 
 def test_the_kustomization_fits_the_manifest() -> None:

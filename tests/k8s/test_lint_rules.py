@@ -64,6 +64,9 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     # the workload
     ({"Deployment.spec.replicas": -1}, "must not be negative"),
     ({"Deployment.spec.replicas": 1 << 31}, "is not a 'int32'"),
+    ({"Deployment.spec.strategy": {"rollingUpdate": {"maxUnavailable": 10**30}}}, "nor 2^31 or more"),
+    ({"Deployment.spec.selector.matchLabels": {"app": "llm", "more": None}}, "the selector doesn't match"),
+    ({f"{LIVE}.httpGet.port": ""}, "port is missing"),
     ({"Deployment.spec.minReadySeconds": -1}, "must not be negative"),
     ({"Deployment.spec.minReadySeconds": 600}, "greater than minReadySeconds"),
     ({"Deployment.spec.progressDeadlineSeconds": 0}, "greater than minReadySeconds"),
@@ -129,7 +132,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{SPEC}.resourceClaims[0].resourceClaimTemplateName": "A"}, "no DNS name"),
     ({f"{SPEC}.resourceClaims[1]": {"name": "more", "resourceClaimTemplateName": "gpus"}}, "no container uses the claim"),
     ({f"{MAIN}.resources.claims[1]": {"name": "gpus"}}, "stands twice"),
-    ({f"{MAIN}.resources.claims[1]": {"name": "gpus", "request": "gpu"}}, "stands twice"),
+    ({f"{MAIN}.resources": {"requests": {"memory": "1Mi"}, "limits": {"memory": None}}}, "more than the limit"),
     # containers
     ({f"{MAIN}.name": "A"}, "no DNS label"),
     ({f"{MAIN}.image": " example/x"}, "space around it"),
@@ -228,7 +231,6 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     (volume(projected={"sources": [{"serviceAccountToken": {"path": ""}}]}), "path is missing"),
     (volume(projected={"sources": [{"downwardAPI": {"items": [{"path": "x"}]}}]}), "exactly one"),
     (volume(persistentVolumeClaim={"claimName": "A"}), "no DNS name"),
-    ({f"{MAIN}.volumeMounts[0].mountPath": "run"}, "no absolute path"),
     ({f"{MAIN}.volumeMounts[0].mountPath": "/a:b"}, "must not contain ':'"),
     ({f"{MAIN}.volumeMounts[0].mountPath": "/"}, "container's root"),
     ({f"{MAIN}.volumeMounts[0].mountPath": ""}, "mountPath is missing"),
@@ -361,6 +363,7 @@ def test_an_error_is_found(edits: dict[str, Any], says: str) -> None:
 
 WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({"Deployment.metadata.name": DROP, "Deployment.metadata.generateName": "x-"}, "`kubectl apply` needs a name"),
+    ({f"{MAIN}.volumeMounts[0].mountPath": "run"}, "kubelet takes it for /run"),
     ({f"{SPEC}.nodeName": "a"}, "round the scheduler"),
     ({f"{SPEC}.hostNetwork": True}, "dnsPolicy falls back"),
     ({f"{SPEC}.volumes[1]": {"name": "more", "emptyDir": {}}}, "no container mounts more"),
@@ -427,6 +430,7 @@ VALID: list[dict[str, Any]] = [
     },
     {f"{CLAIM}.constraints": [{"matchAttribute": "gpu.nvidia.com/uuid", "requests": ["gpu"]}]},
     {f"{MAIN}.resources.claims[0].request": "gpu"},
+    {f"{MAIN}.resources.claims[1]": {"name": "gpus", "request": "gpu"}},
     {f"{MAIN}.env[1]": {"name": "X", "value": None, "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['app']"}}}},
     {f"{MAIN}.env[1]": {"name": "X", "value": "$$(NOPE) $(ENGINE_ROLE)"}},
     {f"{MAIN}.envFrom": [{"configMapRef": {"name": "nope", "optional": True}}]},
@@ -514,6 +518,7 @@ spec: {accessModes: [%s], resources: {requests: {storage: %s}}%s}
         ({}, policy(podSelector={}, ingress=[{"ports": [{"protocol": "x"}]}]), "is unknown"),
         ({}, policy(podSelector={}, ingress=[{"ports": [{"port": 5, "endPort": 4}]}]), "not greater"),
         ({}, policy(podSelector={}, ingress=[{"ports": [{"endPort": 4}]}]), "not greater"),
+        ({}, policy(podSelector={}, ingress=[{"ports": [{"port": ""}]}]), "it is empty"),
         ({}, policy(podSelector={}, ingress=[{"ports": [{"port": "A"}]}]), "no name of a port"),
         ({}, policy(podSelector={}, ingress=[{"from": [{}]}]), "has to be given"),
         ({}, policy(podSelector={}, egress=[{"to": [{"ipBlock": {"cidr": "x"}}]}]), "no range"),

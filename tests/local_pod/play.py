@@ -104,7 +104,7 @@ def init(name: str, **fields: Any) -> Made:
 @dataclass
 class Play:
     made: list[Made]
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(default_factory=lambda: Settings(jitter=0))
     grace_s: int = 30
     policy: Policy = Policy.ALWAYS
     now: float = 0.0

@@ -200,3 +200,21 @@ def _child_of(pid: int) -> int:
         for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         if b"kept_server" in _cmdline(int(child))
     )
+
+
+LOADED = """
+import sys
+from {module}.__main__ import parser
+from sidecar import keeper
+parser().parse_args(sys.argv[1:])
+print(*sorted(sys.modules))
+"""
+
+
+@pytest.mark.parametrize(("module", "words"), [("lockserver", ()), ("gms", ("--devices", "cuda"))])
+def test_a_keeper_loads_nothing_of_the_server_that_it_keeps(module: str, words: tuple[str, ...]) -> None:
+    """A restart in a busy pod waits for the keeper first: what it loads is loaded twice."""
+    command = [sys.executable, "-c", LOADED.format(module=module), "--run-dir", "/run/x", *words]
+    loaded = set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
+    assert "sidecar.supervisor" in loaded
+    assert loaded & {"msgspec", "prometheus_client", "lockserver.server", "gms.supervisor"} == set()

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from sidecar.exit_codes import EX_INTERRUPTED
-from sidecar.settings import BadValue, Parser, seconds, valued
+from sidecar.settings import BadValue, Parser, count, seconds, valued
 from sidecar.terminal import OutputLost
 
 from . import commands, places
@@ -151,6 +151,10 @@ def _run(it: Parser) -> None:
     it.setting(
         "--relist-s", default=1, parse=seconds_or_zero, env="LOCAL_POD_RELIST_S", metavar="S",
         help="how often kubelet looks for containers that have ended",
+    )  # fmt: skip
+    it.setting(
+        "--seed", parse=count, env="LOCAL_POD_SEED", metavar="N", shown_default="drawn, and in the first event",
+        help="of what kubelet draws at random: how much longer than its back-off it waits",
     )  # fmt: skip
     it.setting(
         "--startup-period-s", parse=seconds, env="LOCAL_POD_STARTUP_PERIOD_S", metavar="S",

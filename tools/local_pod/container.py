@@ -101,6 +101,8 @@ class Life:
     """What it knew when it decided to end a container itself: the back-off of that restart goes by it."""
     killed_by_kubelet: bool = False
     noticed_at: float = NEVER
+    start_at: float = NEVER
+    """When its back-off ends."""
     ending: Ending | None = None
     hook_done: bool = True
     """Its postStart hook, if it has one."""
@@ -136,7 +138,7 @@ class Life:
         if self.ending is not None:
             times.append(self.ending.until)
         if self.phase is Phase.BACKING_OFF:
-            times.append(self.backoff.until(self.seen_end))
+            times.append(self.start_at)
         return min(times)
 
     # -- starts ----------------------------------------------------------------------------------------------------
@@ -203,8 +205,9 @@ class Life:
     def may_start_at(self) -> float:
         return self.backoff.until(self.before_kill if self.killed_by_kubelet else self.seen_end)
 
-    def back_off(self) -> list[e.Effect]:
+    def back_off(self, start_at: float) -> list[e.Effect]:
         self._to(Phase.BACKING_OFF)
+        self.start_at = start_at
         delay = {"container": self.name, "restarts": self.run, "back_off_s": self.backoff.delay_s}
         return [e.Note("back_off", delay)]
 

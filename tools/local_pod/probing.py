@@ -3,7 +3,8 @@
 kubelet's rules (prober/worker.go): a probe has a clock of its own that ticks with its period from the pod's begin on,
 whether or not its container runs. A tick does nothing while the container doesn't run, before initialDelaySeconds,
 for a startup probe that has passed, and for the others until it has. An answer counts only after as many of its kind
-in a row as the threshold says. A liveness or startup probe that failed is not asked again before there is another run.
+in a row as the threshold says, and a run of them goes on in the container's next run, unless this probe itself has
+ended the last one. A liveness or startup probe that failed is not asked again before there is another run.
 A liveness probe begins as passed, a readiness probe as failed, a startup probe as unknown. When a pod is deleted
 liveness and startup are asked no more and count as passed.
 
@@ -46,7 +47,6 @@ class Probing:
         if self.next_at < now:  # the clock ticked on meanwhile
             self.next_at = self._tick_after(now)
         self.result = _FIRST[self.probe.kind]
-        self.in_a_row, self.last = 0, None
         self.asking = self.missed = self.held = False
         self.why = ""
 

@@ -8,6 +8,7 @@ import contextlib
 import fcntl
 import os
 import pickle
+import secrets
 import shutil
 import signal
 import subprocess
@@ -39,7 +40,9 @@ def run(options: argparse.Namespace) -> int:
         who = users(pod, root=root)
     except CantMake as error:
         raise Mistake(str(error), CANT_RUN) from None
-    settings = Settings(options.back_off_s, options.back_off_max_s, options.relist_s)
+    settings = Settings(
+        options.back_off_s, options.back_off_max_s, options.relist_s, seed=options.seed or secrets.randbits(32)
+    )
     directory: Path = options.dir.absolute()
     with _claimed(directory):
         (directory / places.POD).write_bytes(pickle.dumps(Order(pod, who, settings, options.json)))

@@ -37,7 +37,7 @@ def _container(life: Life, begin: float, now: float, pid: int) -> dict[str, Any]
         "restarts": max(life.run - 1, 0),
         "pid": pid,
         "for_s": round(now - life.started_at, 3) if life.alive else None,
-        "back_off_s": round(max(life.backoff.until(life.seen_end) - now, 0), 3) if backing_off else None,
+        "back_off_s": round(max(life.start_at - now, 0), 3) if backing_off else None,
         "ending": life.ending.stage.value if life.ending is not None else None,
         "last": None
         if last is None
