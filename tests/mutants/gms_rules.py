@@ -685,10 +685,37 @@ _POOLS = (
     Mutant(
         "pools-second-death",
         "an owner that dies soon after it adopted leaves contents that nobody gets",
-        ((POOL_RECOVERY, "    if adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
+        ((POOL_RECOVERY, "    if owner.adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
         tests=(
             "tests/gms/test_pools.py::test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets",
         ),
+    ),
+    Mutant(
+        "pools-second-death-by-a-clock-that-is-not-set",
+        "how long an owner lived does not go by the clock on the wall",
+        ((POOL_MACHINE, "doubt_of(owner, self._context.now)", "doubt_of(owner, self._context.wall)"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "pools-late-writes",
+        "contents of an owner that could have had io_uring are handed to nobody",
+        ((POOL_RECOVERY, "    if owner.writes_end:\n", "    if True:\n"),),
+    ),
+    Mutant(
+        "pools-late-writes-are-looked-for",
+        "a process without a filter is not believed that it can't have io_uring",
+        (("gms/server.py", "message.writes_end and not self._denies(pid)", "message.writes_end"),),
+        tests=(
+            "tests/gms/test_late_writes.py::test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed",
+        ),
+    ),
+    Mutant(
+        "pools-dropped-make-room",
+        "a key whose pool was dropped by hand makes room for another",
+        ((POOLS, "if each.dropped or not each.token)", "if not each.token)"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
     ),
     Mutant(
         "pools-shape",
