@@ -67,8 +67,8 @@ def forbid() -> None:
 
 
 def why_impossible() -> str:
-    """Of this process and whatever it starts. Empty: it may have io_uring, or that can't be told. (The sysctl's value 1
-    says nothing: a process that had more rights before may have a ring.)
+    """A sentence about this process and whatever it starts. Empty: it may have io_uring, or that can't be told. (The
+    sysctl's value 1 says nothing: a process that had more rights before may have a ring.)
     """
     if why := kernel_refuses():
         return why
@@ -78,7 +78,7 @@ def why_impossible() -> str:
 
 
 def kernel_refuses() -> str:
-    """Why no process of this machine has io_uring. Empty: some may."""
+    """Says why no process of this machine has io_uring. Empty: some may."""
     try:
         with open(DISABLED, encoding="ascii") as sysctl:
             if sysctl.read().strip() == "2":

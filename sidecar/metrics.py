@@ -7,10 +7,10 @@ The client library is an extra and loaded when metrics are asked for. What this 
 how one listens (`http_port.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from sidecar.http_port import CannotListen, HttpPort, Page
+from sidecar.http_port import CannotListen, HttpPort, MakePage, Page
 from sidecar.loop import Loop
 from sidecar.port_owner import way_out
 from sidecar.tcp import named
@@ -45,12 +45,15 @@ def page_of(registry: "CollectorRegistry") -> Callable[[], Page]:
     return page
 
 
-def serve(address: tuple[str, int], registry: "CollectorRegistry", loop: Loop) -> HttpPort:
+def serve(
+    address: tuple[str, int], registry: "CollectorRegistry", loop: Loop, pages: Mapping[str, MakePage] | None = None
+) -> HttpPort:
     """Serves in the program's own loop from now on (port 0 = any): `/live` is an answer only while that loop turns.
-    The metrics' page is made in a thread, because it may take longer than the loop can wait.
+    The metrics' page is made in a thread, because it may take longer than the loop can wait. `pages`: more of them, or
+    another `/live`.
     """
     try:
-        return HttpPort(address, loop, {}, slow={"/metrics": page_of(registry)})
+        return HttpPort(address, loop, pages or {}, slow={"/metrics": page_of(registry)})
     except CannotListen as error:
         why = way_out(error, "--metrics")
         raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {why}") from error
