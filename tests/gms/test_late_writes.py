@@ -23,7 +23,7 @@ from tests.support.waiting import until
 
 A: list[Any] = ["sha256:a", [4 * MIB], 8192]
 SIZE = 4 * MIB
-SLOW = 4 * MIB
+SLOW = MIB // 2
 """Bytes a second: the owner is long dead when the last ones come."""
 
 may_have_io_uring = pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
@@ -45,6 +45,11 @@ def witness() -> Iterator[Path]:
 
 def all_arrived(witness: Path) -> bool:
     return 0 not in witness.read_bytes()
+
+
+def still_under_way(witness: Path) -> None:
+    if all_arrived(witness):
+        pytest.skip("all had arrived before the successor had the memory: this machine is too busy for this test")
 
 
 @pytest.fixture
@@ -109,7 +114,7 @@ def test_what_io_uring_reads_for_a_dead_owner_does_not_arrive_at_its_successor(
     a.kill()
     b.do("claim", A, 11)
     b.do("fill", 7)
-    assert not all_arrived(witness), "the disk was too quick for this test"
+    still_under_way(witness)
     until(lambda: all_arrived(witness), "all was read")
     until(lambda: not group_is_busy(group), "its last process is gone")
     assert b.do("look")[0] == [[7]]
@@ -135,7 +140,7 @@ def test_what_aio_reads_has_arrived_when_the_end_is_seen(house: House, slow_file
     """The kernel waits for it before the process is gone (`exit_aio`): no filter is needed against that."""
     a, b = engine(house, "engine-a"), engine(house, "engine-b")
     generation = a.do("claim", A, 10)[0]
-    group = late_reads.slow_down(a.pid, slow_file, SLOW)
+    group = late_reads.slow_down(a.pid, slow_file, 4 * SLOW)
     a.do("reads_late", "aio", slow_file)
     a.kill()
     assert b.do("claim", A, 11) == [generation, True, ""]
@@ -150,7 +155,7 @@ def test_what_io_uring_reads_for_a_dead_writer_does_not_arrive_in_the_next_ones_
     house: House, slow_file: str, witness: Path, collapsed: bool
 ) -> None:
     """The pages under a range are taken away before the range is given to anybody: what is pinned belongs to nobody."""
-    a = house.program("engine-a", "host:0", "tests.gms.program")
+    a, b = (house.program(name, "host:0", "tests.gms.program") for name in ("engine-a", "engine-b"))
     a.do("write")
     a.do("create", SIZE, 1)
     if collapsed:
@@ -159,11 +164,10 @@ def test_what_io_uring_reads_for_a_dead_writer_does_not_arrive_in_the_next_ones_
     a.do("reads_late", slow_file, str(witness))
     identity = held(house)
     a.kill()
-    b = house.program("engine-b", "host:0", "tests.gms.program")
     b.do("write", 20)
     b.do("create", SIZE, 7)
     assert held(house) == identity, "the very same range"
-    assert not all_arrived(witness), "the disk was too quick for this test"
+    still_under_way(witness)
     until(lambda: all_arrived(witness), "all was read")
     until(lambda: not group_is_busy(group), "its last process is gone")
     assert b.do("looks") == [7]
