@@ -5,7 +5,7 @@ import sys
 from engine_shim import command_settings, known_engines
 from engine_shim.events import Config, Restart
 from engine_shim.shim import CannotStart, Options, Shim, command
-from sidecar import process_setup
+from sidecar import io_uring, process_setup
 from sidecar.durable import AlreadyLocked
 from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.logs import FORMATS, Log
@@ -92,6 +92,8 @@ def main(argv: list[str] | None = None) -> int:
 def _main(argv: list[str] | None) -> int:
     options = command_settings.parsed(parser(), argv)
     process_setup.raise_descriptor_limit()
+    log = Log("shim", json=options.log_format == "json")
+    _forbid_io_uring(log)
     config = Config(
         engine_id=options.engine_id,
         role=options.role,
@@ -106,7 +108,7 @@ def _main(argv: list[str] | None) -> int:
     try:
         shim = Shim(
             Options(config, options.run_dir, options.probe, command(options)),
-            Log("shim", json=options.log_format == "json"),
+            log,
         )
     except AlreadyLocked as error:
         print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)
@@ -115,6 +117,17 @@ def _main(argv: list[str] | None) -> int:
         print(f"engine-shim: {error}", file=sys.stderr)
         return 1
     return shim.serve()
+
+
+def _forbid_io_uring(log: Log) -> None:
+    """To the engine's whole tree, which inherits it. Where it can't be, the engine runs all the same: GMS hands nobody
+    the cache that such an engine leaves.
+    """
+    try:
+        io_uring.forbid()
+    except OSError as error:
+        if not io_uring.why_impossible():
+            log.warning("io_uring_not_forbidden", why=error, follows="no engine adopts this one's KV cache")
 
 
 if __name__ == "__main__":

@@ -98,6 +98,13 @@ def parser() -> Parser:
         metavar="S",
         help="how long a writer waits for memory on a full device",
     )
+    p.setting(
+        "--silent-s",
+        default=20,
+        parse=seconds,
+        metavar="S",
+        help="a device's server that has not answered for so long, and used no processor, is killed and started again",
+    )
     p.switch("--pools-on-gpu", help="GPUs may have pools, too: not before python -m tests.gpu has passed on such a GPU")
     p.setting(
         "--metrics",
@@ -152,7 +159,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
     )
     try:
         named = gpus() if options.devices == [ALL_GPUS] else options.devices
-        supervisor = Supervisor(settings, named, log)
+        supervisor = Supervisor(settings, named, log, options.silent_s)
         on_host = {device: device.startswith("host:") for device in named}
         keys = {
             device: make_host_device(device, options.capacity, host_devices) if host else device
@@ -162,7 +169,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
         if options.metrics is not None:
             from gms import metrics
 
-            metrics.serve(options.metrics, options.run_dir, named, supervisor.loop)
+            metrics.serve(options.metrics, options.run_dir, named, supervisor)
     except (CannotStart, AlreadyLocked, MetricsUnavailable) as error:
         print(f"gms: {error}", file=sys.stderr)
         return 1

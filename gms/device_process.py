@@ -5,6 +5,7 @@
 It dies with its supervisor, however that dies. What can be put right is one line on standard error and exit code 1.
 """
 
+import os
 import sys
 from pathlib import Path
 
@@ -43,9 +44,16 @@ def main(argv: list[str]) -> int:
     except (CannotStart, DeviceError, AlreadyLocked) as error:
         print(f"gms: {device}: {error}", file=sys.stderr)
         return 1
+    if settings.asked_at >= 0:
+        server.loop.add(settings.asked_at, lambda _: _answer(settings.asked_at))
     why = server.run()
     log.info("stopped", why=why)
     return 0 if why in STOPPED_BY_SIGNAL else 1
+
+
+def _answer(fd: int) -> None:
+    """That the loop turns. A supervisor that is gone takes this process with it."""
+    os.write(fd, os.read(fd, 64) and b".")
 
 
 if __name__ == "__main__":

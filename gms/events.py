@@ -70,6 +70,8 @@ class Config(msgspec.Struct, frozen=True):
     """How many descriptors go with one message."""
     pid_namespace: str = ""
     """Where the numbers of processes mean what they mean here; empty: that can't be told."""
+    time_namespace: str = ""
+    """Where the clock that never jumps says what it says here; empty: everywhere."""
     pools_off: str = ""
     """Why nobody may have a pool; empty: everybody may."""
 
@@ -110,6 +112,8 @@ class Received(msgspec.Struct, frozen=True):
     """`PoolHello`: the kernel's name for the sender; empty on older kernels."""
     local_pid: int = 0
     """`PoolHello`: its number in the server's own PID namespace; 0 where it has none."""
+    writes_end: bool = False
+    """`PoolHello`: it says that what it writes ends with its process, and nothing that is seen of it denies that."""
 
 
 class Slab(msgspec.Struct, frozen=True):

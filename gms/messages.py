@@ -172,6 +172,8 @@ class PoolHello(Message, frozen=True):
     newest: int = 0
     have: Generation = 0
     """The memory whose descriptors it has already."""
+    writes_end: bool = False
+    """Whatever it writes ends with its process: it can't have io_uring (`sidecar/io_uring.py`)."""
 
 
 class PoolBack(Message, frozen=True):

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 from gms import messages as m
 from gms.observer import Observer
+from gms.supervisor import Supervisor
 from sidecar import metrics
 from sidecar.http_port import HttpPort, Page, text
-from sidecar.loop import Loop
 from sidecar.observer import ObserverError
 
 if TYPE_CHECKING:
@@ -40,11 +40,16 @@ EVENTS = {
 """Counter -> the event of the history that it counts."""
 
 
-def serve(address: tuple[str, int], run_dir: Path, devices: list[str], loop: Loop) -> HttpPort:
-    """Serves in the supervisor's loop from now on. Raises MetricsUnavailable."""
+def serve(address: tuple[str, int], run_dir: Path, devices: list[str], supervisor: Supervisor) -> HttpPort:
+    """In the supervisor's loop from now on; `/live` says which device's server hangs. Raises MetricsUnavailable."""
     registry = metrics.new_registry()
     registry.register(_Collector(run_dir, devices))
-    return metrics.serve(address, registry, loop, slow={"/startup": lambda: _startup(run_dir, devices)})
+
+    def live() -> Page:
+        return text(supervisor.not_well, 503) if supervisor.not_well else text("alive")
+
+    startup = {"/startup": lambda: _startup(run_dir, devices)}
+    return metrics.serve(address, registry, supervisor.loop, {"/live": live}, slow=startup)
 
 
 def _startup(run_dir: Path, devices: list[str]) -> Page:

@@ -37,6 +37,7 @@ from gms.mapping import buffer
 from gms.memory import Handle, Memory
 from gms.pool_client_machine import Shape, There
 from gms.rundir import connect, socket_path
+from sidecar import io_uring
 from sidecar.client_connection import ClientConnection
 from sidecar.client_loop import CannotWait, ClientLoop
 from sidecar.frames import Channel, close_all
@@ -154,7 +155,8 @@ class Pool:
         """The server's that it spoke to last."""
         self._memory = memory
         self._on_change = on_change
-        self._machine = c.PoolClientMachine(engine_id, os.getpid(), key)
+        writes_end = bool(io_uring.why_impossible())
+        self._machine = c.PoolClientMachine(engine_id, os.getpid(), key, writes_end=writes_end)
         self._descriptors: dict[int, list[int]] = {}
         """By generation: the ranges', and the table's last."""
         self._mapping: PoolMapping | None = None

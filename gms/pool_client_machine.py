@@ -158,8 +158,10 @@ class Awaiting(Enum):
 
 
 class PoolClientMachine:
-    def __init__(self, engine_id: str, pid: int, key: str) -> None:
+    def __init__(self, engine_id: str, pid: int, key: str, *, writes_end: bool) -> None:
+        """`writes_end`: what this process writes ends with it."""
         self.engine_id = engine_id
+        self.writes_end = writes_end
         self.pid = pid
         self.key = key
         self.deadline = 0.0
@@ -262,7 +264,13 @@ class PoolClientMachine:
             self.kept = None  # they were just arriving when a turn was cut short
         have = self.kept.generation if self.kept is not None else 0
         hello = m.PoolHello(
-            protocol=3, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid, key=self.key, have=have
+            protocol=3,
+            newest=m.PROTOCOL,
+            engine_id=self.engine_id,
+            pid=self.pid,
+            key=self.key,
+            have=have,
+            writes_end=self.writes_end,
         )
         self._out.append(Say(hello))
 

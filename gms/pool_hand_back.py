@@ -68,8 +68,7 @@ class PoolHandBack:
             self._context.out.append(e.ForgetProcess(old.process))
         if old is None or pool.doubt:
             self._file.write_again()
-        since, adopted = (old.since, old.adopted) if old is not None else (self._context.wall, False)
-        pool.own_again(token, member.as_owner(since, adopted=adopted))
+        pool.own_again(token, member.as_owner(self._context.now, adopted=False, old=old))
         return ""
 
     def _stale(self, member: Member, generation: int, why: str) -> m.Problem | None:

@@ -15,7 +15,8 @@ The rules, and where they stand:
  2. Nobody becomes the owner with a token older than the newest that anybody was let in with. The token, and whose the
     pool is, are on disk before the claim is answered.
  3. Contents are handed on only if they have the shape that is wanted, if the lock's grant was proven, and if this
-    server knows that the owner before has ended or released it. Else there is new memory, and never the old.
+    server knows that the owner before has ended or released it, and that nothing of it writes later: it could not have
+    io_uring. Else there is new memory, and never the old.
  4. Contents that were given up are dropped by everybody: whoever has descriptors is asked, and named until it has.
     Whose owner lives is given up for nobody.
  5. An owner that dies soon after it has adopted leaves contents that nobody gets: they may be what kills.
@@ -43,7 +44,7 @@ from gms.pool_members import Claim, Member, Members
 from gms.pool_news import PoolNews
 from gms.pool_record import Pool as RecordedPool
 from gms.pool_record import Record
-from gms.pool_recovery import PoolRecovery, doubt_of
+from gms.pool_recovery import PoolRecovery, doubt_of, late_writes
 from gms.pools import MOST_POOLS, Phase, Pool, Pools
 from gms.weights import Slab
 
@@ -118,6 +119,7 @@ class PoolMachine:
             event.process,
             event.identity,
             event.local_pid,
+            event.writes_end,
             says_what_it_has=hello.have > 0,
         )
         self._strangers.talks(member.engine_id)
@@ -170,7 +172,7 @@ class PoolMachine:
             if owner is None or owner.process != process:
                 continue
             self._context.out.append(e.ForgetProcess(process))
-            doubt, kind = doubt_of(owner.name, owner.adopted, owner.since, self._context.wall)
+            doubt, kind = doubt_of(owner, self._context.now)
             if pool.phase is Phase.AWAITED:
                 pool.owner_ended(doubt, kind)
                 self._context.note("pool_owner_ended", pool=pool.key, owner=owner.name, doubt=doubt)
@@ -228,15 +230,17 @@ class PoolMachine:
         if pool is None or not member.owns(pool) or self.why_closed:
             self._context.send(member.conn, m.PoolReleased())
             return
-        recorded = msgspec.structs.replace(pool.record(), owner=None)
+        doubt, kind = late_writes(pool.owner) if pool.owner is not None else ("", "")
+        recorded = msgspec.structs.replace(pool.record(), owner=None, doubt=doubt, doubt_kind=kind)
         self.file.write(self._record(recorded), file.Released(member.conn, pool.key))
 
     def _released(self, owed: file.Released) -> None:
         """It is on disk: a server after this one takes nobody for the owner who only lives on."""
         pool, member = self.pools.get(owed.key), self.members.get(owed.conn)
-        if pool is not None and member is not None and pool.phase is Phase.OWNED and member.owns(pool):
-            owner = pool.free()
-            self._context.note("pool_released", pool=pool.key, owner=owner.name)
+        owns = pool is not None and member is not None and pool.phase is Phase.OWNED and member.owns(pool)
+        if pool is not None and pool.owner is not None and owns:
+            owner = pool.free(*late_writes(pool.owner))
+            self._context.note("pool_released", pool=pool.key, owner=owner.name, doubt=pool.doubt)
             self._news.tell(pool)
         self._context.send(owed.conn, m.PoolReleased())
 
@@ -270,9 +274,7 @@ class PoolMachine:
             member.claim = replace(claim, why_empty=found.why_empty)
             self._give_up(pool, "lost" if found.why_empty == "new" else found.why_empty, 0)
         else:
-            old = pool.owner
-            since = old.since if old is not None else self._context.wall
-            owner = member.as_owner(since, adopted=old.adopted if old is not None else True)
+            owner = member.as_owner(self._context.now, adopted=True, old=pool.owner)
             recorded = msgspec.structs.replace(pool.record(), token=claim.message.token, owner=owner.record())
             owed = file.Adopted(member.conn, claim.number, pool.generation, owner)
             self.file.write(self._record(recorded), owed)
@@ -318,7 +320,7 @@ class PoolMachine:
         self._making.wanted = None
         sizes = (*wanted.shape.sizes, wanted.shape.table_size)
         slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
-        owner = member.as_owner(self._context.wall, adopted=False)
+        owner = member.as_owner(self._context.now, adopted=False)
         generation, token = self.pools.next_generation(), claim.message.token
         planned = Pool(wanted.pool.key, Phase.MAKING, wanted.pool.token)
         planned.made(generation, wanted.shape, slabs, token, owner)
@@ -361,12 +363,14 @@ class PoolMachine:
             whose = pool.owner.name if pool.owner is not None else "a claim for which it is being made"
             self._context.refuse(conn, f"pool {key} is owned by {whose}: end that first", "owned")
         elif pool.phase is Phase.EMPTY:
+            pool.dropped = True
+            self.file.write_again()
             self._context.send(conn, m.PoolCleared(key=key, bytes=0))
         else:
             self._give_up(pool, "dropped", conn)
 
     def _give_up(self, pool: Pool, why: str, by: int) -> None:
-        recorded = msgspec.structs.replace(Pool(pool.key).record(), token=pool.token)
+        recorded = Pool(pool.key, token=pool.token, dropped=why == "dropped").record()
         self.file.write(self._record(recorded), file.GivenUp(pool.key, pool.generation, why, by))
 
     def _given_up(self, owed: file.GivenUp) -> None:
@@ -421,7 +425,8 @@ class PoolMachine:
                 self._refuse(member, f"{why}: nobody may own it", "disk")
 
     def _record(self, *changed: RecordedPool) -> Record:
-        return self.pools.record(self._config.boot_id, self._config.pid_namespace, *changed)
+        config = self._config
+        return self.pools.record(config.boot_id, config.pid_namespace, config.time_namespace, *changed)
 
     # -- for people ------------------------------------------------------------------------------------------------
 

@@ -37,6 +37,8 @@ class Member:
     """The kernel's name for it; empty on older kernels."""
     local_pid: int
     """Its number in this server's own PID namespace; 0 where it has none."""
+    writes_end: bool = False
+    """What it writes ends with its process."""
     says_what_it_has: bool = False
     """It has descriptors already, and will say of what (`PoolBack`): until then it is told nothing."""
     has: int = 0
@@ -48,8 +50,14 @@ class Member:
     def __str__(self) -> str:
         return f"{self.engine_id} (pid {self.pid})"
 
-    def as_owner(self, since: float, *, adopted: bool) -> Owner:
-        return Owner(str(self), self.process, self.local_pid, self.identity, since, adopted, self.conn)
+    def as_owner(self, now: float, *, adopted: bool, old: Owner | None = None) -> Owner:
+        """`old`: it has been the owner, and what is known of that stays. (A filter that came later says nothing about
+        what was begun before.)
+        """
+        since, writes_end = now, self.writes_end
+        if old is not None:
+            since, adopted, writes_end = old.since, old.adopted, old.writes_end and writes_end
+        return Owner(str(self), self.process, self.local_pid, self.identity, since, adopted, self.conn, writes_end)
 
     def owns(self, pool: Pool) -> bool:
         """On this connection, or on one that ended."""

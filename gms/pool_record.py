@@ -26,7 +26,10 @@ class Owner(msgspec.Struct, frozen=True):
     """In the PID namespace of the server that wrote this; 0: it has none there."""
     identity: str
     since: float
+    """On the clock that never jumps, of that boot and time namespace."""
     adopted: bool
+    writes_end: bool | msgspec.UnsetType = msgspec.UNSET
+    """Unset instead of False, so that a record of an older program keeps its sum."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -40,6 +43,8 @@ class Pool(msgspec.Struct, frozen=True):
     owner: Owner | None = None
     doubt: str = ""
     doubt_kind: str = ""
+    dropped: bool | msgspec.UnsetType = msgspec.UNSET
+    """A person gave the memory up; unset instead of False, as above."""
 
 
 class Record(msgspec.Struct, frozen=True):
@@ -49,6 +54,8 @@ class Record(msgspec.Struct, frozen=True):
     boot_id: str = ""
     namespace: str = ""
     """The PID namespace in which the numbers of processes mean something."""
+    time_namespace: str | msgspec.UnsetType = msgspec.UNSET
+    """The one in which `since` means something. Unset: an older program wrote this, whose `since` is the wall's."""
     format: int = record_format.FORMAT
     check: str = ""
     """A sum of all the rest, in the file only."""

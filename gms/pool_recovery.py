@@ -37,24 +37,26 @@ class PoolRecovery:
                 f"the pools' file can't be read ({event.pools_unreadable}): who owns a pool goes on, and its contents "
                 "are lost to its successor",
             )
-        if record is None:
-            return
+        if record is None or record.boot_id != self._config.boot_id:
+            return  # no memory outlives a boot, and no process that a token could shut out
         found = {each.key: each for each in event.owners}
         for recorded in record.pools:
             pool = pools.of(recorded.key)
             if pool is None:
                 continue
-            if record.boot_id != self._config.boot_id:
-                pool.token = recorded.token  # no memory outlives a boot; tokens do
-                continue
             owner, doubt, kind = None, recorded.doubt, recorded.doubt_kind
             if (old := recorded.owner) is not None:
                 who = found.get(recorded.key)
-                if who is not None and who.process is not None:
-                    owner = Owner(old.name, who.process, old.pid, old.identity, old.since, old.adopted)
-                    context.out.append(e.WatchDeath(who.process))
+                # By another clock nothing can be told: as if it had been given the pool a moment ago.
+                since = old.since if record.time_namespace == self._config.time_namespace else context.now
+                process = who.process if who is not None else None
+                known = Owner(old.name, process, old.pid, old.identity, since, old.adopted)
+                known.writes_end = old.writes_end is True
+                if process is not None:
+                    owner = known
+                    context.out.append(e.WatchDeath(process))
                 elif who is not None and who.gone:
-                    doubt, kind = doubt_of(old.name, old.adopted, old.since, context.wall)
+                    doubt, kind = doubt_of(known, context.now)
                 else:
                     doubt = f"it can't be told what has become of {old.name}, which owned it"
                     kind = "unproven"
@@ -64,9 +66,19 @@ class PoolRecovery:
                 context.note("pool_awaited", pool=pool.key, owner=owner.name if owner is not None else "", doubt=doubt)
 
 
-def doubt_of(name: str, adopted: bool, since: float, now: float) -> tuple[str, str]:
+def doubt_of(owner: Owner, now: float) -> tuple[str, str]:
     """Whether an owner's death says something against the contents: in a sentence, and in a word."""
-    lived_s = now - since
-    if adopted and lived_s < SECOND_DEATH_S:
-        return f"{name} died {lived_s:.1f} s after it had adopted it: it may be what kills", "second_death"
+    late, kind = late_writes(owner)
+    if late:
+        return late, kind
+    lived_s = now - owner.since
+    if owner.adopted and lived_s < SECOND_DEATH_S:
+        return f"{owner.name} died {lived_s:.1f} s after it had adopted it: it may be what kills", "second_death"
     return "", ""
+
+
+def late_writes(owner: Owner) -> tuple[str, str]:
+    """Its end, or its word, isn't the end of what it writes."""
+    if owner.writes_end:
+        return "", ""
+    return f"{owner.name} could have had io_uring, whose reads arrive after the end of a process", "unproven"

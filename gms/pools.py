@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+import msgspec
+
 from gms.pool_record import Owner as RecordedOwner
 from gms.pool_record import Part, Record
 from gms.pool_record import Pool as RecordedPool
@@ -75,11 +77,13 @@ class Owner:
     identity: str
     """The kernel's name for it; empty on older kernels."""
     since: float
-    """On the clock on the wall."""
+    """On the clock that never jumps: the one on the wall may be set while it lives."""
     adopted: bool
     """It found contents."""
     conn: int | None = None
     """Its connection, while it has one: it may be the owner without."""
+    writes_end: bool = False
+    """What it writes ends with its process: it can't have io_uring."""
 
     def is_the_same(self, identity: str, pid: int) -> bool:
         """As that process. While it lives no other has its number."""
@@ -88,7 +92,9 @@ class Owner:
         return pid != 0 and self.pid == pid
 
     def record(self) -> RecordedOwner:
-        return RecordedOwner(self.name, self.pid, self.identity, self.since, self.adopted)
+        return RecordedOwner(
+            self.name, self.pid, self.identity, self.since, self.adopted, self.writes_end or msgspec.UNSET
+        )
 
 
 @dataclass
@@ -109,13 +115,15 @@ class Pool:
     """Why nobody is given these contents: it can't be told that nobody writes; or they may be what kills."""
     doubt_kind: str = ""
     """In a word: `unproven` or `second_death`."""
+    dropped: bool = False
+    """There is no memory, because a person wanted that: its place, and its token, may go to another key."""
     adoptions: int = 0
     drops: Counter[str] = field(default_factory=Counter)
 
     def record(self) -> RecordedPool:
         shape, owner = self.shape, self.owner
         if shape is None:
-            return RecordedPool(self.key, self.token)
+            return RecordedPool(self.key, self.token, dropped=self.dropped or msgspec.UNSET)
         sizes = (*shape.sizes, shape.table_size)
         parts = tuple(Part(size, identity) for size, identity in zip(sizes, self.identities, strict=True))
         recorded = owner.record() if owner is not None else None
@@ -139,6 +147,7 @@ class Pool:
         self.generation, self.shape, self.slabs, self.owner = generation, shape, slabs, owner
         self.identities = tuple(slab.identity for slab in slabs)
         self.doubt = self.doubt_kind = ""
+        self.dropped = False
 
     def adopt(self, token: int, owner: Owner) -> None:
         """The file says so already."""
@@ -177,7 +186,7 @@ class Pool:
     def await_(self, record: RecordedPool, owner: Owner | None, doubt: str, kind: str) -> None:
         """What the file says, to a new server."""
         self._must_be(Phase.EMPTY)  # also where there is no memory to wait for
-        self.token = record.token
+        self.token, self.dropped = record.token, record.dropped is True
         if not record.generation:
             return
         *ranges, table = record.parts
@@ -200,6 +209,7 @@ class Pool:
         slabs = self.slabs
         self.generation, self.shape, self.identities, self.slabs = 0, None, (), ()
         self.doubt = self.doubt_kind = ""
+        self.dropped = why == "dropped"
         self.drops[why] += 1
         return slabs
 
@@ -236,7 +246,8 @@ class Pools:
         """
         if key not in self._pools:
             if len(self._pools) >= MOST_POOLS:
-                unused = (each.key for each in self if each.phase is Phase.EMPTY and not each.token)
+                empty = [each for each in self if each.phase is Phase.EMPTY]
+                unused = (each.key for each in empty if each.dropped or not each.token)
                 forgettable = next((each for each in unused if each not in claimed), None)
                 if forgettable is None:
                     return None
@@ -248,8 +259,9 @@ class Pools:
         self.newest_generation += 1
         return self.newest_generation
 
-    def record(self, boot_id: str, namespace: str, *changed: RecordedPool) -> Record:
+    def record(self, boot_id: str, namespace: str, time_namespace: str, *changed: RecordedPool) -> Record:
         """What the file has to say now, or once these are so."""
         new = {recorded.key: recorded for recorded in changed}
         pools = (new.get(pool.key) or pool.record() for pool in self)
-        return Record(self.newest_generation, tuple(pool for pool in pools if pool.token), boot_id, namespace)
+        told = tuple(pool for pool in pools if pool.token)
+        return Record(self.newest_generation, told, boot_id, namespace, time_namespace)

@@ -24,7 +24,7 @@ from gms import pool_record, pool_tables, record, record_format, rundir
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
-from sidecar import peers
+from sidecar import io_uring, peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
 from sidecar.frames import close_all
@@ -86,7 +86,8 @@ class Server(Shell):
                 capacity=memory.capacity(),
                 window_s=options.window_s,
                 memory_wait_s=options.memory_wait_s,
-                pid_namespace=_pid_namespace(),
+                pid_namespace=_namespace("pid"),
+                time_namespace=_namespace("time"),
                 pools_off="" if memory.device.startswith("host:") or options.pools_on_gpu else POOLS_OFF,
             )
         )
@@ -109,7 +110,7 @@ class Server(Shell):
 
     def _owner_of(self, file: pool_record.Record, pool: pool_record.Pool) -> e.FoundOwner:
         """What has become of it. Its number means something only in the PID namespace in which it was written down."""
-        owner, here = pool.owner, _pid_namespace()
+        owner, here = pool.owner, _namespace("pid")
         if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
             return e.FoundOwner(pool.key)
         found = self.processes.look_up(owner.pid, owner.identity)
@@ -369,7 +370,16 @@ class Server(Shell):
             return
         if named.process is not None:
             self._process_of[conn] = named.process
-        self.feed(e.Received(conn, message, process=named.process, identity=named.identity, local_pid=named.local_pid))
+        pid = named.local_pid
+        writes_end = isinstance(message, m.PoolHello) and message.writes_end and not self._denies(pid)
+        self.feed(e.Received(conn, message, (), named.process, named.identity, local_pid=pid, writes_end=writes_end))
+
+    def _denies(self, pid: int) -> bool:
+        """What can be seen of that process says that it may have io_uring, whatever it says."""
+        if not pid or io_uring.is_filtered(pid) is not False or io_uring.kernel_refuses():
+            return False
+        self.log.warning("may_write_late", pid=pid, why="it says that it can't have io_uring, and has no filter")
+        return True
 
     def _on_hand_back(self, conn: int, message: m.HandBack, descriptors: tuple[int, ...]) -> None:
         sizes = message.sizes[message.first : message.first + len(descriptors)]
@@ -426,9 +436,9 @@ class Server(Shell):
     }
 
 
-def _pid_namespace() -> str:
+def _namespace(kind: str) -> str:
     """Empty where /proc doesn't tell."""
     try:
-        return os.readlink("/proc/self/ns/pid")
+        return os.readlink(f"/proc/self/ns/{kind}")
     except OSError:
         return ""

@@ -26,3 +26,5 @@ class Settings(Options, frozen=True, kw_only=True):
     parent_pid: int
     host_devices: str
     log_json: bool = False
+    asked_at: int = -1
+    """The descriptor on which the supervisor asks whether its loop turns; -1: nobody asks."""

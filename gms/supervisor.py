@@ -1,15 +1,17 @@
-"""All devices of a container: one server each, as children. If one dies, all end.
+"""All devices of a container: one server each, as children. If one dies, all end; and one that hangs is killed.
 
 The servers stand on nothing of each other's. That they end together is for whoever restarts them: a container whose
 one process is gone is restarted as a whole, and finds everything as it was, because the weights are held by their
-readers and the state by the disk. So nothing is restarted here, and nothing waits.
+readers and the state by the disk. So nothing is restarted here, and nothing waits. When a server hangs: `silence.py`.
 
 What this file may not do: open a device or touch a socket of GMS; the driver is not loaded into this process. Settings:
 `__main__.py`. The children: `device_process.py`.
 """
 
+import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,6 +24,7 @@ from gms.device_names import DeviceNames
 from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
 from gms.settings import CannotStart, Settings
+from gms.silence import ASK_S, Do, Silence
 from sidecar.durable import AlreadyLocked, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop
@@ -66,14 +69,18 @@ def make_host_device(device: str, capacity: int | None, directory: Path) -> str:
 
 
 class Supervisor:
-    def __init__(self, settings: Settings, devices: list[str], log: Log) -> None:
+    def __init__(self, settings: Settings, devices: list[str], log: Log, silent_s: float) -> None:
         """Nobody else supervises this directory from now on. Raises CannotStart and AlreadyLocked."""
         self.settings = settings
+        self._silent_s = silent_s
         self.devices = devices
         self.log = log
         self.run_dir = Path(settings.run_dir)
         self.loop = Loop()
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._asking: dict[str, socket.socket] = {}
+        self._silence: dict[str, Silence] = {}
+        self._look_at = 0.0
         here = rundir.directory(self.run_dir)
         try:
             make_private_directory(here)
@@ -110,8 +117,10 @@ class Supervisor:
         self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())
         handlers = self.loop.handlers
         while not self.loop.stopping:
-            for fd, what in self.loop.poll():
+            for fd, what in self.loop.poll(max(self._look_at - time.monotonic(), 0.0)):
                 handlers[fd](what)
+            if time.monotonic() >= self._look_at:
+                self._look_and_ask()
         self._stop_all()
         self.log.info("stopped", why=self.loop.stopping)
         self._lock.close()
@@ -119,10 +128,27 @@ class Supervisor:
 
     def _start(self, device: str) -> None:
         """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
-        settings = msgspec.json.encode(msgspec.structs.replace(self.settings, parent_pid=os.getpid())).decode()
-        command = [sys.executable, "-m", "gms.device_process", device, settings]
-        child = self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
+        told = msgspec.structs.replace(self.settings, parent_pid=os.getpid(), asked_at=0)
+        command = [sys.executable, "-m", "gms.device_process", device, msgspec.json.encode(told).decode()]
+        asking, answering = socket.socketpair()
+        asking.setblocking(False)
+        with answering:
+            child = self._children[device] = subprocess.Popen(command, stdin=answering.fileno(), process_group=0)
+        self._asking[device] = asking
+        silence = self._silence[device] = Silence(self._silent_s, time.monotonic())
         pidfd = os.pidfd_open(child.pid)
+
+        def answered(_: int) -> None:
+            try:
+                said = asking.recv(64)
+            except OSError:
+                said = b""
+            if said:
+                silence.answered()
+            else:
+                self.loop.remove(asking.fileno())  # it ends, which its pidfd says
+
+        self.loop.add(asking.fileno(), answered)
 
         def ended(_: int) -> None:
             self.loop.remove(pidfd)
@@ -133,6 +159,27 @@ class Supervisor:
                 self.loop.stopping = f"the server of {device} died: {how}"
 
         self.loop.add(pidfd, ended)
+
+    def _look_and_ask(self) -> None:
+        now = time.monotonic()
+        self._look_at = now + ASK_S
+        for device, child in self._children.items():
+            silence = self._silence[device]
+            do = silence.look(now, _cpu_s(child.pid))
+            said: dict[str, object] = {"device": device, "pid": child.pid, "silent_s": round(silence.silent_s)}
+            if do is Do.KILL:
+                self.log.alarm("silent", **said, follows="it is killed, and all servers start again")
+                child.kill()
+            elif do is Do.NAME:
+                self.log.alarm("cannot_be_killed", **said, is_now=_state(child.pid), follows="others are served on")
+            with contextlib.suppress(OSError):  # full: it reads nothing; or it has ended
+                self._asking[device].send(b"?")
+
+    @property
+    def not_well(self) -> str:
+        """Which servers hang, in a sentence; empty: none."""
+        hang = {device: silence.idle_s for device, silence in self._silence.items() if silence.hangs}
+        return "; ".join(f"the server of {device} has not answered for {s:.0f} s" for device, s in hang.items())
 
     def _stop_all(self) -> None:
         living = {device: child for device, child in self._children.items() if child.poll() is None}
@@ -145,7 +192,29 @@ class Supervisor:
             except subprocess.TimeoutExpired:
                 self.log.warning("child_killed", device=device, pid=child.pid, why=f"it did not end in {STOP_S:g} s")
                 child.kill()
-                child.wait()
+                self._await_killed(device, child)
+
+    def _await_killed(self, device: str, child: subprocess.Popen[bytes]) -> None:
+        """What even SIGKILL doesn't end keeps nobody else from ending."""
+        try:
+            child.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self.log.alarm("cannot_be_killed", device=device, pid=child.pid, is_now=_state(child.pid))
+
+
+def _cpu_s(pid: int) -> float:
+    """What the process has used of the processor; 0 for one that is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)  # its clock's number, as clock_getcpuclockid(3) makes it
+    except OSError:
+        return 0.0
+
+
+def _state(pid: int) -> str:
+    """In the kernel's words, such as `D (disk sleep)`."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
+        return next((line.split(":")[1].strip() for line in status if line.startswith("State:")), "gone")
+    return "gone"
 
 
 def _how(code: int) -> str:

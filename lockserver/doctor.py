@@ -24,7 +24,7 @@ from lockserver.lifefiles import LifeFile, life_files
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
 from lockserver.status_text import size, why_unverified
-from sidecar import peers
+from sidecar import io_uring, peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.names import incarnation_name
 
@@ -171,6 +171,24 @@ def _core_dumps(patient: Patient) -> Iterator[Finding]:
     else:
         also = ", and the holder's processes do" if holder is not None else ""
         yield _ok("core dumps", f"{where}; the lock's clients forbid their own{also}")
+
+
+def _late_writes(patient: Patient) -> Iterator[Finding]:
+    """What io_uring reads for a process arrives after its end."""
+    if why := io_uring.kernel_refuses():
+        yield _ok("io_uring", why)
+        return
+    holder = patient.status.holder if patient.status is not None else None
+    members = [member.pid for member in (holder.members if holder is not None else ()) if member.alive and member.pid]
+    may = [str(pid) for pid in members if io_uring.is_filtered(pid) is False]
+    if may:
+        found = f"of the holder process {', '.join(may)} may have it: what it reads arrives after the process's end"
+        do = "start engines by the engine-shim, or set kernel.io_uring_disabled to 2: no successor gets its KV cache"
+        yield _warn("io_uring", found, do)
+    elif any(io_uring.is_filtered(pid) for pid in members):
+        yield _ok("io_uring", "the holder's processes have a seccomp filter, as the engine-shim sets it")
+    else:
+        yield _ok("io_uring", "to be had (kernel.io_uring_disabled isn't 2); the engine-shim forbids it to engines")
 
 
 def _shared_memory(patient: Patient) -> Iterator[Finding]:
@@ -424,6 +442,7 @@ CHECKS: tuple[Callable[[Patient], Iterator[Finding]], ...] = (
     _descriptors,
     _clock,
     _core_dumps,
+    _late_writes,
     _shared_memory,
     _gpus,
     _directory,

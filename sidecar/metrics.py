@@ -46,13 +46,18 @@ def page_of(registry: "CollectorRegistry") -> Callable[[], Page]:
 
 
 def serve(
-    address: tuple[str, int], registry: "CollectorRegistry", loop: Loop, slow: Mapping[str, MakePage] | None = None
+    address: tuple[str, int],
+    registry: "CollectorRegistry",
+    loop: Loop,
+    pages: Mapping[str, MakePage] | None = None,
+    slow: Mapping[str, MakePage] | None = None,
 ) -> HttpPort:
     """Serves in the program's own loop from now on (port 0 = any): `/live` is an answer only while that loop turns.
     The metrics' page is made in a thread, because it may take longer than the loop can wait; so are those of `slow`.
+    `pages`: more of them, or another `/live`.
     """
     try:
-        return HttpPort(address, loop, {}, slow={"/metrics": page_of(registry), **(slow or {})})
+        return HttpPort(address, loop, pages or {}, slow={"/metrics": page_of(registry), **(slow or {})})
     except CannotListen as error:
         why = way_out(error, "--metrics")
         raise MetricsUnavailable(f"can't listen on {named(*address)} for metrics: {why}") from error

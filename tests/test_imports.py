@@ -233,6 +233,7 @@ MACHINES = {
         "pool_file",
         "pool_record",
         "pool_recovery",
+        "silence",
         "pool_invariants",
         "pool_status",
         "pool_client_machine",

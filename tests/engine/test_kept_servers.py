@@ -94,3 +94,14 @@ def test_told_to_end_keeper_and_server_end(house: House) -> None:
     for server in servers:
         server.wait()
     assert not os.path.exists(house.run_dir / "lock.sock")
+
+
+def test_a_gms_that_hangs_is_no_outage_without_an_end(house: House) -> None:
+    """Its process lives, and answers nobody: no engine could wake."""
+    a, b = house.pair(replace(KEPT, gms=(*KEPT.gms, "--silent-s", "5")))
+    weights = house.weights()
+    assert weights is not None
+    os.kill(weights.server_pid, signal.SIGSTOP)
+    a.main().kill()
+    b.until("Active", ready=True)
+    settled(house, KEPT, b, a)

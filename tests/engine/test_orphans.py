@@ -9,14 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import process_tree
+from lockserver import doctor
+from sidecar import io_uring, process_tree
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
 from tests.support.processes import ROOT, Process
 from tests.support.root import needs_root
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
-from tests.support.waiting import NEVER_S, until
+from tests.support.waiting import DEADLINE_S, NEVER_S, until
 
 pytestmark = pytest.mark.chaos
 reference = pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")
@@ -217,3 +218,15 @@ def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys
     down.wait()  # with the container's last process
     all_dead(everything)
     assert up.said().splitlines()[-1].endswith("everything has ended")
+
+
+@reference
+@pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
+def test_no_process_of_an_engines_tree_has_io_uring(house: House) -> None:
+    """What it reads would arrive after the process's end, in memory that is its successor's by then."""
+    a, _ = house.pair(REFERENCE)
+    tree = process_tree.descendants(a.pid)
+    assert len(tree) > 1 and a.workers()
+    assert all(io_uring.is_filtered(pid) for pid in [a.pid, *tree])
+    (found,) = (each for each in doctor.examine(house.run_dir, DEADLINE_S) if each.check == "io_uring")
+    assert found.level is doctor.Level.OK and "seccomp" in found.found

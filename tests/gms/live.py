@@ -81,9 +81,11 @@ class House:
         self.clients.append(client)
         return client
 
-    def program(self, engine: str = "engine-a", device: str = "host:0", module: str = "tests.gms.program") -> "Program":
+    def program(
+        self, engine: str = "engine-a", device: str = "host:0", module: str = "tests.gms.program", *more: str
+    ) -> "Program":
         """In a process of its own."""
-        program = Program(self, engine, device, module)
+        program = Program(self, engine, device, module, *more)
         self.programs.append(program)
         return program
 
@@ -130,8 +132,8 @@ def ask(run_dir: Path, device: str, question: Any) -> Any:
 class Program:
     """`tests/gms/program.py`, or another like it: it does what it is told, a line at a time."""
 
-    def __init__(self, house: House, engine: str, device: str, module: str) -> None:
-        command = [sys.executable, "-m", module, str(house.run_dir), device, engine]
+    def __init__(self, house: House, engine: str, device: str, module: str, *more: str) -> None:
+        command = [sys.executable, "-m", module, str(house.run_dir), device, engine, *more]
         environment = {**os.environ, "FAILOVER_HOST_DEVICES": str(house.devices)}
         self.process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

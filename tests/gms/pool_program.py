@@ -9,13 +9,17 @@ import threading
 from typing import Any
 
 from gms.client import GmsClient, PoolMapping, PoolShape, table_header
+from sidecar import io_uring
+from tests.support import late_reads
 
 KEY = "kv-0"
 RECORD_BYTES, HEADER_BYTES = 64, 64
 
 
 class Engine:
-    def __init__(self, run_dir: str, device: str, engine: str) -> None:
+    def __init__(self, run_dir: str, device: str, engine: str, unfiltered: str = "") -> None:
+        if not unfiltered:
+            io_uring.forbid()
         self.client = GmsClient(run_dir, device, engine, huge_pages=False, checksums=False)
         self.pool = self.client.pool(KEY)
         self.mapping: PoolMapping | None = None
@@ -58,6 +62,11 @@ class Engine:
                 memory[:8] = number.to_bytes(8, "little")
 
         threading.Thread(target=forever, daemon=True).start()
+
+    def reads_late(self, how: str, *paths: str) -> None:
+        """Has reads of the file into the first range under way."""
+        size = self._mapped.shape.sizes[0]
+        getattr(late_reads, how)(paths[0], self._mapped.addresses[0], size, *paths[1:])
 
     def counter(self) -> int:
         return int.from_bytes(self._mapped.memory(0)[:8], "little")

@@ -31,6 +31,8 @@ class Process:
     world: "World"
     number: int
     machine: c.PoolClientMachine = field(init=False)
+    has_io_uring: bool = field(init=False)
+    """What it reads arrives after its end."""
     alive: bool = True
     conn: int = 0
     memory: dict[int, tuple[str, ...]] = field(default_factory=dict)
@@ -44,7 +46,8 @@ class Process:
     refused: str = ""
 
     def __post_init__(self) -> None:
-        self.machine = c.PoolClientMachine(f"e{self.number}", self.number, KEY)
+        self.has_io_uring = self.world.rng.random() < 0.2
+        self.machine = c.PoolClientMachine(f"e{self.number}", self.number, KEY, writes_end=not self.has_io_uring)
 
     def feed(self, event: c.Event) -> None:
         events = deque([event])
@@ -96,6 +99,8 @@ class World:
         """It says that every grant is proven. The server's own knowledge has to be enough then."""
         self.newest = 0
         """Token with which anybody began to write."""
+        self.late: set[str] = set()
+        """Memory into which io_uring still reads for a process that has ended or released it."""
         self.inbound: dict[int, deque[tuple[m.ClientMessage, tuple[str, ...]]]] = {}
         self.outbound: dict[int, deque[tuple[m.ServerMessage, tuple[str, ...]]]] = {}
         self.of_conn: dict[int, Process] = {}
@@ -230,7 +235,7 @@ class World:
             handle = self.number()
             self.watched[handle] = process
             identity = str(process.number) if self.knows_processes else ""
-            self.feed(e.Received(conn, message, process=handle, identity=identity, local_pid=process.number))
+            self.feed(e.Received(conn, message, (), handle, identity, process.number, writes_end=message.writes_end))
         else:
             self.feed(e.Received(conn, message, slabs))
 
@@ -338,12 +343,19 @@ class World:
                 process.feed(c.Want(shape, max(token, 1), proven, rng.random() < 0.3, wait))
 
     def kill(self, process: Process) -> None:
-        process.alive, process.mapped, process.grant = False, (), None
+        self.ends_writing(process)
+        process.alive, process.grant = False, None
         process.memory.clear()
+
+    def ends_writing(self, process: Process) -> None:
+        if process.has_io_uring:
+            self.late |= set(process.mapped)
+        process.mapped = ()
 
     def release(self, process: Process) -> None:
         """It unmaps, says so, and gives the lock up."""
-        process.mapped, process.releasing, process.grant = (), True, None
+        self.ends_writing(process)
+        process.releasing, process.grant = True, None
         process.feed(c.Release())
 
     def grant(self) -> None:
@@ -365,6 +377,8 @@ class World:
         if process.machine.token < self.newest:
             self.fail(f"e{process.number} writes with token {process.machine.token} after {self.newest}")
         self.newest = process.machine.token
+        if self.late & set(process.mapped):
+            self.fail(f"e{process.number} is given what io_uring still writes for another")
         for other in self.processes:
             if other is not process and other.alive and set(other.mapped) & set(process.mapped):
                 self.fail(f"e{process.number} is given what e{other.number} may write")

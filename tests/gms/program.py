@@ -1,5 +1,6 @@
 """A program that uses the weights, for tests: a line of JSON on standard input is an order, a line is the answer."""
 
+import ctypes
 import json
 import sys
 import time
@@ -7,7 +8,9 @@ import zlib
 from typing import Any
 
 from gms.client import GmsClient, Reader, Writer
+from gms.memory import libc
 from tests.gms.live import plain_layout
+from tests.support import late_reads
 
 
 class Engine:
@@ -48,6 +51,20 @@ class Engine:
         if fill:
             writer.memory(slab)[:] = bytes([fill]) * writer.sizes[slab]
         return slab
+
+    def reads_late(self, path: str, witness: str) -> None:
+        """Has reads of the file into the first slab under way, by io_uring."""
+        writer = self._writing()
+        address = ctypes.addressof(ctypes.c_char.from_buffer(writer.memory(0)))
+        late_reads.io_uring(path, address, writer.sizes[0], witness)
+
+    def collapse(self) -> None:
+        writer = self._writing()
+        libc.collapse(ctypes.addressof(ctypes.c_char.from_buffer(writer.memory(0))), writer.sizes[0])
+
+    def looks(self) -> list[int]:
+        """Which bytes are in the first slab."""
+        return sorted(set(bytes(self._writing().memory(0))))
 
     def commit(self, name: str = "w") -> list[Any]:
         writer = self._writing()

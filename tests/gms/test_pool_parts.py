@@ -26,11 +26,11 @@ CONFIG = e.Config("host:0", "s1", boot_id="boot", capacity=1000)
 
 
 def member(number: int) -> Member:
-    return Member(number, "kv", f"e{number}", number, number, f"pidfs:{number}", number)
+    return Member(number, "kv", f"e{number}", number, number, f"pidfs:{number}", number, writes_end=True)
 
 
 def owner(number: int, *, adopted: bool = False) -> Owner:
-    return Owner(f"e{number}", number, number, f"pidfs:{number}", 0.0, adopted, number)
+    return Owner(f"e{number}", number, number, f"pidfs:{number}", 0.0, adopted, number, writes_end=True)
 
 
 def claim(**more: Any) -> m.ClaimPool:
@@ -126,7 +126,7 @@ def test_a_new_server_takes_an_owner_that_lives_for_the_owner_and_doubts_what_it
     assert made is not None
     made.make()
     made.made(old.next_generation(), SHAPE, SLABS, 10, owner(1))
-    record = old.record("boot", "ns")
+    record = old.record("boot", "ns", "")
     for found, lives, kind in (
         ((e.FoundOwner("kv", 70),), True, ""),
         ((e.FoundOwner("kv", gone=True),), False, ""),
@@ -143,9 +143,19 @@ def test_a_new_server_takes_an_owner_that_lives_for_the_owner_and_doubts_what_it
 
 
 def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
-    assert doubt_of("e1", True, 0.0, SECOND_DEATH_S - 1)[1] == "second_death"
-    assert doubt_of("e1", True, 0.0, SECOND_DEATH_S + 1) == ("", "")
-    assert doubt_of("e1", False, 0.0, 1.0) == ("", "")
+    assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S - 1)[1] == "second_death"
+    assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S + 1) == ("", "")
+    assert doubt_of(owner(1), 1.0) == ("", "")
+
+
+def test_what_an_owner_with_io_uring_leaves_is_doubted_however_long_it_lived() -> None:
+    late = Owner("e1", 1, 1, "pidfs:1", 0.0, True)
+    assert doubt_of(late, SECOND_DEATH_S + 1)[1] == "unproven"
+
+
+def test_an_owner_that_gets_a_filter_later_may_have_begun_before() -> None:
+    early = Owner("e1", 1, 1, "pidfs:1", 0.0, False)
+    assert not member(1).as_owner(5.0, adopted=False, old=early).writes_end
 
 
 def test_what_must_hold_is_looked_at_from_the_outcome() -> None:
@@ -155,7 +165,7 @@ def test_what_must_hold_is_looked_at_from_the_outcome() -> None:
     assert made is not None and not invariants.broken([], None)
     made.make()
     made.made(pools.next_generation(), SHAPE, SLABS, 10, owner(1))
-    record = pools.record("boot", "ns")
+    record = pools.record("boot", "ns", "")
     owned = e.Send(1, m.PoolOwned(generation=1, adopted=False))
     assert not invariants.broken([owned], record)
     assert "not on disk" in invariants.broken([owned], Record(1))
@@ -179,7 +189,7 @@ WANT = c.Want(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
 
 
 def in_touch(**welcome: Any) -> c.PoolClientMachine:
-    machine = c.PoolClientMachine("e1", 1, "kv")
+    machine = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
     machine.handle(c.Tick(), 0.0)
     machine.handle(c.Connected(), 0.0)
     said: dict[str, Any] = {"generation": 0, "awaited": False}
@@ -204,7 +214,7 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     assert not machine.handle(c.Tick(), 5.0)
     no, release = machine.handle(c.Tick(), 5.0 + GRACE_S)
     assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
-    away = c.PoolClientMachine("e1", 1, "kv")
+    away = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
     away.handle(c.Disconnected(), 0.0)
     away.handle(WANT, 0.0)
     assert any(isinstance(effect, c.No) for effect in away.handle(c.Tick(), 5.0))
@@ -263,7 +273,7 @@ def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
 
 
 def test_a_server_that_never_heard_of_pools_is_one_of_another_version() -> None:
-    machine = c.PoolClientMachine("e1", 1, "kv")
+    machine = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
     machine.handle(c.Tick(), 0.0)
     machine.handle(c.Connected(), 0.0)
     machine.handle(WANT, 0.0)

@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import msgspec
 import pytest
 
 from gms import events as e
@@ -12,13 +13,14 @@ from gms.holders import MOST_LAYOUTS
 from gms.machine import Machine
 from gms.memory import DeviceError
 from gms.pool_members import MOST_MEMBERS
+from gms.pool_recovery import SECOND_DEATH_S
 from gms.pools import MAY_FOLLOW, MOST_POOLS, Owner, Phase, Pool, Shape
 from gms.record_format import UnreadableRecord
 from gms.weights import BrokenRule, Slab
 from sidecar.context import Time
 
 SHAPE = Shape("a", (60, 40), 4096)
-OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False)
+OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False, writes_end=True)
 
 
 class Harness:
@@ -29,14 +31,14 @@ class Harness:
         self.sent: list[tuple[int, m.ServerMessage]] = []
         self.last = 100
         self.record = pools
-        self.now = 0.0
+        self.now = self.wall = 0.0
         self.full = False
         self.feed(e.Started(None, generation_floor=5, pools=pools, owners=owners))
 
     def feed(self, event: e.Event) -> list[e.Effect]:
         events, effects = [event], list[e.Effect]()
         while events:
-            for effect in self.machine.handle(events.pop(0), Time(self.now, self.now)):
+            for effect in self.machine.handle(events.pop(0), Time(self.now, self.wall)):
                 effects.append(effect)
                 if isinstance(effect, e.Send):
                     self.sent.append((effect.conn, effect.message))
@@ -54,9 +56,10 @@ class Harness:
         self.last += 1
         return e.Slab(self.last, identity)
 
-    def comes(self, conn: int, key: str = "kv", have: int = 0) -> None:
+    def comes(self, conn: int, key: str = "kv", have: int = 0, *, writes_end: bool = True) -> None:
         hello = m.PoolHello(protocol=3, newest=3, engine_id=f"e{conn}", pid=conn, key=key, have=have)
-        self.feed(e.Received(conn, hello, process=conn, identity=f"pidfs:{conn}", local_pid=conn))
+        known = e.Received(conn, hello, process=conn, identity=f"pidfs:{conn}", local_pid=conn, writes_end=writes_end)
+        self.feed(known)
 
     def says(self, conn: int, message: m.ClientMessage, *identities: str) -> m.ServerMessage:
         before = len(self.sent)
@@ -98,15 +101,15 @@ def test_only_the_memory_that_is_in_the_file_can_be_handed_back() -> None:
     assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
-def test_a_boot_leaves_nothing_but_the_newest_token() -> None:
+def test_a_boot_leaves_nothing() -> None:
+    """No process of the boot before lives that a token could shut out."""
     old, _ = owned_by_one()
     assert old.record is not None
     harness = Harness(pool_record.decode(record_format.encode(_of_another_boot(old.record))))
-    (pool,) = harness.machine.pools.pools
-    assert (pool.phase, pool.token, pool.generation) == (Phase.EMPTY, 10, 0)
+    assert not list(harness.machine.pools.pools)
     harness.comes(2)
     answer = harness.claims(2, 9)
-    assert isinstance(answer, m.Refused) and answer.reason == "older"
+    assert isinstance(answer, m.PoolOwned) and not answer.adopted
 
 
 def _of_another_boot(record: pool_record.Record) -> pool_record.Record:
@@ -168,6 +171,77 @@ def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> Non
     assert harness.sent[-1][1].generation == owned.generation
 
 
+# -- late writes, and a second death -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("released", [False, True])
+def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(restarted: bool, released: bool) -> None:
+    harness = Harness()
+    harness.comes(1, writes_end=False)
+    first = harness.claims(1)
+    assert isinstance(first, m.PoolOwned)
+    harness.comes(2)
+    harness.feed(e.Received(1, m.ReleasePool()) if released else e.Died(1))
+    if restarted:
+        harness = Harness(harness.record, e.FoundOwner("kv", gone=True))
+        harness.comes(2, have=first.generation)
+        harness.back(2, first.generation, "m0", "m1", "m2")
+    harness.claims(2, 11)
+    answer = next(said for to, said in reversed(harness.sent) if to == 2 and isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "unproven") and answer.generation > first.generation
+
+
+def test_a_record_of_the_program_before_is_read_and_its_owners_contents_are_doubted() -> None:
+    """It says nothing of io_uring, and its times are those of the clock on the wall."""
+    harness, _ = owned_by_one()
+    assert harness.record is not None
+    (pool,) = harness.record.pools
+    assert pool.owner is not None
+    old = msgspec.structs.replace(pool.owner, since=1.8e9, writes_end=msgspec.UNSET)
+    pools = (msgspec.structs.replace(pool, owner=old),)
+    before = msgspec.structs.replace(harness.record, pools=pools, time_namespace=msgspec.UNSET)
+    data = record_format.encode(before)
+    assert not any(name in data for name in (b"writes_end", b"time_namespace", b"dropped"))
+    after = Harness(pool_record.decode(data), e.FoundOwner("kv", gone=True))
+    (seen,) = after.machine.pools.pools
+    assert seen.doubt_kind == "unproven"
+
+
+@pytest.mark.parametrize("set_s", [3600.0, -3600.0])
+@pytest.mark.parametrize(("lived_s", "kills"), [(SECOND_DEATH_S - 1, True), (SECOND_DEATH_S + 1, False)])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_second_death_does_not_go_by_the_clock_on_the_wall(
+    set_s: float, lived_s: float, kills: bool, restarted: bool
+) -> None:
+    harness, _ = owned_by_one()
+    harness.feed(e.Died(1))
+    harness.comes(2)
+    assert isinstance(harness.claims(2, 11), m.PoolOwned)
+    harness.now, harness.wall = lived_s, set_s
+    if restarted:
+        new = Harness(time_namespace="")
+        new.now, new.wall, record = harness.now, harness.wall, harness.record
+        new.machine = Machine(e.Config("host:0", "s2", boot_id="boot", capacity=1000))
+        new.feed(e.Started(None, pools=record, owners=(e.FoundOwner("kv", gone=True),)))
+        harness = new
+    else:
+        harness.feed(e.Died(2))
+    (pool,) = harness.machine.pools.pools
+    assert pool.doubt_kind == ("second_death" if kills else "")
+
+
+def test_times_of_another_time_namespace_tell_nothing() -> None:
+    harness, _ = owned_by_one()
+    harness.feed(e.Died(1))
+    harness.comes(2)
+    harness.claims(2, 11)
+    assert harness.record is not None
+    moved = Harness(harness.record, e.FoundOwner("kv", gone=True), time_namespace="time:[another]")
+    (pool,) = moved.machine.pools.pools
+    assert pool.doubt_kind == "second_death"
+
+
 # -- who may not -------------------------------------------------------------------------------------------------------
 
 
@@ -198,6 +272,24 @@ def test_everything_that_grows_has_a_bound() -> None:
         harness.comes(number + 1)
     problem = harness.sent[-1][1]
     assert isinstance(problem, m.Problem) and problem.about == "place"
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_pools_that_were_dropped_by_hand_make_room_for_other_keys(restarted: bool) -> None:
+    harness = Harness()
+    harness.feed(e.Received(99, m.Observe(protocol=3)))
+    for number in range(MOST_POOLS):
+        harness.comes(number + 1, key=f"kv-{number}")
+        harness.says(number + 1, _claim(sizes=[1]))
+        harness.says(number + 1, m.ReleasePool())
+        assert isinstance(harness.says(99, m.DropPool(key=f"kv-{number}")), m.PoolCleared)
+    if restarted:
+        harness = Harness(harness.record)
+    harness.comes(50, key="kv-0")
+    answer = harness.says(50, _claim(sizes=[1], token=10))
+    assert isinstance(answer, m.Refused) and answer.reason == "older", "there is room for its token still"
+    harness.comes(40, key="another")
+    assert isinstance(harness.says(40, _claim(sizes=[1], token=1)), m.PoolOwned)
 
 
 def test_a_pool_for_which_somebody_waits_is_not_forgotten_for_another() -> None:

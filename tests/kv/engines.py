@@ -20,6 +20,7 @@ from engine_shim.engine import Listen, Setting
 from reference_engine.engine import ReferenceEngine
 from reference_engine.options import parse
 from reference_engine.places import Span
+from sidecar import io_uring
 from tests.engine.shims import House
 from tests.reference_engine.serving import every_block, model, weights
 
@@ -101,6 +102,7 @@ class Successor:
             os.dup2(log, 1)
             os.dup2(log, 2)
             sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+            io_uring.forbid()  # as the engine-shim does
             words = (*ARGUMENTS, *arguments)
             engine = ReferenceEngine(words, Setting(house.run_dir, f"e{number}", "primary", words, kv=kv))
             engine.await_others()

@@ -9,6 +9,7 @@ import pytest
 from gms.client import GmsClient, PoolMapping, open_memory
 from tests.engine.shims import House
 from tests.kv.engines import Asked, Chain, Successor, Undisturbed, metrics, tokens
+from tests.support.filtered import filtered
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -27,6 +28,7 @@ def answer(engine: Successor) -> tuple[list[int], dict[str, float]]:
     return asyncio.run(both())
 
 
+@filtered
 def disturb(house: House, token: int, how: Callable[[PoolMapping], None]) -> None:
     """Between two engines: somebody else owns the pool for a moment."""
     with GmsClient(house.run_dir, "host:0", "test", memory=open_memory("host:0")) as client:

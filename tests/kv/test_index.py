@@ -11,6 +11,7 @@ from engine_shim.kv.publishing import Step
 from engine_shim.vllm_engine import kv_index
 from engine_shim.vllm_engine.kv_index import KvIndex, Order
 from tests.kv.engines import Chain
+from tests.support.filtered import filtered
 from tests.support.waiting import until
 
 BLOCKS = 8
@@ -68,6 +69,7 @@ def cached(pool: Played) -> dict[int, bytes]:
 
 
 @pytest.mark.chaos
+@filtered
 def test_what_has_finished_is_there_for_the_next_one_after_an_end_in_order(chain: Chain) -> None:
     gms = chain.house.gms
     assert gms is not None
@@ -97,6 +99,7 @@ def test_what_has_finished_is_there_for_the_next_one_after_an_end_in_order(chain
 
 
 @pytest.mark.chaos
+@filtered
 def test_when_a_ranks_memory_is_another_or_was_somebody_elses_nothing_is_believed(chain: Chain) -> None:
     new, same = ("kv-0 2", "kv-1 2"), None
     for token, pools, before, found in (

@@ -15,7 +15,7 @@ from lockserver.doctor import Level
 from lockserver.lifefiles import life_files
 from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
-from sidecar import peers
+from sidecar import io_uring, peers
 from sidecar.lifelock import LifeLock
 from tests.lockctl.programs import House
 from tests.support.children import Child
@@ -250,3 +250,28 @@ def test_a_gpu_that_lets_one_process_in_fails(house: House, monkeypatch: pytest.
 def test_the_filesystem_of_a_path_is_the_one_mounted_nearest() -> None:
     assert doctor.filesystem(Path("/proc/self/status"))[0] == "proc"
     assert doctor.filesystem(Path("/"))[1] == "/"
+
+
+@pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
+def test_a_holder_that_may_have_io_uring_is_named(house: House) -> None:
+    house.serve()
+    holder, *_ = house.holds("engine-a")
+    (found,) = about(checked(house)[1], "io_uring")
+    assert found["level"] == "warn" and str(holder.pid) in found["found"]
+
+
+def test_where_the_kernel_refuses_io_uring_the_doctor_says_so(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sysctl = tmp_path / "io_uring_disabled"
+    sysctl.write_text("2\n")
+    monkeypatch.setattr(io_uring, "DISABLED", str(sysctl))
+    found = about_io_uring(house)
+    assert found.level is Level.OK and found.found == "kernel.io_uring_disabled is 2"
+    sysctl.write_text("1\n")
+    assert "disabled is 2" not in about_io_uring(house).found.partition("(")[0]
+
+
+def about_io_uring(house: House) -> doctor.Finding:
+    (found,) = (each for each in doctor.examine(house.run_dir, TIMEOUT_S) if each.check == "io_uring")
+    return found

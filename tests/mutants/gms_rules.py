@@ -645,7 +645,7 @@ _POOLS = (
     Mutant(
         "pools-tokens-outlive-the-server",
         "a new server knows the newest token",
-        ((POOLS, "        self.token = record.token\n", "        self.token = 0\n"),),
+        ((POOLS, "        self.token, self.dropped = record.token,", "        self.token, self.dropped = 0,"),),
     ),
     Mutant(
         "pools-proven",
@@ -664,8 +664,8 @@ _POOLS = (
         (
             (
                 POOL_RECOVERY,
-                "                if who is not None and who.process is not None:\n",
-                "                if who is not None and who.process is not None and who.gone:\n",
+                "                if process is not None:\n",
+                "                if process is not None and known.since < 0:\n",
             ),
             (
                 POOL_RECOVERY,
@@ -685,10 +685,62 @@ _POOLS = (
     Mutant(
         "pools-second-death",
         "an owner that dies soon after it adopted leaves contents that nobody gets",
-        ((POOL_RECOVERY, "    if adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
+        ((POOL_RECOVERY, "    if owner.adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
         tests=(
             "tests/gms/test_pools.py::test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets",
         ),
+    ),
+    Mutant(
+        "pools-second-death-by-a-clock-that-is-not-set",
+        "how long an owner lived does not go by the clock on the wall",
+        ((POOL_MACHINE, "doubt_of(owner, self._context.now)", "doubt_of(owner, self._context.wall)"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "pools-late-writes",
+        "contents of an owner that could have had io_uring are handed to nobody",
+        ((POOL_RECOVERY, "    if owner.writes_end:\n", "    if True:\n"),),
+    ),
+    Mutant(
+        "pools-late-writes-are-looked-for",
+        "a process without a filter is not believed that it can't have io_uring",
+        (("gms/server.py", "message.writes_end and not self._denies(pid)", "message.writes_end"),),
+        tests=(
+            "tests/gms/test_late_writes.py::test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed",
+        ),
+    ),
+    Mutant(
+        "pools-dropped-make-room",
+        "a key whose pool was dropped by hand makes room for another",
+        ((POOLS, "if each.dropped or not each.token)", "if not each.token)"),),
+        tests=("tests/gms/test_pool_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "gms-hangs-is-killed",
+        "a device's server that is silent and uses no processor is killed",
+        (
+            (
+                "gms/silence.py",
+                "        idle = self._has_answered and self.idle_s >= self._most_s\n",
+                "        idle = False\n",
+            ),
+        ),
+        tests=("tests/gms/test_silence.py",),
+    ),
+    Mutant(
+        "gms-busy-has-longer",
+        "a device's server that uses the processor isn't taken for one that hangs",
+        (("gms/silence.py", "if used_s < _IDLE_CPU_S else 0.0", "if True else 0.0"),),
+        tests=("tests/gms/test_silence.py::test_one_that_uses_the_processor_or_has_not_begun_has_longer",),
+        in_process=True,
+    ),
+    Mutant(
+        "gms-live-knows-the-devices",
+        "`/live` says that a device's server hangs",
+        (("gms/metrics.py", "text(supervisor.not_well, 503) if supervisor.not_well else ", ""),),
+        tests=("tests/gms/test_silence.py::test_live_says_which_server_hangs_until_it_answers",),
     ),
     Mutant(
         "pools-shape",
