@@ -22,6 +22,7 @@ from gms.device_names import DeviceNames
 from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
 from gms.settings import CannotStart, Settings
+from sidecar import signals
 from sidecar.durable import AlreadyLocked, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop
@@ -104,7 +105,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until a child dies or a signal comes; returns the exit code."""
-        self.loop.stop_on_signals()
+        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD), self._on_signal)
         for device in self.devices:
             self._start(device)
         self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())
@@ -121,18 +122,17 @@ class Supervisor:
         """In a process group of its own: Ctrl-C is for the supervisor, which then ends the others in order."""
         settings = msgspec.json.encode(msgspec.structs.replace(self.settings, parent_pid=os.getpid())).decode()
         command = [sys.executable, "-m", "gms.device_process", device, settings]
-        child = self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
-        pidfd = os.pidfd_open(child.pid)
+        self._children[device] = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
 
-        def ended(_: int) -> None:
-            self.loop.remove(pidfd)
-            os.close(pidfd)
-            how = _how(child.wait())
-            if not self.loop.stopping:
+    def _on_signal(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            self.loop.stopping = signal.Signals(number).name
+            return
+        for device, child in self._children.items():
+            if child.poll() is not None and not self.loop.stopping:
+                how = _how(child.returncode)
                 self.log.alarm("child_died", device=device, pid=child.pid, how=how)
                 self.loop.stopping = f"the server of {device} died: {how}"
-
-        self.loop.add(pidfd, ended)
 
     def _stop_all(self) -> None:
         living = {device: child for device, child in self._children.items() if child.poll() is None}

@@ -9,6 +9,7 @@ import contextlib
 import enum
 import os
 import resource
+import signal
 import stat
 import sys
 import time
@@ -95,6 +96,7 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
         do = "Linux 5.3 or newer is needed, and a seccomp profile that allows pidfd_open"
         yield _fail("pidfds", f"pidfd_open: {error.strerror}", do)
         return
+    yield from _refused_calls(pidfd)
     try:
         own_inodes = peers.pidfd_inode(pidfd) is not None
     finally:
@@ -109,6 +111,20 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
     else:
         do = "nothing: that works; Linux 6.9 and newer need no secret"
         yield _warn("identity", "no pidfs here: a process is known again by a secret", do)
+
+
+def _refused_calls(pidfd: int) -> Iterator[Finding]:
+    """What a seccomp profile refuses here, and what the lock lacks by that."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        do = "allow it in the seccomp profile: else lockctl hold, adopt, and the look-up after a restart don't work"
+        yield _warn("pidfd_open", f"refused here ({error.strerror})", do)
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except OSError as error:
+        do = "allow it in the seccomp profile: else what outlives an engine's main process has to be killed by hand"
+        yield _fail("pidfd_send_signal", f"refused here ({error.strerror})", do)
 
 
 def _descriptors(patient: Patient) -> Iterator[Finding]:

@@ -122,9 +122,10 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
-    """`Kill` was refused by the kernel: a sibling PID namespace."""
+    """`Kill` was refused by the kernel: a sibling PID namespace, or a seccomp profile."""
 
     process: int
+    why: str = "another PID namespace"
 
 
 class LifeProbed(msgspec.Struct, frozen=True):

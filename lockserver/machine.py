@@ -463,7 +463,7 @@ class Machine:
         self.incarnations.probed(event.incarnation, event.held)
 
     def _on_out_of_reach(self, event: e.OutOfReach) -> None:
-        self.incarnations.out_of_reach(event.process)
+        self.incarnations.out_of_reach(event.process, event.why)
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""

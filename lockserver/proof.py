@@ -123,7 +123,7 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
     for member in holder.members.values():
         what = "main process" if member is holder.main else "process"
         if member.seen_alive:
-            cannot = ", which can't be killed from here (another PID namespace)" if member.out_of_reach else ""
+            cannot = f", which can't be killed from here ({member.out_of_reach})" if member.out_of_reach else ""
             missing.append(f"{what} {member.pid} of {holder.engine_id} is alive{cannot}")
         elif not member.dead and new_server:
             missing.append(f"{what} {member.pid} of {holder.engine_id}: not back yet, and no proof of its end")

@@ -189,8 +189,9 @@ class Server(Shell):
         self.processes.forget(effect.process)
 
     def _do_kill(self, effect: e.Kill) -> None:
-        if self.processes.kill(effect.process) is peers.KillResult.OUT_OF_REACH:
-            self.answer(e.OutOfReach(effect.process))
+        result = self.processes.kill(effect.process)
+        if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
+            self.answer(e.OutOfReach(effect.process, result.value))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
         try:
