@@ -456,6 +456,9 @@ class Machine:
     def _on_looked_up(self, event: e.LookedUp) -> None:
         self.incarnations.looked_up(event)
 
+    def _on_looked_at(self, event: e.LookedAt) -> None:
+        self.succession.looked_at(event)
+
     def _on_names_taken(self, event: e.NamesTaken) -> None:
         self.succession.exclusion.taken(event)
 
@@ -483,6 +486,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.LifeProbed: Machine._on_life_probed,
     e.StrangersProbed: Machine._on_strangers_probed,
     e.LookedUp: Machine._on_looked_up,
+    e.LookedAt: Machine._on_looked_at,
     e.NamesTaken: Machine._on_names_taken,
     e.MemoryRead: Machine._on_memory_read,
     e.Persisted: Machine._on_persisted,

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lockserver import events as e
+from lockserver import lifefiles
 from lockserver import messages as m
 from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
 from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names, names_of_path
-from sidecar import exclusive_names, host_usage, peers
+from sidecar import exclusive_names, host_usage, peers, process_state
+from sidecar.aside import Aside
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
@@ -76,6 +78,7 @@ class Server(Shell):
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
         self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
+        self._looks = Aside(self.loop, "look-at-processes")
         self._probes: dict[str, LifeProbe] = {}
         self._old_lives: dict[str, list[LifeProbe]] = {}
         """Life files that have lost their names."""
@@ -256,6 +259,21 @@ class Server(Shell):
                 alive.append((number, e.Peer(*found, dead=dead)))
         self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
 
+    def _do_look_at(self, effect: e.LookAt) -> None:
+        known = [(process, self.processes.pid(process)) for process in effect.processes]
+        probes = [*self._old_lives.get(effect.incarnation, ()), *filter(None, [self._probes.get(effect.incarnation)])]
+        inodes = [probe.inode for probe in probes] if effect.life else []
+
+        def look() -> e.LookedAt:
+            holders = sorted({pid for inode in inodes for pid in lifefiles.lock_holders(inode)})
+            return e.LookedAt(
+                effect.incarnation,
+                tuple((process, process_state.state_of(pid)) for process, pid in known),
+                tuple(process_state.named(pid) for pid in holders),
+            )
+
+        self._looks.do(look, self.feed)
+
     def _do_take_names(self, effect: e.TakeNames) -> None:
         run_dir = self.options.run_dir
         wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
@@ -434,6 +452,7 @@ class Server(Shell):
         e.ProbeLife: _do_probe_life,
         e.ProbeStrangers: _do_probe_strangers,
         e.LookUp: _do_look_up,
+        e.LookAt: _do_look_at,
         e.TakeNames: _do_take_names,
         e.Unlink: _do_unlink,
         e.ReadMemory: _do_read_memory,

@@ -193,6 +193,13 @@ class SimServer(ServerShell[e.Event, e.Effect]):
                 gone.append(number)
         self.pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
 
+    def _do_look_at(self, effect: e.LookAt) -> None:
+        """In a thread of its own; where /proc hangs no answer comes."""
+        seen = tuple((number, "lives") for number in effect.processes)
+        if self.world.rng.random() < 0.8:
+            answer = e.LookedAt(effect.incarnation, seen, ("somebody",) if effect.life else ())
+            self.process.after(self.world.rng.random() * 0.05, lambda: self.feed(answer))
+
     def _do_take_names(self, effect: e.TakeNames) -> None:
         paths = dict.fromkeys((RUN, self.process.files.real_path(RUN)))
         missing: list[tuple[str, str]] = []
@@ -365,6 +372,7 @@ _DO: dict[type, Callable[[SimServer, Any], None]] = {
     e.ProbeLife: SimServer._do_probe_life,
     e.ProbeStrangers: SimServer._do_probe_strangers,
     e.LookUp: SimServer._do_look_up,
+    e.LookAt: SimServer._do_look_at,
     e.TakeNames: SimServer._do_take_names,
     e.Unlink: SimServer._do_unlink,
     e.ReadMemory: SimServer._do_read_memory,
