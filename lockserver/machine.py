@@ -473,6 +473,9 @@ class Machine:
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
+    def _on_path_watched(self, event: e.PathWatched) -> None:
+        self.context.alarm("watch", event.why_not) if event.why_not else self.context.calm("watch")
+
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
@@ -492,6 +495,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
+    e.PathWatched: Machine._on_path_watched,
     e.Tick: Machine._on_tick,
 }
 

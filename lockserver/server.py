@@ -31,7 +31,7 @@ from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
-from sidecar.path_watch import CannotWatch, make_private_directory
+from sidecar.path_watch import make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -160,10 +160,11 @@ class Server(Shell):
         )
         if self.options.memory_why:
             self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
-        try:
-            self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
-        except CannotWatch as error:
-            raise CannotStart(str(error)) from None
+        self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
+
+    def _look_at_path(self) -> None:
+        if self._socket.replaced():
+            self.feed(self._replaced())
 
     def _replaced(self) -> e.DirectoryReplaced:
         return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
