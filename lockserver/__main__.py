@@ -106,7 +106,9 @@ def main(argv: list[str] | None = None) -> int:
         return keeper.keep("lockserver", argv, log)
     process_setup.raise_descriptor_limit()
     try:
-        reader, memory_why = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
+        reader, memory_why = memory.reader_in_time(
+            options.memory, options.host_devices or host_usage.devices_directory()
+        )
         counted = None
         if options.metrics is not None:
             from lockserver.metrics import Metrics

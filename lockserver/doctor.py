@@ -12,11 +12,13 @@ import resource
 import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, Queue
 
 from lockserver import messages as m
 from lockserver import record
@@ -29,6 +31,7 @@ from sidecar import peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.names import incarnation_name
 
+DRIVER_S = 5.0
 DESCRIPTORS_FEW, DESCRIPTORS_TOO_FEW = 4096, 256
 SPACE_LITTLE, SPACE_TOO_LITTLE = 16 << 20, 1 << 20
 SHM_SMALL = 64 << 20
@@ -207,6 +210,17 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
 
 
 def _gpus(patient: Patient) -> Iterator[Finding]:
+    """Asked in a thread of its own: a driver may hang."""
+    found: Queue[list[Finding]] = Queue()
+    threading.Thread(target=lambda: found.put(list(_gpus_that_nvml_sees())), daemon=True).start()
+    try:
+        yield from found.get(timeout=DRIVER_S)
+    except Empty:
+        do = "see nvidia-smi and the kernel's log; until it does nobody is granted device memory"
+        yield _fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
+
+
+def _gpus_that_nvml_sees() -> Iterator[Finding]:
     try:
         import pynvml
     except ImportError:
