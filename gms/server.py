@@ -143,6 +143,7 @@ class Server(Shell):
     def _open(self, mode: int) -> None:
         try:
             self.connections.listen(self._socket.open(mode))
+            self._socket.keep_inode()
             self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
             self._watch_files()
         except OSError as error:

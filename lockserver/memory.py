@@ -48,6 +48,7 @@ def reader_in_time(kind: str, host_devices: Path, patience_s: float = START_S) -
     one that can't be read.
     """
     found: Queue[tuple[Reader | None, str] | NoReader] = Queue()
+    came: tuple[Reader | None, str] | NoReader | None = None
 
     def find() -> None:
         try:
@@ -65,7 +66,6 @@ def reader_in_time(kind: str, host_devices: Path, patience_s: float = START_S) -
         return came[0]()
 
     threading.Thread(target=find, name="memory-start", daemon=True).start()
-    came: tuple[Reader | None, str] | NoReader | None = None
     try:
         came = found.get(timeout=patience_s)
     except Empty:

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lockserver import events as e
-from lockserver import lifefiles
+from lockserver import lifefiles, record
 from lockserver import messages as m
-from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
@@ -150,6 +149,7 @@ class Server(Shell):
 
     def _open(self) -> None:
         self.connections.listen(self._socket.open(self.options.socket_mode))
+        self._socket.keep_inode()
         self.log.info(
             "ready",
             socket=self._socket.path,
@@ -471,9 +471,10 @@ def _pid_namespace() -> str:
 
 def _why_not(run_dir: Path, error: OSError) -> str:
     """A sentence with a way out."""
+    room = "make room there, of bytes or of files (the server keeps some for holder.json and its socket)"
     ways = {
-        errno.ENOSPC: "make room there (the server keeps a spare page for holder.json)",
-        errno.EDQUOT: "make room there (the server keeps a spare page for holder.json)",
+        errno.ENOSPC: room,
+        errno.EDQUOT: room,
         errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
         errno.ENOTDIR: "something on the way is no directory",
         errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",

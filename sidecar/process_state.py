@@ -31,8 +31,8 @@ def state_of(pid: int) -> str:
     states = {state for _, state, _ in threads}
     if "D" in states:
         return (
-            f"is in the kernel's hands (D), where a kill waits for a device, a disk or the network: cat /proc/{pid}/stack "
-            "says for what; if that doesn't end, only a restart of its node does"
+            "is in the kernel's hands (D), where a kill waits for a device, a disk or the network: "
+            f"cat /proc/{pid}/stack says for what; if that doesn't end, only a restart of its node does"
         )
     if "T" in states:
         return f"is stopped (T): kill -CONT {pid}, or kill -9 {pid} if it should be gone"

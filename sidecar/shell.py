@@ -92,9 +92,9 @@ class Shell:
         it is called every second, with an alarm, until the kernel does.
         """
         self._unwatched.append((begin, look))
-        self._look()
+        self._look_again()
 
-    def _look(self) -> None:
+    def _look_again(self) -> None:
         why_not = ""
         for begin, look in list(self._unwatched):
             try:
@@ -143,7 +143,7 @@ class Shell:
             if now >= patience:
                 connections.due(now)
             if now >= self._look_at:
-                self._look()
+                self._look_again()
             put_off = put_off + 1 if chores and ready else 0
             if chores and (not ready or put_off >= CHORES_PUT_OFF):
                 if self._publish:

@@ -1,4 +1,4 @@
-"""A takeover that hangs on a process that doesn't end: withheld, and an alarm says what lives, how it is, and what to do.
+"""A takeover that hangs on a process that doesn't end: an alarm says what lives, how it is, and what to do.
 
 The processes are real ones: a guard that is stopped, a thread under a tracer that doesn't wait, a frozen cgroup.
 """

@@ -520,7 +520,9 @@ class Harness:
     def _look_at(self, effect: e.LookAt, pending: deque[e.Event]) -> None:
         if self.looks_answered:
             alive = tuple((handle, "is stopped") for handle in effect.processes if self.handles[handle].alive)
-            holders = {p for engine in self.engines for p in engine.processes if p.alive and effect.incarnation in p.locks}
+            holders = {
+                p for engine in self.engines for p in engine.processes if p.alive and effect.incarnation in p.locks
+            }
             life = tuple(f"process {p.pid}" for p in holders) if effect.life else ()
             pending.append(e.LookedAt(effect.incarnation, alive, life))
 
