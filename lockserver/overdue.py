@@ -1,9 +1,10 @@
 """A holder that was lost and isn't proven gone, for longer than a death takes: an alarm that says who lives and why.
 
-Pure. The proof itself never hurries (`proof.py`): a process that SIGKILL doesn't end (in a frozen cgroup, in the kernel's
-hands, under a tracer that doesn't wait), or a stopped one that has the life lock, is awaited for ever, and rightly. But
-a person has to hear of it. Once `--window-s` of fencing is over the shell is asked for a look at what lives, and what it
-saw is said in one alarm, which is kept true with another look every so often, and ends with the proof.
+Pure. The proof itself never hurries (`proof.py`): a process that SIGKILL doesn't end (in a frozen cgroup, in the
+kernel's hands, under a tracer that doesn't wait), or a stopped one that has the life lock, is awaited for ever, and
+rightly. But a person has to hear of it. Once `--window-s` of fencing is over the shell is asked for a look at what
+lives, and what it saw is said in one alarm, which is kept true with another look every so often, and ends with the
+proof.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""No file can be made any more in the run directory, and a server ends: the next one starts, and a standby is granted."""
+"""No file can be made any more in the run directory, and a server ends: the next one starts, a standby is granted."""
 
 import contextlib
 import signal

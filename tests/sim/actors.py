@@ -142,7 +142,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         try:
             self.process.pidfd_kill(self.processes[effect.process])
         except OSError as error:
-            if error.errno == errno.EINVAL:
+            if error.errno in (errno.EINVAL, errno.EPERM):
                 self.pending.append(e.OutOfReach(effect.process))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
