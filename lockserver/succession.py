@@ -148,8 +148,10 @@ class Succession:
         head = self.queue.head()
         if head is not None and not self._has_names_for(head):
             return
-        waiter = self.queue.next()
+        waiter, silent = self.queue.next(), self.queue.first_unprepared
         if waiter is None:
+            if head is None and silent is not None:
+                self.overdue.not_granted(silent.incarnation, self.queue.unprepared)
             if not self.queue.wanted:
                 self.context.calm("names")
                 self.switchover.nobody_left()

@@ -87,6 +87,20 @@ def test_a_thread_under_a_tracer_that_does_not_wait_is_named_with_its_tracer(hou
     server.shows(lambda s: not s.alarms)
 
 
+def test_a_waiter_that_is_stopped_and_alone_is_named(house: House) -> None:
+    server = house.server("--window-s", "0.5")
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    b.stop()
+    a.kill()
+    alarmed(server, "nobody was granted", f"main process {b.pid} is stopped (T)", f"kill -CONT {b.pid}")
+    b.go_on()
+    assert b.granted()["dead"] == [True]
+    server.shows(lambda s: not s.alarms)
+
+
 @contextlib.contextmanager
 def cgroup(version: int) -> Iterator[Path]:
     roots = (Path("/sys/fs/cgroup/freezer"),) if version == 1 else process_state._V2

@@ -86,3 +86,30 @@ def test_a_permit_that_is_stuck_is_one_too() -> None:
     harness.kill(a.main)
     harness.advance(WINDOW_S + 1)
     assert "nobody gets the permit init" in harness.alarms
+
+
+def test_a_waiter_that_does_not_answer_and_is_alone_is_one_too_until_it_does() -> None:
+    harness = settled(window_s=WINDOW_S)
+    a = harness.holder("a")
+    b = harness.waiter("b")
+    b.wakes = None
+    harness.kill(a.main)
+    harness.advance(WINDOW_S - 1)
+    assert harness.state == "FENCING" and not harness.alarms
+    harness.advance(5)
+    assert "nobody was granted for 10 s: b: asked whether its engine can wake" in harness.alarms
+    assert f"its main process {b.main.pid} is stopped" in harness.alarms
+    harness.advance(10 * WINDOW_S)
+    assert sum(note.alarm for note in harness.notes) == 1, "said once"
+    b.wakes = True
+    b.looks()
+    assert b.holds and not harness.alarms
+
+
+def test_another_waiter_that_answers_is_granted_and_there_is_no_alarm() -> None:
+    harness = settled(window_s=WINDOW_S)
+    a, b, c = harness.holder("a"), harness.waiter("b"), harness.waiter("c")
+    b.wakes = None
+    harness.kill(a.main)
+    harness.advance(3 * WINDOW_S)
+    assert c.holds and not harness.alarms

@@ -768,7 +768,7 @@ _ALL = (
     Mutant(
         "overdue-without-a-look",
         "it comes though /proc hangs",
-        (("lockserver/overdue.py", "                self._say(holder, None)\n", "                pass\n"),),
+        (("lockserver/overdue.py", "                self._say(who, None)\n", "                pass\n"),),
     ),
 )
 
