@@ -153,8 +153,10 @@ class Processes:
 
     def pid(self, process: int) -> int:
         """Its number in this process's own PID namespace; 0 or less where it has none."""
-        pidfd = self._pidfds.get(process)
-        return peers.pidfd_pid(pidfd) if pidfd is not None else 0
+        try:
+            return peers.pidfd_pid(self._pidfds[process])
+        except (KeyError, OSError):  # forgotten, or no descriptor is left to look with
+            return 0
 
     def is_dead(self, process: int) -> bool:
         """At this moment, whether or not `on_death` has been called."""

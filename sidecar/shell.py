@@ -101,7 +101,7 @@ class Shell:
                 begin()
                 self._unwatched.remove((begin, look))
             except CannotWatch as error:
-                why_not = f"it is looked every second whether files and paths were replaced ({error})"
+                why_not = f"the server looks every second whether its path and files were replaced: {error}"
             look()
         self._look_at = time.monotonic() + LOOK_EVERY_S if why_not else math.inf
         if why_not != self._why_unwatched:

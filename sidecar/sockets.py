@@ -103,7 +103,7 @@ class ServerSocket:
     def close(self) -> None:
         """Takes the name away, if it is still this socket's."""
         if self._inode and not self.replaced():
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):  # then the next server's takes its place
                 self.path.replace(self._spare) if self._keeps_inode else self.path.unlink()
         self._directory.close()
         if self._watch is not None:
