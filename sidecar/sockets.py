@@ -37,24 +37,25 @@ class ServerSocket:
 
     def open(self, mode: int = 0o600) -> socket.socket:
         """Listens. The socket appears under its name only once it does: who sees it can connect. Where there is no
-        inode for it, that of the server before, at which nobody listens any more, goes first, and the one kept spare.
+        inode for it, that of the server before, at which nobody listens any more, goes first.
         """
         try:
-            return self._open(mode)
+            listener = self._open(mode)
         except OSError as error:
             if error.errno not in _NO_INODES:
                 raise
-        for left in (self.path, self._spare):
-            left.unlink(missing_ok=True)
-        return self._open(mode)
+            for left in (self.path, self._spare):
+                left.unlink(missing_ok=True)
+            listener = self._open(mode)
+        with contextlib.suppress(OSError):
+            self._spare.unlink()
+        return listener
 
     def keep_inode(self) -> None:
-        """For the next server, should there be none left by then: as `DurableFile.reserve` keeps blocks."""
+        """At an orderly end it stays, under another name, for the next server: as `DurableFile` keeps blocks. (A server
+        that is killed leaves it where it is.)
+        """
         self._keeps_inode = True
-        with contextlib.suppress(OSError):  # there is none to keep, or something lies there that isn't ours
-            os.close(
-                os.open(self._spare, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
-            )
 
     @property
     def _spare(self) -> Path:
