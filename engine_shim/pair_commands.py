@@ -86,8 +86,10 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
     try:
         say(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
         began = time.monotonic()
-        if peers.kill(pidfd) is peers.KillResult.OUT_OF_REACH:
-            raise PairError(f"process {holder.pid} can't be killed: {ELSEWHERE}")
+        killed = peers.kill(pidfd)
+        if killed in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
+            why = ELSEWHERE if killed is peers.KillResult.OUT_OF_REACH else killed.value
+            raise PairError(f"process {holder.pid} can't be killed: {why}")
     finally:
         os.close(pidfd)
     last = ""

@@ -31,6 +31,9 @@ from sidecar.context import (
     Note as Note,
 )
 from sidecar.context import (
+    PathWatched as PathWatched,
+)
+from sidecar.context import (
     Persisted as Persisted,
 )
 from sidecar.context import (
@@ -194,6 +197,7 @@ Event = (
     | Persisted
     | PersistFailed
     | DirectoryReplaced
+    | PathWatched
     | Tick
 )
 

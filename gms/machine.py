@@ -526,6 +526,9 @@ class Machine:
         if self.pools.file.says is not None:
             self.pools.file.write_again()
 
+    def _on_path_watched(self, event: e.PathWatched) -> None:
+        self.context.alarm("watch", event.why_not) if event.why_not else self.context.calm("watch")
+
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
@@ -559,6 +562,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PoolsPersisted: Machine._on_pools_persisted,
     e.PoolsPersistFailed: Machine._on_pools_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
+    e.PathWatched: Machine._on_path_watched,
     e.Tick: Machine._on_tick,
 }
 

@@ -29,7 +29,7 @@ from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
-from sidecar.path_watch import CannotWatch, PathWatch, make_private_directory
+from sidecar.path_watch import PathWatch, make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -144,10 +144,9 @@ class Server(Shell):
     def _open(self, mode: int) -> None:
         try:
             self.connections.listen(self._socket.open(mode))
-            self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
+            self._socket.keep_inode()
+            self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
             self._watch_files()
-        except CannotWatch as error:
-            raise CannotStart(str(error)) from None
         except OSError as error:
             raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
@@ -165,23 +164,27 @@ class Server(Shell):
         """Who deletes them, as cleaners do, is found out, and they are written again. One watch, of the one that is
         always there, because a user may have few.
         """
-        files = [self._record, self._pools]
-        try:
-            watch = self._file_watch = PathWatch(self._record.path)
-        except CannotWatch as error:
-            self.log.warning("files_not_watched", why=error)
-            return
-        known = {file.path: file.path.exists() for file in files}
 
-        def changed(_: int) -> None:
-            watch.look()
-            gone = [path.name for path, was_there in known.items() if was_there and not path.exists()]
+        def begin() -> None:
+            watch = self._file_watch = PathWatch(self._record.path)
+
+            def changed(_: int) -> None:
+                watch.look()
+                look()
+
+            for fd, events in watch.descriptors():
+                self.loop.add(fd, changed, events)
+
+        def look() -> None:
+            gone = [file.path.name for file in (self._record, self._pools) if file.deleted()]
             if gone and not self._socket.replaced():
                 self.feed(e.FileGone(" and ".join(gone)))
-            known.update({path: path.exists() for path in known})
 
-        for fd, events in watch.descriptors():
-            self.loop.add(fd, changed, events)
+        self.watch_over(begin, look)
+
+    def _look_at_path(self) -> None:
+        if self._socket.replaced():
+            self.feed(self._replaced())
 
     def _replaced(self) -> e.DirectoryReplaced:
         return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")

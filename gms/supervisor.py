@@ -25,10 +25,12 @@ from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
 from gms.settings import CannotStart, Settings
 from gms.silence import ASK_S, Do, Silence
+from sidecar import signals
 from sidecar.durable import AlreadyLocked, DurableFile
 from sidecar.logs import Log
 from sidecar.loop import Loop
 from sidecar.path_watch import make_private_directory
+from sidecar.process_state import state_of
 from sidecar.shell import STOPPED_BY_SIGNAL
 
 STOP_S = 5.0
@@ -84,8 +86,10 @@ class Supervisor:
         here = rundir.directory(self.run_dir)
         try:
             make_private_directory(here)
+            listed, said = DurableFile(here, rundir.DEVICES), "".join(f"{device}\n" for device in devices).encode()
             self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
-            DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
+            if listed.read() != said:  # else a directory without room would keep a new start from happening
+                listed.write(said)
             for device in devices:
                 self._await_predecessor(device)
         except OSError as error:
@@ -111,7 +115,7 @@ class Supervisor:
 
     def run(self) -> int:
         """Until a child dies or a signal comes; returns the exit code."""
-        self.loop.stop_on_signals()
+        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD), self._on_signal)
         for device in self.devices:
             self._start(device)
         self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())
@@ -133,10 +137,9 @@ class Supervisor:
         asking, answering = socket.socketpair()
         asking.setblocking(False)
         with answering:
-            child = self._children[device] = subprocess.Popen(command, stdin=answering.fileno(), process_group=0)
+            self._children[device] = subprocess.Popen(command, stdin=answering.fileno(), process_group=0)
         self._asking[device] = asking
         silence = self._silence[device] = Silence(self._silent_s, time.monotonic())
-        pidfd = os.pidfd_open(child.pid)
 
         def answered(_: int) -> None:
             try:
@@ -146,19 +149,19 @@ class Supervisor:
             if said:
                 silence.answered()
             else:
-                self.loop.remove(asking.fileno())  # it ends, which its pidfd says
+                self.loop.remove(asking.fileno())  # it ends, and SIGCHLD says how
 
         self.loop.add(asking.fileno(), answered)
 
-        def ended(_: int) -> None:
-            self.loop.remove(pidfd)
-            os.close(pidfd)
-            how = _how(child.wait())
-            if not self.loop.stopping:
+    def _on_signal(self, number: int) -> None:
+        if number != signal.SIGCHLD:
+            self.loop.stopping = signal.Signals(number).name
+            return
+        for device, child in self._children.items():
+            if child.poll() is not None and not self.loop.stopping:
+                how = _how(child.returncode)
                 self.log.alarm("child_died", device=device, pid=child.pid, how=how)
                 self.loop.stopping = f"the server of {device} died: {how}"
-
-        self.loop.add(pidfd, ended)
 
     def _look_and_ask(self) -> None:
         now = time.monotonic()
@@ -171,7 +174,7 @@ class Supervisor:
                 self.log.alarm("silent", **said, follows="it is killed, and all servers start again")
                 child.kill()
             elif do is Do.NAME:
-                self.log.alarm("cannot_be_killed", **said, is_now=_state(child.pid), follows="others are served on")
+                self.log.alarm("cannot_be_killed", **said, is_now=state_of(child.pid), follows="others are served on")
             with contextlib.suppress(OSError):  # full: it reads nothing; or it has ended
                 self._asking[device].send(b"?")
 
@@ -199,7 +202,7 @@ class Supervisor:
         try:
             child.wait(STOP_S)
         except subprocess.TimeoutExpired:
-            self.log.alarm("cannot_be_killed", device=device, pid=child.pid, is_now=_state(child.pid))
+            self.log.alarm("cannot_be_killed", device=device, pid=child.pid, is_now=state_of(child.pid))
 
 
 def _cpu_s(pid: int) -> float:
@@ -208,13 +211,6 @@ def _cpu_s(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | 2)  # its clock's number, as clock_getcpuclockid(3) makes it
     except OSError:
         return 0.0
-
-
-def _state(pid: int) -> str:
-    """In the kernel's words, such as `D (disk sleep)`."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-        return next((line.split(":")[1].strip() for line in status if line.startswith("State:")), "gone")
-    return "gone"
 
 
 def _how(code: int) -> str:

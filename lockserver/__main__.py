@@ -113,7 +113,9 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
 
     process_setup.raise_descriptor_limit()
     try:
-        reader, memory_why = memory.reader(options.memory, options.host_devices or host_usage.devices_directory())
+        reader, memory_why = memory.reader_in_time(
+            options.memory, options.host_devices or host_usage.devices_directory()
+        )
         counted = None
         if options.metrics is not None:
             from lockserver.metrics import Metrics

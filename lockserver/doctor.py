@@ -9,13 +9,16 @@ import contextlib
 import enum
 import os
 import resource
+import signal
 import stat
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from queue import Empty, Queue
 
 from lockserver import messages as m
 from lockserver import record
@@ -28,6 +31,7 @@ from sidecar import io_uring, peers
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.names import incarnation_name
 
+DRIVER_S = 5.0
 DESCRIPTORS_FEW, DESCRIPTORS_TOO_FEW = 4096, 256
 SPACE_LITTLE, SPACE_TOO_LITTLE = 16 << 20, 1 << 20
 SHM_SMALL = 64 << 20
@@ -95,6 +99,7 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
         do = "Linux 5.3 or newer is needed, and a seccomp profile that allows pidfd_open"
         yield _fail("pidfds", f"pidfd_open: {error.strerror}", do)
         return
+    yield from _refused_calls(pidfd)
     try:
         own_inodes = peers.pidfd_inode(pidfd) is not None
     finally:
@@ -109,6 +114,20 @@ def _kernel(patient: Patient) -> Iterator[Finding]:
     else:
         do = "nothing: that works; Linux 6.9 and newer need no secret"
         yield _warn("identity", "no pidfs here: a process is known again by a secret", do)
+
+
+def _refused_calls(pidfd: int) -> Iterator[Finding]:
+    """What a seccomp profile refuses here, and what the lock lacks by that."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError as error:
+        do = "allow it in the seccomp profile: else lockctl hold, adopt, and the look-up after a restart don't work"
+        yield _warn("pidfd_open", f"refused here ({error.strerror})", do)
+    try:
+        signal.pidfd_send_signal(pidfd, 0)
+    except OSError as error:
+        do = "allow it in the seccomp profile: else what outlives an engine's main process has to be killed by hand"
+        yield _fail("pidfd_send_signal", f"refused here ({error.strerror})", do)
 
 
 def _descriptors(patient: Patient) -> Iterator[Finding]:
@@ -209,6 +228,17 @@ def _shared_memory(patient: Patient) -> Iterator[Finding]:
 
 
 def _gpus(patient: Patient) -> Iterator[Finding]:
+    """Asked in a thread of its own: a driver may hang."""
+    found: Queue[list[Finding]] = Queue()
+    threading.Thread(target=lambda: found.put(list(_gpus_that_nvml_sees())), daemon=True).start()
+    try:
+        yield from found.get(timeout=DRIVER_S)
+    except Empty:
+        do = "see nvidia-smi and the kernel's log; until it does nobody is granted device memory"
+        yield _fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
+
+
+def _gpus_that_nvml_sees() -> Iterator[Finding]:
     try:
         import pynvml
     except ImportError:

@@ -3,7 +3,8 @@
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
 questions; their answers come back as events, before anything else is looked at: `ProbeLife` and `ProbeStrangers`
 (`LifeProbed`, `StrangersProbed`), `LookUp` (`LookedUp`), `TakeNames` (`NamesTaken`), `Persist` (`Persisted`,
-`PersistFailed`). Only `ReadMemory` is answered later (`MemoryRead`), or never: a driver may hang.
+`PersistFailed`). Only `ReadMemory` (`MemoryRead`) and `LookAt` (`LookedAt`) are answered later, or never: a driver may
+hang.
 
 Processes are named by handles: small numbers that the shell gives to pidfds. A handle that the machine is given is
 the machine's to `Forget`.
@@ -29,6 +30,9 @@ from sidecar.context import (
 )
 from sidecar.context import (
     Note as Note,
+)
+from sidecar.context import (
+    PathWatched as PathWatched,
 )
 from sidecar.context import (
     Persisted as Persisted,
@@ -122,9 +126,10 @@ class Received(msgspec.Struct, frozen=True):
 
 
 class OutOfReach(msgspec.Struct, frozen=True):
-    """`Kill` was refused by the kernel: a sibling PID namespace."""
+    """`Kill` was refused by the kernel: a sibling PID namespace, or a seccomp profile."""
 
     process: int
+    why: str = "another PID namespace"
 
 
 class LifeProbed(msgspec.Struct, frozen=True):
@@ -154,6 +159,16 @@ class LookedUp(msgspec.Struct, frozen=True):
     alive: tuple[tuple[int, Peer], ...]
 
 
+class LookedAt(msgspec.Struct, frozen=True):
+    """What processes were seen to be, in words that say what to do."""
+
+    incarnation: str
+    processes: tuple[tuple[int, str], ...] = ()
+    """Handle, and how it is: "is stopped (T): ..."."""
+    life: tuple[str, ...] = ()
+    """Who has the life lock."""
+
+
 class NamesTaken(msgspec.Struct, frozen=True):
     missing: tuple[tuple[str, str], ...]
     """What somebody else has, in words, and who that is. Empty: this server (or its holder) has all of them."""
@@ -176,11 +191,13 @@ Event = (
     | LifeProbed
     | StrangersProbed
     | LookedUp
+    | LookedAt
     | NamesTaken
     | MemoryRead
     | Persisted
     | PersistFailed
     | DirectoryReplaced
+    | PathWatched
     | Tick
 )
 
@@ -220,6 +237,14 @@ class LookUp(msgspec.Struct, frozen=True):
     """Number as a member, number as a process, identity."""
 
 
+class LookAt(msgspec.Struct, frozen=True):
+    """Why do these processes live, and who has the life lock? Answered later, or never: /proc may hang as they do."""
+
+    incarnation: str
+    processes: tuple[int, ...]
+    life: bool
+
+
 class TakeNames(msgspec.Struct, frozen=True):
     """Its path's, and these devices'."""
 
@@ -248,6 +273,7 @@ Effect = (
     | ProbeLife
     | ProbeStrangers
     | LookUp
+    | LookAt
     | TakeNames
     | Unlink
     | ReadMemory

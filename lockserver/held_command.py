@@ -174,7 +174,12 @@ class HeldCommand:
         if not pid.isdigit() or said != READY:
             raise _cant_start(said)
         self._pid = int(pid)
-        self._pidfd = os.pidfd_open(self._pid)
+        try:
+            self._pidfd = os.pidfd_open(self._pid)
+        except OSError as error:
+            raise CantStart(
+                EX_CANT_RUN, f"pidfd_open: {error.strerror}; a seccomp profile has to allow it (Linux 5.3 or newer)"
+            ) from None
         threading.Thread(target=self._mind_the_command, name="hold-mind", daemon=True).start()
 
     def _command_lives(self) -> bool:

@@ -58,7 +58,8 @@ class Member:
     dead: bool = False
     kept: bool = False
     """While it lives it can't let go of its life lock."""
-    out_of_reach: bool = False
+    out_of_reach: str = ""
+    """Why this server can't kill it; empty if it can, as far as is known."""
     killed: bool = False
 
     @property

@@ -236,9 +236,9 @@ class Incarnations:
                 member.killed = True
                 self.context.out.append(Kill(member.process))
 
-    def out_of_reach(self, process: int) -> None:
+    def out_of_reach(self, process: int, why: str) -> None:
         if process in self._by_process:
-            self._by_process[process][1].out_of_reach = self.context.changed = True
+            self._by_process[process][1].out_of_reach, self.context.changed = why, True
 
     def pursue(self, incarnation: Incarnation) -> None:
         """Asks for the life lock where it can be free: after the last member's end, or at once where members are only

@@ -456,6 +456,9 @@ class Machine:
     def _on_looked_up(self, event: e.LookedUp) -> None:
         self.incarnations.looked_up(event)
 
+    def _on_looked_at(self, event: e.LookedAt) -> None:
+        self.succession.looked_at(event)
+
     def _on_names_taken(self, event: e.NamesTaken) -> None:
         self.succession.exclusion.taken(event)
 
@@ -463,12 +466,15 @@ class Machine:
         self.incarnations.probed(event.incarnation, event.held)
 
     def _on_out_of_reach(self, event: e.OutOfReach) -> None:
-        self.incarnations.out_of_reach(event.process)
+        self.incarnations.out_of_reach(event.process, event.why)
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
         self._started = False
         self.context.out.append(e.Stop(event.why))
+
+    def _on_path_watched(self, event: e.PathWatched) -> None:
+        self.context.alarm("watch", event.why_not) if event.why_not else self.context.calm("watch")
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
@@ -483,11 +489,13 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.LifeProbed: Machine._on_life_probed,
     e.StrangersProbed: Machine._on_strangers_probed,
     e.LookedUp: Machine._on_looked_up,
+    e.LookedAt: Machine._on_looked_at,
     e.NamesTaken: Machine._on_names_taken,
     e.MemoryRead: Machine._on_memory_read,
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
+    e.PathWatched: Machine._on_path_watched,
     e.Tick: Machine._on_tick,
 }
 

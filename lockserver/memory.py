@@ -7,14 +7,18 @@ none   nobody reads; status says `memory: unverified`
 """
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import Empty, Queue
 
 from sidecar import host_usage
 
 Reader = Callable[[], dict[str, tuple[int, int]]]
 """Device -> (bytes free, bytes in all)."""
 
+START_S = 2.0
+"""So long the start of a server waits for the driver."""
 KINDS = ("auto", "nvml", "host", "none")
 
 
@@ -36,6 +40,39 @@ def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
         if kind == "auto":
             return None, f"nobody reads it (--memory auto): {error}"
         raise
+
+
+def reader_in_time(kind: str, host_devices: Path, patience_s: float = START_S) -> tuple[Reader | None, str]:
+    """Like `reader`, from a thread of its own: a driver may hang as it is loaded, and whoever asks is needed. Where it
+    takes longer the reader that is returned waits for it. A driver that says after that time that it doesn't work is
+    one that can't be read.
+    """
+    found: Queue[tuple[Reader | None, str] | NoReader] = Queue()
+    came: tuple[Reader | None, str] | NoReader | None = None
+
+    def find() -> None:
+        try:
+            found.put(reader(kind, host_devices))
+        except NoReader as error:
+            found.put(error)
+
+    def late() -> dict[str, tuple[int, int]]:
+        nonlocal came
+        came = came or found.get()
+        if isinstance(came, NoReader):
+            raise came
+        if came[0] is None:
+            raise NoReader(f"{came[1]}; restart the lock server")
+        return came[0]()
+
+    threading.Thread(target=find, name="memory-start", daemon=True).start()
+    try:
+        came = found.get(timeout=patience_s)
+    except Empty:
+        return late, ""
+    if isinstance(came, NoReader):
+        raise came
+    return came
 
 
 def exclusive_name(device: str, host_devices: Path) -> str:

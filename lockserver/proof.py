@@ -19,7 +19,7 @@ memory alone proves nothing: a process that has not allocated yet needs none.
 import math
 from dataclasses import dataclass
 
-from lockserver.events import StrangersProbed
+from lockserver.events import LookedAt, StrangersProbed
 from lockserver.incarnation import Incarnation, Life
 from lockserver.lock import Doubt, Found
 
@@ -117,14 +117,16 @@ def _unproven(holder: Incarnation, policy: Policy, missing: tuple[str, ...]) -> 
     )
 
 
-def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
-    """For people: what stands in the way of the proof."""
+def what_is_missing(holder: Incarnation, *, new_server: bool, seen: LookedAt | None = None) -> list[str]:
+    """For people: what stands in the way of the proof. `seen`: somebody has looked at what lives (`overdue.py`)."""
     missing = []
+    sights = dict(seen.processes) if seen is not None else {}
     for member in holder.members.values():
         what = "main process" if member is holder.main else "process"
         if member.seen_alive:
-            cannot = ", which can't be killed from here (another PID namespace)" if member.out_of_reach else ""
-            missing.append(f"{what} {member.pid} of {holder.engine_id} is alive{cannot}")
+            cannot = f", which can't be killed from here ({member.out_of_reach})" if member.out_of_reach else ""
+            sight = sights.get(member.process or 0, "is alive")
+            missing.append(f"{what} {member.pid} of {holder.engine_id} {sight}{cannot}")
         elif not member.dead and new_server:
             missing.append(f"{what} {member.pid} of {holder.engine_id}: not back yet, and no proof of its end")
     if not holder.members:
@@ -132,7 +134,8 @@ def what_is_missing(holder: Incarnation, *, new_server: bool) -> list[str]:
     if holder.cannot_talk:
         missing.append(f"{holder.engine_id} lives and {holder.cannot_talk}")
     if holder.life is Life.HELD and not holder.seen_alive:
-        missing.append(f"life lock of {holder.name}: held by a process that did not join")
+        by = " and by ".join(seen.life) if seen is not None and seen.life else "a process that did not join"
+        missing.append(f"life lock of {holder.name}: held by {by}")
     elif holder.life is Life.MISSING:
         missing.append(f"life lock of {holder.name}: its file is missing")
     elif holder.gone and holder.outlived_at > -math.inf:

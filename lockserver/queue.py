@@ -159,9 +159,14 @@ class Queue:
         )
 
     @property
+    def first_unprepared(self) -> Waiter | None:
+        """The first who is ready and hasn't said yet that its engine could wake."""
+        return next((w for w in self.waiters.values() if w.ready and w.looked_in != self.round), None)
+
+    @property
     def unprepared(self) -> str:
-        """For people: the first who is ready and hasn't said yet that its engine could wake."""
-        waiter = next((w for w in self.waiters.values() if w.ready and w.looked_in != self.round), None)
+        """For people."""
+        waiter = self.first_unprepared
         if waiter is None:
             return ""
         if waiter.failed_in == self.round:

@@ -16,20 +16,21 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from lockserver import events as e
+from lockserver import lifefiles, record
 from lockserver import messages as m
-from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
 from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names, names_of_path
-from sidecar import exclusive_names, host_usage, peers
+from sidecar import exclusive_names, host_usage, peers, process_state
+from sidecar.aside import Aside
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
 from sidecar.lifelock import LifeProbe
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
-from sidecar.path_watch import CannotWatch, make_private_directory
+from sidecar.path_watch import make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -76,6 +77,7 @@ class Server(Shell):
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
         self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
+        self._looks = Aside(self.loop, "look-at-processes")
         self._probes: dict[str, LifeProbe] = {}
         self._old_lives: dict[str, list[LifeProbe]] = {}
         """Life files that have lost their names."""
@@ -147,6 +149,7 @@ class Server(Shell):
 
     def _open(self) -> None:
         self.connections.listen(self._socket.open(self.options.socket_mode))
+        self._socket.keep_inode()
         self.log.info(
             "ready",
             socket=self._socket.path,
@@ -157,10 +160,11 @@ class Server(Shell):
         )
         if self.options.memory_why:
             self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
-        try:
-            self._socket.watch(self.loop, lambda: self.feed(self._replaced()))
-        except CannotWatch as error:
-            raise CannotStart(str(error)) from None
+        self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
+
+    def _look_at_path(self) -> None:
+        if self._socket.replaced():
+            self.feed(self._replaced())
 
     def _replaced(self) -> e.DirectoryReplaced:
         return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
@@ -189,8 +193,9 @@ class Server(Shell):
         self.processes.forget(effect.process)
 
     def _do_kill(self, effect: e.Kill) -> None:
-        if self.processes.kill(effect.process) is peers.KillResult.OUT_OF_REACH:
-            self.answer(e.OutOfReach(effect.process))
+        result = self.processes.kill(effect.process)
+        if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
+            self.answer(e.OutOfReach(effect.process, result.value))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
         try:
@@ -254,6 +259,21 @@ class Server(Shell):
                 dead = found.process is not None and self.processes.is_dead(found.process)  # and not waited for yet
                 alive.append((number, e.Peer(*found, dead=dead)))
         self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def _do_look_at(self, effect: e.LookAt) -> None:
+        known = [(process, self.processes.pid(process)) for process in effect.processes]
+        probes = [*self._old_lives.get(effect.incarnation, ()), *filter(None, [self._probes.get(effect.incarnation)])]
+        inodes = [probe.inode for probe in probes] if effect.life else []
+
+        def look() -> e.LookedAt:
+            holders = sorted({pid for inode in inodes for pid in lifefiles.lock_holders(inode)})
+            return e.LookedAt(
+                effect.incarnation,
+                tuple((process, process_state.state_of(pid)) for process, pid in known),
+                tuple(process_state.named(pid) for pid in holders),
+            )
+
+        self._looks.do(look, self.feed)
 
     def _do_take_names(self, effect: e.TakeNames) -> None:
         run_dir = self.options.run_dir
@@ -433,6 +453,7 @@ class Server(Shell):
         e.ProbeLife: _do_probe_life,
         e.ProbeStrangers: _do_probe_strangers,
         e.LookUp: _do_look_up,
+        e.LookAt: _do_look_at,
         e.TakeNames: _do_take_names,
         e.Unlink: _do_unlink,
         e.ReadMemory: _do_read_memory,
@@ -450,9 +471,10 @@ def _pid_namespace() -> str:
 
 def _why_not(run_dir: Path, error: OSError) -> str:
     """A sentence with a way out."""
+    room = "make room there, of bytes or of files (the server keeps some for holder.json and its socket)"
     ways = {
-        errno.ENOSPC: "make room there (the server keeps a spare page for holder.json)",
-        errno.EDQUOT: "make room there (the server keeps a spare page for holder.json)",
+        errno.ENOSPC: room,
+        errno.EDQUOT: room,
         errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
         errno.ENOTDIR: "something on the way is no directory",
         errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",

@@ -149,7 +149,7 @@ def _row(label: str, text: str) -> str:
 TO_DO = (
     # Words of a reason or an alarm, and what to do about it. The first that fits is said.
     (
-        "by a process that did not join",
+        "a process that did not join",
         "`lockctl doctor` names the processes that hold the life lock; end them once you know what they are",
     ),
     (

@@ -7,13 +7,14 @@ here they are brought together. Whatever has to be on disk is asked for with `mu
 
 from lockserver.callers import Callers
 from lockserver.context import Context
-from lockserver.events import Config, MemoryRead
+from lockserver.events import Config, LookedAt, MemoryRead
 from lockserver.exclusion import Exclusion
 from lockserver.free_memory import FreeMemory
 from lockserver.incarnation import Incarnation, Life, Stage
 from lockserver.incarnations import Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase, State
 from lockserver.messages import ACTIVE, Refused
+from lockserver.overdue import Overdue
 from lockserver.permit import Permit
 from lockserver.proof import Policy, holder_gone, nobody_holds
 from lockserver.queue import Queue, Waiter
@@ -34,6 +35,8 @@ class Succession:
         self.permit = Permit(context)
         self.exclusion = Exclusion(config, context)
         self.recovery = Recovery(config, context, incarnations)
+        self.overdue = Overdue(config, context, self.active)
+        self.permit_overdue = Overdue(config, context, self.permit.lock)
         self.switchover = Switchover(config, context, self.queue, incarnations)
         self.policy = Policy(config.presume_dead, config.grant_unproven)
         self.newest_token = 0
@@ -103,6 +106,8 @@ class Succession:
                 self._remove(who, held_a_lock=False)
         self._step_active(may_grant)
         self._step_permit(may_grant)
+        self.overdue.turn_ends()
+        self.permit_overdue.turn_ends()
         self.memory.forget()
 
     def _step_active(self, may_grant: bool) -> None:
@@ -143,8 +148,10 @@ class Succession:
         head = self.queue.head()
         if head is not None and not self._has_names_for(head):
             return
-        waiter = self.queue.next()
+        waiter, silent = self.queue.next(), self.queue.first_unprepared
         if waiter is None:
+            if head is None and silent is not None:
+                self.overdue.not_granted(silent.incarnation, self.queue.unprepared)
             if not self.queue.wanted:
                 self.context.calm("names")
                 self.switchover.nobody_left()
@@ -181,6 +188,10 @@ class Succession:
             self.context.alarm("unproven", verdict.alarm)
         elif verdict.enough and verdict.by_flag:
             self.context.shout(verdict.by)
+        elif not verdict.enough and lock is self.active:
+            self.overdue.not_gone(holder)
+        elif not verdict.enough and holder is not self.active.holder:
+            self.permit_overdue.not_gone(holder)
         if verdict.enough and lock is self.active:
             self._every_process_ended = verdict.every_process
         return verdict.enough
@@ -264,6 +275,10 @@ class Succession:
                 self.permit.put_back(holder)
             elif waiter is not None:
                 self.queue.put_back(waiter)
+
+    def looked_at(self, event: LookedAt) -> None:
+        self.overdue.looked_at(event)
+        self.permit_overdue.looked_at(event)
 
     def memory_read(self, reading: MemoryRead) -> None:
         self.memory.came(reading)

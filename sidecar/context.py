@@ -47,6 +47,13 @@ class DirectoryReplaced(msgspec.Struct, frozen=True):
     why: str
 
 
+class PathWatched(msgspec.Struct, frozen=True):
+    """Whether the kernel says when the server's path may lead elsewhere."""
+
+    why_not: str = ""
+    """It doesn't; so the server looks every second."""
+
+
 class Tick(msgspec.Struct, frozen=True):
     pass
 

@@ -46,6 +46,7 @@ class DurableFile:
         self._second_spare = f"{name}.spare-2"
         self._blocks = 0
         """So many the file in place is known to have, which becomes the next spare."""
+        self._in_place = False
 
     def read(self) -> bytes | None:
         """What is in it; None when there is no such file. Raises OSError for what is no file, or is far too large."""
@@ -65,7 +66,8 @@ class DurableFile:
         """Sees to it that there is room for the next writes. Raises OSError where there is none."""
         directory = self._open_directory()
         try:
-            if not self.path.exists():  # the first write takes the spare away: it leaves another
+            self._in_place = self.path.exists()
+            if not self._in_place:  # the first write takes the spare away: it leaves another
                 self._keep_room(directory, _BLOCK)
                 os.rename(self._spare, self._second_spare, src_dir_fd=directory, dst_dir_fd=directory)
             self._keep_room(directory, _BLOCK)
@@ -82,6 +84,7 @@ class DurableFile:
         try:
             self._write_spare(directory, data)
             self._change_names(directory)
+            self._in_place = True
             os.fsync(directory)
             before, self._blocks = self._blocks, _blocks(data)
             if before < self._blocks:
@@ -89,6 +92,12 @@ class DurableFile:
                     self._keep_room(directory, len(data))
         finally:
             os.close(directory)
+
+    def deleted(self) -> bool:
+        """It was in its place, and somebody has taken it away. Said once."""
+        deleted = self._in_place and not self.path.exists()
+        self._in_place = self._in_place and not deleted
+        return deleted
 
     def _open_directory(self) -> int:
         return os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

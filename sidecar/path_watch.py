@@ -117,7 +117,11 @@ class PathWatch:
         with contextlib.suppress(OSError):  # no /proc
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._watched: dict[int, str] = {}
+        self._full = False
         self.look()
+        if self._full:
+            self.close()
+            raise CannotWatch("inotify: no watches are left; raise fs.inotify.max_user_watches")
 
     def descriptors(self) -> list[tuple[int, int]]:
         """And what epoll is to wait for on each."""
@@ -140,6 +144,7 @@ class PathWatch:
             watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(name), _GONE | arrivals)
             if watch >= 0:
                 now[watch] = name
+            self._full = self._full or (watch < 0 and ctypes.get_errno() == errno.ENOSPC)
         for watch in self._watched.keys() - now.keys():
             self._libc.inotify_rm_watch(self._inotify, watch)
         self._watched = now

@@ -29,6 +29,8 @@ from typing import NamedTuple
 SO_PEERPIDFD = 77
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 
+_NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""These say nothing about what the kernel can do."""
 _UCRED = struct.Struct("=iII")
 _INT = struct.Struct("=i")
 
@@ -54,7 +56,8 @@ class KillResult(enum.Enum):
 
     SENT = "sent"
     ALREADY_DEAD = "already dead"
-    OUT_OF_REACH = "out of reach: another PID namespace or another user"
+    OUT_OF_REACH = "another PID namespace, or another user"
+    REFUSED = "pidfd_send_signal is refused here: allow it in the seccomp profile"
 
 
 class Evidence(enum.Enum):
@@ -90,8 +93,17 @@ def peer_pidfd(sock: socket.socket) -> int | None:
 
 
 def own_pidfd() -> int:
-    """A close-on-exec pidfd of this process, to send to a server whose kernel doesn't name its peers."""
-    return os.pidfd_open(os.getpid())
+    """A close-on-exec pidfd of this process, to send to a server whose kernel doesn't name its peers. Raises OSError.
+
+    Where a seccomp profile refuses pidfd_open, the kernel names this process as the peer of a connection to itself.
+    """
+    try:
+        return os.pidfd_open(os.getpid())
+    except OSError as error:
+        named = None if error.errno in _NO_ROOM else _named_by_the_kernel()
+        if named is None:
+            raise
+        return named
 
 
 def pidfd_inode(fd: int) -> int | None:
@@ -140,13 +152,31 @@ def kill(pidfd: int) -> KillResult:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
         return KillResult.ALREADY_DEAD
-    except PermissionError:
-        return KillResult.OUT_OF_REACH
     except OSError as error:
-        if error.errno == errno.EINVAL:  # a sibling PID namespace: the kernel has no pid to tell the sender by
+        if _signals_are_refused():
+            return KillResult.REFUSED
+        # EINVAL: a sibling PID namespace. The kernel has no pid to tell the sender by.
+        if isinstance(error, PermissionError) or error.errno == errno.EINVAL:
             return KillResult.OUT_OF_REACH
         raise
     return KillResult.SENT
+
+
+def _signals_are_refused() -> bool:
+    """Not only for that process: this one may not even send itself a signal by pidfd. (A seccomp profile says EPERM or
+    ENOSYS, and EPERM is also what the kernel says about another user's process.)
+    """
+    try:
+        own = own_pidfd()
+    except OSError:
+        return False
+    try:
+        signal.pidfd_send_signal(own, 0)
+    except OSError:
+        return True
+    finally:
+        os.close(own)
+    return False
 
 
 def boot_id() -> str:
@@ -167,19 +197,32 @@ def kernel_evidence() -> Evidence:
 
 def _kernel_names_peers() -> bool:
     """Asked of a connection to ourselves, because error numbers alone don't tell "can't" from "that peer is gone"."""
+    own = _named_by_the_kernel()
+    if own is not None:
+        os.close(own)
+    return own is not None
+
+
+def _named_by_the_kernel() -> int | None:
+    """A pidfd of this process, as the peer of a connection to itself."""
     ours, other = socket.socketpair()
     with ours, other:
         try:
-            os.close(_INT.unpack(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, _INT.size))[0])
+            return int(_INT.unpack(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, _INT.size))[0])
         except OSError:
-            return False
-    return True
+            return None
 
 
 @functools.cache
 def _pidfs_device() -> int | None:
     """The device number of pidfs; None where a pidfd is an anonymous inode, as an eventfd is."""
-    pidfd, anonymous = own_pidfd(), os.eventfd(0)
+    try:
+        pidfd = own_pidfd()
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise
+        return None
+    anonymous = os.eventfd(0)
     try:
         device = os.fstat(pidfd).st_dev
         return None if device == os.fstat(anonymous).st_dev else device

@@ -148,6 +148,13 @@ class Processes:
 
         self._loop.add(pidfd, readable)
 
+    def pid(self, process: int) -> int:
+        """Its number in this process's own PID namespace; 0 or less where it has none."""
+        try:
+            return peers.pidfd_pid(self._pidfds[process])
+        except (KeyError, OSError):  # forgotten, or no descriptor is left to look with
+            return 0
+
     def is_dead(self, process: int) -> bool:
         """At this moment, whether or not `on_death` has been called."""
         return process not in self._pidfds or peers.is_dead(self._pidfds[process])

@@ -9,16 +9,20 @@ before the first event. What this file may not do: know what is served. The part
 `processes.py`, `sockets.py`.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Protocol
 
 from sidecar.connections import Connections
-from sidecar.context import Note, Tick, Time
+from sidecar.context import Note, PathWatched, Tick, Time
 from sidecar.logs import Log
 from sidecar.loop import Loop
+from sidecar.path_watch import CannotWatch
 
+LOOK_EVERY_S = 1.0
+"""Where the kernel doesn't say when to look."""
 CHORES_PUT_OFF = 32
 """Rounds of the loop: telling observers and writing the log wait while there is more urgent work, but not for ever."""
 
@@ -48,6 +52,9 @@ class Shell:
         self._pending: deque[object] = deque()
         self._notes: list[Note] = []
         self._publish = False
+        self._unwatched: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._look_at = math.inf
+        self._why_unwatched = ""
 
     # -- for the server --------------------------------------------------------------------------------------------
 
@@ -79,6 +86,28 @@ class Shell:
         self.log.alarm("stopping", why=why)
         self.loop.stopping = why
 
+    def watch_over(self, begin: Callable[[], None], look: Callable[[], None]) -> None:
+        """From now on `look` is called when something may have changed. `begin` has the kernel say when, and raises
+        CannotWatch where that won't (a user has 128 inotify instances, and all containers of one uid share them): then
+        it is called every second, with an alarm, until the kernel does.
+        """
+        self._unwatched.append((begin, look))
+        self._look_again()
+
+    def _look_again(self) -> None:
+        why_not = ""
+        for begin, look in list(self._unwatched):
+            try:
+                begin()
+                self._unwatched.remove((begin, look))
+            except CannotWatch as error:
+                why_not = f"the server looks every second whether its path and files were replaced: {error}"
+            look()
+        self._look_at = time.monotonic() + LOOK_EVERY_S if why_not else math.inf
+        if why_not != self._why_unwatched:
+            self._why_unwatched = why_not
+            self.feed(PathWatched(why_not))
+
     def show(self) -> None:
         """The server's: shows the picture to those who watch. They see the last state of a round."""
         raise NotImplementedError
@@ -96,7 +125,7 @@ class Shell:
         put_off = 0
         while not loop.stopping:
             patience = connections.deadline
-            deadline = min(machine.deadline, patience)
+            deadline = min(machine.deadline, patience, self._look_at)
             chores = self._publish or bool(self._notes)
             if chores:
                 ready = poll(0)
@@ -113,6 +142,8 @@ class Shell:
                 self.feed(Tick())
             if now >= patience:
                 connections.due(now)
+            if now >= self._look_at:
+                self._look_again()
             put_off = put_off + 1 if chores and ready else 0
             if chores and (not ready or put_off >= CHORES_PUT_OFF):
                 if self._publish:

@@ -7,6 +7,8 @@ its socket by inode, and the kernel tells it when its path may lead elsewhere (`
 What this file may not do: know what a server does about it, or who connects (`connections.py`).
 """
 
+import contextlib
+import errno
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -18,6 +20,7 @@ from sidecar.path_watch import OpenDirectory, PathWatch
 
 _SUN_PATH_MAX = 107
 _BACKLOG = 1024
+_NO_INODES = (errno.ENOSPC, errno.EDQUOT)
 
 
 class ServerSocket:
@@ -30,9 +33,35 @@ class ServerSocket:
         self._watch: PathWatch | None = None
         self._inode = 0
         """0 until the socket is in its place."""
+        self._keeps_inode = False
 
     def open(self, mode: int = 0o600) -> socket.socket:
-        """Listens. The socket appears under its name only once it does: who sees it can connect."""
+        """Listens. The socket appears under its name only once it does: who sees it can connect. Where there is no
+        inode for it, that of the server before, at which nobody listens any more, goes first.
+        """
+        try:
+            listener = self._open(mode)
+        except OSError as error:
+            if error.errno not in _NO_INODES:
+                raise
+            for left in (self.path, self._spare):
+                left.unlink(missing_ok=True)
+            listener = self._open(mode)
+        with contextlib.suppress(OSError):
+            self._spare.unlink()
+        return listener
+
+    def keep_inode(self) -> None:
+        """At an orderly end it stays, under another name, for the next server: as `DurableFile` keeps blocks. (A server
+        that is killed leaves it where it is.)
+        """
+        self._keeps_inode = True
+
+    @property
+    def _spare(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.spare")
+
+    def _open(self, mode: int) -> socket.socket:
         early = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         early.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -75,7 +104,8 @@ class ServerSocket:
     def close(self) -> None:
         """Takes the name away, if it is still this socket's."""
         if self._inode and not self.replaced():
-            self.path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # then the next server's takes its place
+                self.path.replace(self._spare) if self._keeps_inode else self.path.unlink()
         self._directory.close()
         if self._watch is not None:
             self._watch.close()

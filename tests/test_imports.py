@@ -187,6 +187,7 @@ MACHINES = {
         "pidfd_copies",
         "proof",
         "queue",
+        "overdue",
         "permit",
         "exclusion",
         "free_memory",

@@ -1,3 +1,4 @@
+#define _DEFAULT_SOURCE
 /* An EMULATED libnvidia-ml.so.1, beside the emulated libcuda.so.1: what NVML tells of the emulated devices' memory, read
  * from their files and from nothing that a process says (books.h).
  *
@@ -8,7 +9,9 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -21,6 +24,9 @@ static int starts;
 
 EXPORT Result nvmlInitWithFlags(unsigned flags) {
     (void)flags;
+    const char *hangs = getenv("EMULATED_NVML_HANGS"); /* the driver hangs for as long as this file is there */
+    while (hangs && access(hangs, F_OK) == 0)
+        usleep(10000);
     if (books_devices() < 0)
         return UNKNOWN;
     starts++;

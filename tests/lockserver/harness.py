@@ -186,6 +186,7 @@ class Harness:
         self.memory = memory
         self.reader_problem = ""
         self.reads_answered = True
+        self.looks_answered = True
         self.life_answered = True
         self.late_answers: list[e.Event] = []
         self.config = config
@@ -516,6 +517,15 @@ class Harness:
                 alive.append((number, self.peer(process, pid)))
         pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
 
+    def _look_at(self, effect: e.LookAt, pending: deque[e.Event]) -> None:
+        if self.looks_answered:
+            alive = tuple((handle, "is stopped") for handle in effect.processes if self.handles[handle].alive)
+            holders = {
+                p for engine in self.engines for p in engine.processes if p.alive and effect.incarnation in p.locks
+            }
+            life = tuple(f"process {p.pid}" for p in holders) if effect.life else ()
+            pending.append(e.LookedAt(effect.incarnation, alive, life))
+
     def _take_names(self, effect: e.TakeNames, pending: deque[e.Event]) -> None:
         missing = []
         for name in ("the path", *effect.devices):
@@ -595,6 +605,7 @@ _DO: dict[type, Callable[[Harness, Any, deque[e.Event]], None]] = {
     e.ProbeLife: Harness._probe_life,
     e.ProbeStrangers: Harness._probe_strangers,
     e.LookUp: Harness._look_up,
+    e.LookAt: Harness._look_at,
     e.TakeNames: Harness._take_names,
     e.Unlink: Harness._unlink,
     e.ReadMemory: Harness._read_memory,

@@ -255,10 +255,10 @@ def test_an_end_of_file_proves_nothing_where_there_is_a_pidfd(known: Known) -> N
 def test_what_outlives_its_main_process_is_killed(known: Known) -> None:
     who = known.a(members=4)
     known.incarnations.died(2)
-    known.incarnations.out_of_reach(3)
+    known.incarnations.out_of_reach(3, "another PID namespace")
     known.incarnations.kill_rest(who)
     assert known.asked(Kill) == [Kill(1), Kill(4)]
-    known.incarnations.out_of_reach(99)
+    known.incarnations.out_of_reach(99, "another PID namespace")
 
 
 def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:

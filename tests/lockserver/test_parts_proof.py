@@ -57,7 +57,7 @@ def test_a_process_that_lives_is_named() -> None:
     who.members[1].dead = True
     no = verdict(who)
     assert str(no) == "not proven: process 2 of a is alive; process 3 of a is alive"
-    who.members[3].out_of_reach = True
+    who.members[3].out_of_reach = "another PID namespace"
     assert verdict(who).missing[1] == "process 3 of a is alive, which can't be killed from here (another PID namespace)"
 
 

@@ -755,6 +755,21 @@ _ALL = (
             ),
         ),
     ),
+    Mutant(
+        "overdue",
+        "a takeover that is withheld for longer than the window is an alarm",
+        ((SUCCESSION, "            self.overdue.not_gone(holder)\n", "            pass\n"),),
+    ),
+    Mutant(
+        "overdue-ends",
+        "that alarm ends with the proof",
+        (("lockserver/overdue.py", "        self.context.calm(self._alarm)\n", "        pass\n"),),
+    ),
+    Mutant(
+        "overdue-without-a-look",
+        "it comes though /proc hangs",
+        (("lockserver/overdue.py", "                self._say(who, None)\n", "                pass\n"),),
+    ),
 )
 
 DIRECTED = (
@@ -765,6 +780,7 @@ DIRECTED = (
             "recovery_table",
             "client_machine",
             "memory",
+            "overdue",
             "switchover",
             "found_by_the_simulator",
             "untold",

@@ -4,6 +4,7 @@ from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
 SOCKETS = "sidecar/sockets.py"
+SECCOMP = "tests/chaos/test_seccomp.py"
 
 SHELLS = (
     Mutant(
@@ -75,5 +76,42 @@ SHELLS = (
         "a late event of a closed connection is nobody's death",
         (("sidecar/processes.py", "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
         tests=(RULES,),
+    ),
+    Mutant(
+        "refused-signals",
+        "a profile that refuses pidfd_send_signal is told from another PID namespace, and ends no server",
+        (("sidecar/peers.py", "        if _signals_are_refused():\n", "        if False:\n"),),
+        tests=(SECCOMP,),
+    ),
+    Mutant(
+        "refused-pidfd-open",
+        "where pidfd_open is refused the kernel names this process as well as its peers",
+        (
+            (
+                "sidecar/peers.py",
+                "named = None if error.errno in _NO_ROOM else _named_by_the_kernel()",
+                "named = None",
+            ),
+            ("sidecar/peers.py", "        if error.errno in _NO_ROOM:\n            raise\n", "        raise\n"),
+        ),
+        tests=(SECCOMP,),
+    ),
+    Mutant(
+        "no-inotify",
+        "a server without inotify looks every second",
+        (("sidecar/shell.py", "LOOK_EVERY_S if why_not else math.inf", "math.inf"),),
+        tests=("tests/chaos/test_no_inotify.py",),
+    ),
+    Mutant(
+        "no-inodes",
+        "the old socket's inode goes first where there is none",
+        ((SOCKETS, "            if error.errno not in _NO_INODES:\n", "            if True:\n"),),
+        tests=("tests/chaos/test_no_inodes.py",),
+    ),
+    Mutant(
+        "driver-in-a-thread",
+        "a driver that hangs as it is loaded keeps no server from starting",
+        (("lockserver/memory.py", "found.get(timeout=patience_s)", "found.get()"),),
+        tests=("tests/chaos/test_driver_hangs.py",),
     ),
 )

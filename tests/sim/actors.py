@@ -142,7 +142,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         try:
             self.process.pidfd_kill(self.processes[effect.process])
         except OSError as error:
-            if error.errno == errno.EINVAL:
+            if error.errno in (errno.EINVAL, errno.EPERM):
                 self.pending.append(e.OutOfReach(effect.process))
 
     def _do_probe_life(self, effect: e.ProbeLife) -> None:
@@ -192,6 +192,13 @@ class SimServer(ServerShell[e.Event, e.Effect]):
             if identity and peer.identity:
                 gone.append(number)
         self.pending.append(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def _do_look_at(self, effect: e.LookAt) -> None:
+        """In a thread of its own; where /proc hangs no answer comes."""
+        seen = tuple((number, "lives") for number in effect.processes)
+        if self.world.rng.random() < 0.8:
+            answer = e.LookedAt(effect.incarnation, seen, ("somebody",) if effect.life else ())
+            self.process.after(self.world.rng.random() * 0.05, lambda: self.feed(answer))
 
     def _do_take_names(self, effect: e.TakeNames) -> None:
         paths = dict.fromkeys((RUN, self.process.files.real_path(RUN)))
@@ -365,6 +372,7 @@ _DO: dict[type, Callable[[SimServer, Any], None]] = {
     e.ProbeLife: SimServer._do_probe_life,
     e.ProbeStrangers: SimServer._do_probe_strangers,
     e.LookUp: SimServer._do_look_up,
+    e.LookAt: SimServer._do_look_at,
     e.TakeNames: SimServer._do_take_names,
     e.Unlink: SimServer._do_unlink,
     e.ReadMemory: SimServer._do_read_memory,

@@ -252,6 +252,18 @@ SCRIPTS += scripts_of(
     init inode old = p1
     init pidfd_pid old = -1
     """,
+        "a frozen process keeps everything, and a kill waits for the thaw": CONNECTED
+        + """
+    outside freeze engine
+    server pidfd_kill engine = ok
+    server dead engine = alive
+    server readable line = no
+    server send line one
+    outside cont engine
+    server dead engine = alive
+    outside thaw engine
+    server dead engine = dead
+    """,
     },
     needs_root=True,
 )

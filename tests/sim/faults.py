@@ -101,7 +101,21 @@ class Faults:
                 tree.was_stopped = True
         self.kernel.after(self.rng.random() * 2, lambda: self._cont(victim))
 
+    def freeze_the_holder(self) -> None:
+        """One of its processes: no kill ends that before it is thawed."""
+        holder = self._holder()
+        if holder is None or not self.world.others.random() < 0.9:
+            return
+        victim = self.world.others.choice([process for process in holder.processes if process.alive])
+        self.world.note_fault(f"freeze {victim} and kill the holder {holder.name}")
+        holder.was_stopped = True
+        self.kernel.freeze(victim)
+        self.kernel.kill(holder.main)
+        self.kernel.after(0.5 + self.world.others.random() * 3, lambda: self.kernel.thaw(victim))
+
     def _cont(self, process: Process) -> None:
+        if self.world.server is not None and process is self.world.server.process:
+            self.world.server_went_on_at = self.kernel.now
         if process.alive:
             self.world.say(f"continue {process}")
             self.kernel.cont(process)

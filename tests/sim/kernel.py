@@ -53,6 +53,7 @@ class Kernel:
         "now",
         "order",
         "peer_pidfd_of_reaped_errno",
+        "pidfd_kill_errno",
         "processes",
         "release_step_s",
         "reuses_pids",
@@ -85,6 +86,7 @@ class Kernel:
         self.has_peer_pidfd = has_peer_pidfd  # Linux >= 6.5
         self.has_pidfs = has_pidfs  # Linux >= 6.9
         self.peer_pidfd_of_reaped_errno = peer_pidfd_of_reaped_errno  # Linux < 6.16 refuses; 0 here: it names the dead
+        self.pidfd_kill_errno = 0  # a seccomp profile refuses pidfd_send_signal
         self.fault: Callable[[Process, str], None] | None = None  # called inside long system calls; it may kill
         self.now = 0.0
         self.wall_offset_s = 1_700_000_000.0
@@ -194,7 +196,20 @@ class Kernel:
     def stop(self, process: Process) -> None:
         process.stopped = process.alive
 
+    def freeze(self, process: Process) -> None:
+        """By a cgroup of version 1, or in the kernel (D): it runs no code, and a kill waits for the thaw."""
+        process.stopped = process.frozen = process.alive
+
+    def thaw(self, process: Process) -> None:
+        process.frozen = False
+        if process.doomed:
+            self.kill(process)
+        else:
+            self.cont(process)
+
     def cont(self, process: Process) -> None:
+        if process.frozen:
+            return
         process.stopped = False
         deferred, process.deferred = process.deferred, []
         for event in deferred:
@@ -203,6 +218,9 @@ class Kernel:
     def kill(self, process: Process, order: Sequence[int] | None = None, step_s: float | None = None) -> None:
         """SIGKILL. `order`: descriptors to release first. A large `step_s` is a process stuck in a driver."""
         if not process.alive:
+            return
+        if process.frozen:
+            process.doomed = True
             return
         process.alive = False
         process.stopped = False

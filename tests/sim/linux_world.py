@@ -26,6 +26,7 @@ from tests.sim.names import Names
 from tests.sim.scripts import Race, Step
 
 DEADLINE_S = 5.0
+FREEZER = Path("/sys/fs/cgroup/freezer")
 STARTS = {"fork", "fork_again", "spawn", "container"}
 
 
@@ -159,9 +160,12 @@ class LinuxWorld:
         _ask(self.actors["world"], "subreaper")
         self.seen = Names()
         self.mounts: list[str] = []
+        self.frozen: Path | None = None
 
     def close(self) -> None:
         """Kills, and waits until nobody is left: the zygote reaps them."""
+        if self.frozen is not None:
+            (self.frozen / "freezer.state").write_text("THAWED")
         for actor in self.actors.values():
             kill(actor)
         for name, actor in self.actors.items():
@@ -171,6 +175,8 @@ class LinuxWorld:
         for path in reversed(self.mounts):
             linux_actor.check(linux_actor.libc.umount2(path.encode(), linux_actor.MNT_DETACH))
         rmtree(self.root)
+        if self.frozen is not None:
+            self.frozen.rmdir()
 
     def __enter__(self) -> "LinuxWorld":
         return self
@@ -268,6 +274,18 @@ class LinuxWorld:
     def outside_cont(self, name: str) -> None:
         signal.pidfd_send_signal(self.actors[name].pidfd, signal.SIGCONT)
         wait_until(f"{name} continued", lambda: thread_states(self.actors[name]) == {"S"})
+
+    def outside_freeze(self, name: str) -> None:
+        """One process at a time, in a cgroup of version 1."""
+        cgroup = self.frozen = FREEZER / f"sim-{self.actors[name].pid}"
+        cgroup.mkdir()
+        (cgroup / "cgroup.procs").write_text(str(self.actors[name].pid))
+        (cgroup / "freezer.state").write_text("FROZEN")
+        wait_until(f"{name} frozen", lambda: (cgroup / "freezer.state").read_text() == "FROZEN\n")
+
+    def outside_thaw(self, name: str) -> None:
+        assert self.frozen is not None, f"{name} isn't frozen"
+        (self.frozen / "freezer.state").write_text("THAWED")
 
     def outside_state(self, name: str) -> str:
         return proc_state(self.actors[name].proc)

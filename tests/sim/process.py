@@ -37,7 +37,9 @@ class Process:
         "deferred",
         "descriptors",
         "dies_with_parent",
+        "doomed",
         "files",
+        "frozen",
         "gone",
         "is_subreaper",
         "kernel",
@@ -79,6 +81,7 @@ class Process:
         self.program = 0  # how many it has executed: what the one before was to do later is not done
         self.alive = True  # runs code, unless it is stopped
         self.stopped = False
+        self.frozen = self.doomed = False  # stopped, and a kill waits; one does
         self.gone = False  # wholly: pidfds are readable
         self.reaped = False
         self.leader_ended = False
@@ -268,6 +271,8 @@ class Process:
 
     def pidfd_kill(self, fd: int) -> None:
         target = self._pidfd(fd).process
+        if self.kernel.pidfd_kill_errno:
+            raise error(self.kernel.pidfd_kill_errno, fd)
         if not self.namespace.sees(target.namespace):
             raise error(errno.EINVAL, fd)
         if target.reaped:

@@ -119,6 +119,12 @@ class SimWorld:
     def outside_cont(self, name: str) -> None:
         self.kernel.cont(self.processes[name])
 
+    def outside_freeze(self, name: str) -> None:
+        self.kernel.freeze(self.processes[name])
+
+    def outside_thaw(self, name: str) -> None:
+        self.kernel.thaw(self.processes[name])
+
     def outside_state(self, name: str) -> str:
         return self.processes[name].proc_state or "none"
 

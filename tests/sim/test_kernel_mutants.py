@@ -336,6 +336,11 @@ def _temporary_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Process, "write_durable", write)
 
 
+@mutant("a kill ends a frozen process at once")
+def _killed_while_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kernel, "freeze", Kernel.stop)
+
+
 @mutant("a stopped process misses what happened")
 def _missed_while_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     def cont(_: Kernel, process: Process) -> None:

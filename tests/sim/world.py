@@ -21,8 +21,11 @@ What must hold, by policy:
     have.
 10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
 11. The machine never finds one of its own rules broken.
+12. A takeover that is withheld for longer than the window, because a process doesn't end, is an alarm; until it ends.
 """
 
+import errno
+import random
 from collections.abc import Callable, Iterable
 
 from lockserver import events as e
@@ -42,6 +45,8 @@ SETTLE_S = 0.3
 READER_S = 0.2
 PREPARE_S = 0.1
 SETTLED_S = 3.0
+OVERDUE_S = 0.5
+"""Once the window is over an alarm takes a look at /proc, or the time in which that doesn't come."""
 
 
 class World(Schedule[SimServer]):
@@ -99,6 +104,12 @@ class World(Schedule[SimServer]):
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
         self.one_stays_stopped = False
         """To a server that never heard of anybody, it may be the holder."""
+        self.others = random.Random(-1 - seed)
+        """For what came later: the schedules of a seed stay what they were without it."""
+        if self.others.random() < 0.1:
+            self.kernel.pidfd_kill_errno = errno.EPERM
+        self.server_went_on_at = -1.0
+        """A server that was stopped has not done what was due meanwhile."""
         self._faults = Faults(self)
         self.paths = PathFaults(self)
 
@@ -256,6 +267,8 @@ class World(Schedule[SimServer]):
             self.alarm(str(note.detail["text"]))
         elif note.detail.get("lock") == m.ACTIVE and note.event == "fencing":
             self.fenced_at, self.gap = self.kernel.now, True
+            since = self.fenced_at
+            self.kernel.after(WINDOW_S + OVERDUE_S, lambda: self._heard_of(server, since))
         elif note.event == "switchover":
             self.drained_at = self.kernel.now
         elif note.event == "serving" or (note.event == "back" and server.machine.active.endpoint is not None):
@@ -268,6 +281,15 @@ class World(Schedule[SimServer]):
             and (self._holder_may_live(server) or self._able_waits(server))
         ):
             self.fail(f"{note.detail['engine']} may initialise between a holder's death and its successor's Active")
+
+    def _heard_of(self, server: SimServer, since: float) -> None:
+        """Rule 12."""
+        lock, due = server.machine.active, since == self.fenced_at and server is self.server and server.process.alive
+        if not due or server.stopped or server.process.stopped or self.server_went_on_at >= since:
+            return
+        holder, alarms = lock.holder, server.machine.context.alarms
+        if lock.phase is Phase.FENCING and holder is not None and not holder.cannot_talk and not alarms:
+            self.fail(f"{holder.name} isn't proven gone after {self.kernel.now - since:.1f} s, and there is no alarm")
 
     def _holder_may_live(self, server: SimServer) -> bool:
         """One that a restarted server can't prove gone may be initialised beside: if in truth it is, and a window has
@@ -326,6 +348,8 @@ class World(Schedule[SimServer]):
 
     def _any_fault(self) -> None:
         self._faults.any()
+        if self.others.random() < 0.05:
+            self._faults.freeze_the_holder()
 
     def _is_settled(self) -> bool:
         """Somebody holds and serves, and nothing more is to be expected."""
@@ -355,7 +379,9 @@ class World(Schedule[SimServer]):
         ]
         stays = self.rng.choice(waiting) if len(waiting) > 1 and self.rng.random() < 0.3 else None
         for process in list(kernel.processes.values()):
-            if process.stopped and process is not stays:
+            if process.frozen:
+                kernel.thaw(process)
+            elif process.stopped and process is not stays:
                 kernel.cont(process)
         if stays is not None:
             self.say(f"{stays} stays stopped")
@@ -392,6 +418,8 @@ class World(Schedule[SimServer]):
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
+        if machine.active.phase is Phase.HELD and "overdue" in machine.context.alarms:
+            self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(

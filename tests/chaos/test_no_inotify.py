@@ -1,0 +1,60 @@
+"""Every inotify instance of the user is taken, by other containers of this uid: the servers serve, look every second,
+and say so until there are instances again."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.chaos.house import House
+from tests.gms.container import Container, containers
+from tests.support.seccomp import through
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.chaos
+
+
+LIMIT = "/proc/sys/user/max_inotify_instances"
+WITHOUT = ["/usr/bin/env", "unshare", "--user", "--map-root-user", "sh", "-c", f'echo 0 > {LIMIT} && exec "$@"', "sh"]
+"""In a user namespace of its own, which has a limit of its own: nothing is taken from anybody else here."""
+
+
+def test_the_lock_server_starts_serves_and_says_so_until_there_are_instances_again(house: House) -> None:
+    if subprocess.run([*WITHOUT, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no user namespaces with limits of their own here")
+    server = house.server(through=WITHOUT)
+    assert ["raise fs.inotify.max_user_instances" in alarm for alarm in server.status().alarms] == [True]
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    a.kill()
+    assert b.granted()["dead"] == [True]
+    inside = ["nsenter", "--user", "--preserve-credentials", "--target", str(server.pid)]
+    subprocess.run([*inside, "sh", "-c", f"echo 128 > {LIMIT}"], check=True)
+    server.shows(lambda s: not s.alarms, "the kernel says it from now on")
+
+
+def test_a_directory_that_is_replaced_is_noticed_all_the_same(house: House) -> None:
+    server = house.server(through=through(inotify_init1="EMFILE"))
+    shutil.move(house.run_dir, house.directory / "elsewhere")
+    assert house.exit_code(server) == 1
+    assert "was replaced" in house.log.read_text()
+
+
+@pytest.fixture
+def container() -> Iterator[Container]:
+    yield from containers()
+
+
+def test_gms_starts_and_says_so_and_writes_a_deleted_file_again(container: Container) -> None:
+    command = (*through(inotify_init1="EMFILE"), sys.executable, "-m", "gms", "--run-dir", str(container.run_dir))
+    gms = container.run(*command, "--devices", "host:0", "--capacity", "64MiB")
+    gms.err.with_words(" ready ")
+    container.writer()
+    assert any("max_user_instances" in alarm for alarm in container.status().alarms)
+    (file,) = (container.run_dir / "gms").glob("*.json")
+    file.unlink()
+    until(file.exists, "it is written again")
