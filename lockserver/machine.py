@@ -54,6 +54,7 @@ from sidecar.disk_writes import DiskWrites
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
 MOST_OWED = 10_000
+_STRANGER = "introduce yourself first: Register, Join or Observe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,15 @@ class Machine:
 
     def knows(self, incarnation: str) -> bool:
         return incarnation in self.incarnations.known
+
+    def why_not_show_lives(self, conn: int, incarnation: str) -> str:
+        """Only a process of this incarnation has life files of it to show. Empty if that is what calls."""
+        caller = self.callers.by_conn.get(conn)
+        if caller is None:
+            return _STRANGER
+        if caller.incarnation is None or caller.incarnation.name != incarnation:
+            return f"you are no process of {incarnation}, so you can't show its life files"
+        return ""
 
     @property
     def status(self) -> m.Status:
@@ -269,7 +279,7 @@ class Machine:
         if isinstance(message, m.Register | m.Join | m.Observe):
             self._introduce(event, message)
         elif caller is None:
-            self._throw_out(event, "introduce yourself first: Register, Join or Observe")
+            self._throw_out(event, _STRANGER)
         elif type(message) in _QUESTIONS:
             _QUESTIONS[type(message)](self, event, caller)
         elif caller.incarnation is None or not caller.main:

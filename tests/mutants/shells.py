@@ -3,6 +3,7 @@
 from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
+LIFE_FILES = "tests/chaos/test_life_files.py"
 SOCKETS = "sidecar/sockets.py"
 
 SHELLS = (
@@ -23,6 +24,31 @@ SHELLS = (
             ),
         ),
         tests=("tests/sidecar/test_lifelock.py", RULES),
+    ),
+    Mutant(
+        "life-files-are-looked-at-first",
+        "what somebody sends as a life file is opened only if it is one: a FIFO would make the server wait for ever",
+        (
+            (
+                "sidecar/lifelock.py",
+                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise OSError(",
+                "        if False:\n            raise OSError(",
+            ),
+            ("sidecar/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
+        ),
+        tests=(LIFE_FILES,),
+    ),
+    Mutant(
+        "only-its-own-life-files",
+        "only a process of an incarnation shows life files of it",
+        (
+            (
+                "lockserver/server.py",
+                "            if why:\n                close_all(descriptors)",
+                "            if False:\n                close_all(descriptors)",
+            ),
+        ),
+        tests=(LIFE_FILES,),
     ),
     Mutant(
         "arming-order",
