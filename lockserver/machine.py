@@ -303,6 +303,19 @@ class Machine:
     def _on_release(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         self.succession.give_back(who)
 
+    def _on_withdraw(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+        message, lock = event.message, self.active
+        assert isinstance(message, m.Withdraw)
+        if message.lock == INIT:
+            self.succession.give_back(who)
+        elif lock.holder is who:  # the grant came first: it has been told, or is when it is on disk
+            if lock.waiter is not None:
+                lock.waiter.ready = False  # should it come to nothing
+            return
+        else:
+            self.succession.queue.update(who, ready=False, looked=False, needs=None)
+        self.context.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
+
     def _on_ready(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         message = event.message
         assert isinstance(message, m.Ready)
@@ -509,6 +522,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Caller, Incarnation], None]
     m.Prepared: Machine._on_prepared,
     m.Serving: Machine._on_serving,
     m.Release: Machine._on_release,
+    m.Withdraw: Machine._on_withdraw,
     m.Drained: Machine._on_drained,
     m.HandBack: Machine._on_hand_back,
 }

@@ -130,6 +130,16 @@ class Release(Message, frozen=True):
     lock: Literal["init"] = "init"
 
 
+class Withdraw(Message, frozen=True):
+    """The sender no longer waits for this lock. Answered by `Withdrawn`; or the grant of `active` came first, and stands.
+    Since version 2, after the welcome.
+    """
+
+    lock: LockName = "active"
+    number: Number = 0
+    """Of this withdrawal: the answer says it again."""
+
+
 class Drained(Message, frozen=True):
     round: int
     ok: bool = True
@@ -189,6 +199,7 @@ ClientMessage = (
     | Prepared
     | Serving
     | Release
+    | Withdraw
     | Drained
     | HandBack
     | OldLives
@@ -261,6 +272,13 @@ class Granted(Message, frozen=True):
     """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
     nobody writes to what the other one left.
     """
+
+
+class Withdrawn(Message, frozen=True):
+    """The answer to `Withdraw`: what was granted before means nothing, and the sender isn't granted until it asks."""
+
+    lock: str
+    number: int = 0
 
 
 class Prepare(Message, frozen=True):
@@ -396,6 +414,7 @@ ServerMessage = (
     | Busy
     | Adopted
     | Granted
+    | Withdrawn
     | Prepare
     | Keep
     | Drain

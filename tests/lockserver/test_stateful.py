@@ -490,8 +490,8 @@ class ClientWorld(RuleBasedStateMachine):
             self.it_is_welcomed("as claimed")
 
     @precondition(lambda self: self.connected and not self.welcomed)
-    @rule(active=st.sampled_from(["as claimed", "as claimed", "nothing", "granted"]))
-    def it_is_welcomed(self, active: str) -> None:
+    @rule(active=st.sampled_from(["as claimed", "as claimed", "nothing", "granted"]), protocol=st.sampled_from([1, 2]))
+    def it_is_welcomed(self, active: str, protocol: int = 2) -> None:
         holds: dict[str, int] = {}
         if active != "nothing":
             holds.update(self.client.machine.holds.items())
@@ -502,7 +502,11 @@ class ClientWorld(RuleBasedStateMachine):
         self.tell(
             c.Heard(
                 m.Welcome(
-                    server_incarnation=f"s{self.server}", number=1 if self.main else 2, policy=policy, holds=holds
+                    server_incarnation=f"s{self.server}",
+                    number=1 if self.main else 2,
+                    policy=policy,
+                    holds=holds,
+                    protocol=protocol,
                 )
             )
         )
@@ -519,6 +523,8 @@ class ClientWorld(RuleBasedStateMachine):
             [
                 m.Granted(lock=ACTIVE, token=9),
                 m.Granted(lock=INIT, token=0),
+                m.Withdrawn(lock=ACTIVE, number=1),
+                m.Withdrawn(lock=INIT, number=1),
                 m.Prepare(round=1),
                 m.Drain(round=1, timeout_s=1.0),
                 m.Resume(why="off"),

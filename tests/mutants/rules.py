@@ -60,6 +60,11 @@ _ALL = (
         ),
     ),
     Mutant(
+        "giving-up-is-asked-for",
+        "giving up is asked for: a grant that crosses it is taken, and ends nobody",
+        ((CLIENT, "        if self.link is not Link.IN or self._speaks < 2:\n", "        if True:\n"),),
+    ),
+    Mutant(
         "late-join",
         "nobody joins an incarnation whose end is awaited",
         (

@@ -21,6 +21,7 @@ What must hold, by policy:
     have.
 10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
 11. The machine never finds one of its own rules broken.
+12. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
 """
 
 from collections.abc import Callable, Iterable
@@ -28,6 +29,7 @@ from collections.abc import Callable, Iterable
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
+from lockserver.client_machine import GIVEN_UP
 from lockserver.lock import Phase
 from tests.sim.actors import HOLDER, LIFE, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
@@ -99,6 +101,7 @@ class World(Schedule[SimServer]):
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
         self.one_stays_stopped = False
         """To a server that never heard of anybody, it may be the holder."""
+        self.server_was_stopped = False
         self._faults = Faults(self)
         self.paths = PathFaults(self)
 
@@ -219,6 +222,9 @@ class World(Schedule[SimServer]):
     def lost(self, tree: Tree, why: str) -> None:
         excused = tree.was_stopped or tree.told_to_end or self.directory_lost or (tree.impostor and self.spoiled)
         older_is_greater = tree.granted < self.greatest_token and self.clock_went_back and self.spoiled
+        crossed = why == GIVEN_UP and not (excused or self.cut_rate or self.server_was_stopped)
+        if crossed:
+            self.fail(f"{tree.name} is ended by a grant that crossed its giving up")
         if tree.holds and not self.presume_dead and not excused and not older_is_greater:
             self.fail(f"{tree.name} lost the lock though nothing was wrong with it: {why}")
         tree.holds = False
