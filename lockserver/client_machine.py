@@ -369,8 +369,17 @@ class ClientMachine:
             if tree not in (own, message.tree) and message.tree != own:
                 del self._kept[tree]
                 self._out.append(DropCopies(tree))
-        self._kept[message.tree] = (self.server_incarnation, message)
-        self._out.append(KeepCopies(message.tree))
+        left: list[int] = []
+        more = message.more and message.tree in self._kept
+        if more:
+            changed = [*message.gone, *message.numbers]
+            left = [number for number in self._kept[message.tree][1].numbers if number not in changed]
+            self._out.append(DropCopies(message.tree, changed))
+        kept = msgspec.structs.replace(message, numbers=left + message.numbers)
+        self._kept[message.tree] = (self.server_incarnation, kept)
+        self._out.append(KeepCopies(message.tree, message.numbers, more))
+        if message.answer:
+            self._say(m.Kept(copies=len(message.numbers)))
 
     def _granted(self, message: m.Granted) -> None:
         name: m.LockName = ACTIVE if message.lock == ACTIVE else INIT
@@ -457,7 +466,7 @@ class ClientMachine:
             self._out.append(Without(ACTIVE))
 
     def _give_up_the_permit(self) -> None:
-        """Whether it waits for it or has it. Nothing depends on whether it was granted meanwhile: that is given back."""
+        """Whether it waits for it or has it: what was granted meanwhile is given back."""
         wanted = self.wants.pop(INIT, None) is not None
         self.holds.pop(INIT, None)
         if wanted and self._asks_to_withdraw(INIT):

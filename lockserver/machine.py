@@ -347,6 +347,11 @@ class Machine:
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
 
+    def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+        assert isinstance(event.message, m.Kept)
+        self.copies.taken(event.conn, event.message.copies)
+        self.copies.hand_out(self.active)
+
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = self.context.changed = True
 
@@ -525,6 +530,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Caller, Incarnation], None]
     m.Withdraw: Machine._on_withdraw,
     m.Drained: Machine._on_drained,
     m.HandBack: Machine._on_hand_back,
+    m.Kept: Machine._on_kept,
 }
 
 _QUESTIONS: dict[type, Callable[[Machine, e.Received, Caller], None]] = {

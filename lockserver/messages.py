@@ -131,13 +131,13 @@ class Release(Message, frozen=True):
 
 
 class Withdraw(Message, frozen=True):
-    """The sender no longer waits for this lock. Answered by `Withdrawn`; or the grant of `active` came first, and stands.
+    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first and stands.
     Since version 2, after the welcome.
     """
 
     lock: LockName = "active"
     number: Number = 0
-    """Of this withdrawal: the answer says it again."""
+    """The withdrawal's: the answer says it again."""
 
 
 class Drained(Message, frozen=True):
@@ -154,6 +154,12 @@ class HandBack(Message, frozen=True):
     token: Token
     tree: IncarnationName
     numbers: list[int]
+
+
+class Kept(Message, frozen=True):
+    """The descriptors of a `Keep` have been taken: the next ones may come. Since version 2."""
+
+    copies: Number
 
 
 class OldLives(Message, frozen=True):
@@ -202,6 +208,7 @@ ClientMessage = (
     | Withdraw
     | Drained
     | HandBack
+    | Kept
     | OldLives
     | Watch
     | AskStatus
@@ -293,6 +300,14 @@ class Keep(Message, frozen=True):
     token: int
     tree: IncarnationName
     numbers: list[int]
+    more: bool = False
+    """In addition to those that were given of this incarnation before, and not instead of them. Since version 2, as is
+    what follows.
+    """
+    gone: list[int] = []
+    """Members of which no copy is needed any more."""
+    answer: bool = False
+    """`Kept` is awaited."""
 
 
 class Drain(Message, frozen=True):

@@ -40,7 +40,7 @@ _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.
 ENDING_S = 1.0
 """So long a server that was killed may take to end."""
 _MOST_OLD_LIVES = 400
-"""Of one incarnation: each time that its life file lost its name there is one more."""
+"""So many of one incarnation: each time that its life file lost its name there is one more."""
 _MOST_STRANGERS = 1000
 """The machine is told of no more at a time; the next ones follow once these are gone."""
 

@@ -678,13 +678,13 @@ def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_m
     client.tell(c.Connected((1, 2))).hear(keep("a.0123abcd", 7, 2))
     assert client.effects == [
         c.Say(m.HandBack(token=7, tree="a.0123abcd", numbers=[2, 3])),
-        c.KeepCopies("a.0123abcd"),
+        c.KeepCopies("a.0123abcd", [2]),
     ]
 
 
 def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).tell(c.AdoptChild(1, 5)).hear(keep("x.00000001", 7, 1, 2))
-    assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001")]
+    assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001", [1, 2])]
     client.away().come_in(server="s2")
     first, *rest = client.said
     assert first == m.HandBack(token=7, tree="x.00000001", numbers=[1, 2])
@@ -699,7 +699,7 @@ def test_the_server_that_gave_them_does_not_get_them_back(client: Client) -> Non
 
 def test_only_the_newest_holders_copies_are_kept_and_the_old_ones_dropped(client: Client) -> None:
     client.come_in().hear(keep("x.00000001", 7)).hear(keep("y.00000002", 8))
-    assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002")]
+    assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002", [1])]
     client.away().come_in(server="s2")
     assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1])]
 
@@ -712,6 +712,18 @@ def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -
         m.HandBack(token=8, tree="a.0123abcd", numbers=[2, 3]),
         m.HandBack(token=8, tree="y.00000002", numbers=[1]),
     ]
+
+
+def test_more_copies_are_added_those_of_the_gone_dropped_and_what_came_is_acknowledged(client: Client) -> None:
+    client.come_in().hear(keep("y.00000002", 8, 1, 2, 3))
+    more = m.Keep(token=8, tree="y.00000002", numbers=[4, 5], more=True, gone=[2], answer=True)
+    assert client.hear(more).effects == [
+        c.DropCopies("y.00000002", [2, 4, 5]),
+        c.KeepCopies("y.00000002", [4, 5], more=True),
+        c.Say(m.Kept(copies=2)),
+    ]
+    client.away().come_in(server="s2")
+    assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1, 3, 4, 5])]
 
 
 def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Client) -> None:

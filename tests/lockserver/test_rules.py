@@ -935,6 +935,18 @@ def test_a_main_process_keeps_its_own_childrens_pidfds(harness: Harness) -> None
     assert keep.numbers == [2] and processes == (child,)
 
 
+def test_a_keeper_that_takes_nothing_is_given_so_many_copies_and_the_others_when_it_has_taken_them() -> None:
+    harness = settled(copies_under_way=3)
+    a, b = harness.holder("a"), harness.waiter("b")
+    b.answers_keep = False
+    for _ in range(6):
+        a.join()
+    assert len(b.copies[a.name][1]) == 4, "the first was taken before"
+    b.answers_keep = True
+    b.says(m.Kept(copies=3))
+    assert set(b.copies[a.name][1]) == set(a.processes)
+
+
 def test_copies_of_the_dead_are_not_handed_out_once_the_disk_knows(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     child = a.processes[1]

@@ -430,7 +430,9 @@ class ClientWorld(RuleBasedStateMachine):
             elif isinstance(effect, c.KeepCopies):
                 self.kept.add(effect.tree)
             elif isinstance(effect, c.DropCopies):
-                self.kept.remove(effect.tree)
+                assert effect.tree in self.kept
+                if effect.numbers is None:
+                    self.kept.remove(effect.tree)
             elif isinstance(effect, c.Got):
                 assert effect.lock in self.wished, "nobody wanted it"
                 self.held[effect.lock] = effect.token
@@ -532,6 +534,7 @@ class ClientWorld(RuleBasedStateMachine):
                 m.Keep(token=1, tree="x.00000001", numbers=[1]),
                 m.Keep(token=2, tree="y.00000002", numbers=[1, 2]),
                 m.Keep(token=2, tree="a.0123abcd", numbers=[2]),
+                m.Keep(token=2, tree="y.00000002", numbers=[3], more=True, gone=[1], answer=True),
             ]
         )
     )

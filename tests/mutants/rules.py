@@ -505,6 +505,24 @@ _ALL = (
         ((COPIES, "            if own.conn is not None and own.numbered > MAIN:\n", "            if False:\n"),),
     ),
     Mutant(
+        "a-stopped-keeper-gets-no-more",
+        "so many copies may be with those that haven't said that they took them, and no more",
+        (
+            (
+                COPIES,
+                "        return min(config.copies_under_way - keeper.under_way, config.most_copies_under_way - under_way)",
+                "        return config.copies_under_way",
+            ),
+        ),
+    ),
+    Mutant(
+        "taken-copies-make-room",
+        "who has taken its copies gets the next ones",
+        ((MACHINE, "        self.copies.taken(event.conn, event.message.copies)\n", ""),),
+        tests=("tests/lockserver/test_rules.py",),
+        in_process=True,
+    ),
+    Mutant(
         "copies-before-answer",
         "copies of a pidfd are out before the join is acknowledged",
         (

@@ -22,6 +22,8 @@ What must hold, by policy:
 10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
 11. The machine never finds one of its own rules broken.
 12. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
+13. No more copies of pidfds are with keepers that haven't received them than the server may have under way; and in the
+    end whoever keeps copies has one of each of the holder's processes.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,6 +46,7 @@ SETTLE_S = 0.3
 READER_S = 0.2
 PREPARE_S = 0.1
 SETTLED_S = 3.0
+MOST_COPIES = 5
 
 
 class World(Schedule[SimServer]):
@@ -124,6 +127,8 @@ class World(Schedule[SimServer]):
             grant_unproven=self.grant_unproven,
             reads_memory=self.reads_memory,
             history_size=10,
+            copies_under_way=2,
+            most_copies_under_way=MOST_COPIES,
         )
 
     def cuts_short(self) -> bool:
@@ -156,6 +161,24 @@ class World(Schedule[SimServer]):
             self.fail(f"{tree.name} is granted with {free} bytes free, and needs {tree.needs}")
         self.memory_alarm = False
         self._faults.back_up()
+
+    def copies_sent(self, under_way: int) -> None:
+        if under_way > MOST_COPIES:
+            self.fail(f"{under_way} copies of pidfds are under way, and at most {MOST_COPIES} may be")
+
+    def _check_copies(self, server: SimServer) -> None:
+        machine = server.machine
+        holder, copies = machine.active.holder, machine.copies
+        clients = {slot.client.name: slot.client for slot in self.slots if slot.client is not None}
+        for waiter in machine.succession.queue.first(machine.config.keepers):
+            client, conn = clients.get(waiter.incarnation.name), waiter.incarnation.conn
+            keeper = copies._keepers.get(conn) if conn is not None else None
+            if holder is None or client is None or keeper is None or keeper.under_way or client.process.stopped:
+                continue
+            there = {member.number for member in holder.members.values() if member.process is not None}
+            kept = set(client.kept.get(holder.name, ()))
+            if kept != there and not self.cut_rate:
+                self.fail(f"{client.name} keeps copies of {sorted(kept)} of {holder.name}, which has {sorted(there)}")
 
     def got(self, tree: Tree, token: int) -> bool:
         """The new holder knows. True if that is news."""
@@ -398,6 +421,8 @@ class World(Schedule[SimServer]):
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
+        if machine.active.phase is Phase.HELD:
+            self._check_copies(server)
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(
