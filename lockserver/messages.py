@@ -131,7 +131,7 @@ class Release(Message, frozen=True):
 
 
 class Withdraw(Message, frozen=True):
-    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first and stands.
+    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first and holds.
     Since version 2, after the welcome.
     """
 

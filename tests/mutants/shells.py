@@ -51,6 +51,30 @@ SHELLS = (
         tests=(LIFE_FILES,),
     ),
     Mutant(
+        "descriptors-that-cant-go-now-wait",
+        "what the kernel refuses because too many descriptors are under way waits: here it costs the connection",
+        (
+            (
+                "sidecar/frames.py",
+                "            self.held_up = True\n            return 0\n",
+                '            raise PeerTooSlow("too many descriptors") from error\n',
+            ),
+        ),
+        tests=("tests/sidecar/test_shell.py",),
+    ),
+    Mutant(
+        "what-cant-be-sent-costs-one",
+        "a send that fails costs the connection that it was for, and not the server its life",
+        (
+            (
+                "sidecar/connections.py",
+                "            connection.channel.flush()\n        except (PeerTooSlow, OSError) as error:",
+                "            connection.channel.flush()\n        except PeerTooSlow as error:",
+            ),
+        ),
+        tests=("tests/sidecar/test_shell.py",),
+    ),
+    Mutant(
         "arming-order",
         "pidfds are armed when a process joins, not at the grant",
         (
