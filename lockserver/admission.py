@@ -61,6 +61,7 @@ class Admission:
             who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
             who.older = bool(hello.secret)  # another server gave it that
         who.secret = who.secret or hello.secret or event.secret
+        who.acknowledges = agreed_version(hello) > 1
         replaced = who.conn
         self.incarnations.enter_main(who, event.peers[0], hello.pid, event.conn).kept = hello.kept
         if token is not None and self.active.holder is not who:

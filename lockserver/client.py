@@ -98,7 +98,8 @@ class LockClient(Session):
 
     def acquire(self, needs: Mapping[str, int] | None = None, timeout_s: float | None = None) -> Grant:
         """Blocks until this engine holds the lock. `needs`: device -> bytes that must be free for it to wake.
-        ValueError: the wire doesn't take them.
+        ValueError: the wire doesn't take them. NotInTime: it doesn't hold it, and isn't granted it until it asks again.
+        A grant that came as the time ended is returned; the server says which, and has a moment more for that.
         """
         return self._acquire(ACTIVE, dict(needs or {}), timeout_s)
 
@@ -117,15 +118,16 @@ class LockClient(Session):
         wanted = c.Want(lock, needs)
         if not self.wait(lambda: lock in self.tokens or self.over, timeout_s, first=wanted):
             self._withdraw(lock)
+        if lock not in self.tokens and not self.over:
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
         self.raise_if_over()
         return Grant(lock, self.tokens[lock], lock == ACTIVE and self.proven)
 
     def _withdraw(self, lock: m.LockName) -> None:
-        """It may be granted in this very moment: whoever asks again must not take that grant for a new one."""
+        """The lock may be granted in this very moment: then it is held. (A permit is given back.)"""
         self.withdrawn.discard(lock)
         self.tell(c.Withdraw(lock))
-        self.wait(lambda: lock in self.withdrawn or self.over, None)
+        self.wait(lambda: lock in self.withdrawn or (lock == ACTIVE and lock in self.tokens) or self.over, None)
 
     def serving(self, url: str) -> None:
         """Says where the engine serves; an empty address takes it back. ValueError: the wire doesn't take it."""

@@ -189,13 +189,19 @@ class End(msgspec.Struct, frozen=True):
 
 
 class KeepCopies(msgspec.Struct, frozen=True):
-    """The descriptors that came with this message replace those kept of this tree before."""
+    """The descriptors that came with this message are kept, of these members: instead of those that were kept of this
+    tree before, or in addition to them.
+    """
 
     tree: str
+    numbers: list[int]
+    more: bool = False
 
 
 class DropCopies(msgspec.Struct, frozen=True):
     tree: str
+    numbers: list[int] | None = None
+    """The members whose copies aren't needed any more; None: all of this tree."""
 
 
 class KeepNames(msgspec.Struct, frozen=True):

@@ -16,7 +16,9 @@ The rules:
     If it leads elsewhere, whoever serves there has to hear of us at once: the connection is made there.
  5. Told that another holds, or refused: it ends at once. So does a member that is refused.
  6. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
- 7. A server that can't talk with us, or has no room, ends nothing: it is asked again later.
+ 7. Giving up is asked for: the server says that it is withdrawn, or the grant came first and is taken. A server that is
+    silent is not waited for; what it grants then, to a program that doesn't ask again, ends this process.
+ 8. A server that can't talk with us, or has no room, ends nothing: it is asked again later.
 """
 
 import math
@@ -76,6 +78,8 @@ LOOK_S = 1.0
 """So often a main process looks where its path leads; more often where a server settles sooner."""
 LATER_S = 2.0
 """For a server that can't have us now; sooner where a server settles sooner."""
+ANSWER_S = 2.0
+"""So long a program that gives up waits for the server's word; one that is stopped says nothing."""
 PRESUMED_DEAD_SHARE = 0.8
 """This share of the window: when it is over, a holder that its server may presume dead has ended."""
 
@@ -107,7 +111,15 @@ class ClientMachine:
         self.deadline = 0.0
         self._out: list[Effect] = []
         self._now = 0.0
-        self._withdrawn: set[str] = set()
+        self._given_up: set[m.LockName] = set()
+        """Locks that the program no longer waits for, and hasn't asked for since."""
+        self._withdrawals = 0
+        self._answer_by = math.inf
+        """The program has given up the lock `active`, and waits until then for the server's word."""
+        self._permit_unanswered = 0
+        """This withdrawal of the permit: what is granted before the answer to it means nothing."""
+        self._speaks = 1
+        """The version that the server and this process speak."""
         self._draining = False
         """For a switchover, which ends with the server that asked for it."""
         self._proven = False
@@ -139,7 +151,10 @@ class ClientMachine:
                 self._out.append(self._last_word)  # it may not have been heard
             return self._out
         _HANDLERS[type(event)](self, event)
+        if self._now >= self._answer_by:
+            self._stop_waiting()
         self._step()
+        self.deadline = min(self.deadline, self._answer_by)
         return self._out
 
     # -- the connection (rules 2 and 3) ----------------------------------------------------------------------------
@@ -235,6 +250,9 @@ class ClientMachine:
         if self.link is Link.IN:
             self._away_since = self._now
         self._reconnect.ended(self._now)
+        self._permit_unanswered = 0
+        if self._answer_by < math.inf:
+            self._stop_waiting()
         self.link, self._connecting = Link.AWAY, False
 
     def _on_path_seen(self, event: PathSeen) -> None:
@@ -251,6 +269,7 @@ class ClientMachine:
         self._away()
         for lock, token in self.holds.items():
             self._out.append(self._got(lock, token))
+        self._out += [Without(lock) for lock in sorted(self._given_up)]
 
     def _on_hopeless(self, event: Hopeless) -> None:
         self._connecting = False
@@ -269,6 +288,8 @@ class ClientMachine:
             if message.lock == ACTIVE:
                 self._out.append(KeepNames())
             self._granted(message)
+        elif isinstance(message, m.Withdrawn):
+            self._on_withdrawn(message)
         elif isinstance(message, m.Refused):
             self._refused(message.why)
         elif isinstance(message, m.Problem):
@@ -295,7 +316,7 @@ class ClientMachine:
     def _welcomed(self, message: m.Welcome) -> None:
         self.link, self._look_at = Link.IN, self._now + LOOK_S / 4
         self._reconnect.welcomed(self._now)
-        self._policy, self._number = message.policy, message.number
+        self._policy, self._number, self._speaks = message.policy, message.number, message.protocol
         self._unheard_since = math.inf  # the directory of the server that has us back is ours from now on
         self._warned = ""
         if ACTIVE in message.holds:
@@ -304,7 +325,7 @@ class ClientMachine:
         if ACTIVE in self.holds and ACTIVE not in message.holds:
             self._lose("the lock server knows nothing of our grant")
             return
-        if ACTIVE in message.holds and ACTIVE in self._withdrawn:
+        if ACTIVE in message.holds and ACTIVE in self._given_up:
             self._lose(GIVEN_UP)
             return
         if self._draining and ACTIVE in self.holds:
@@ -314,7 +335,7 @@ class ClientMachine:
             del self.holds[INIT]
         self._return_copies(message.server_incarnation)
         self.server_incarnation = message.server_incarnation
-        if message.protocol >= 2:
+        if self._speaks >= 2:
             self._out.append(ShowOldLives())
         self._out.append(Joined())
         for child, pid in self._children.items():
@@ -348,15 +369,30 @@ class ClientMachine:
             if tree not in (own, message.tree) and message.tree != own:
                 del self._kept[tree]
                 self._out.append(DropCopies(tree))
-        self._kept[message.tree] = (self.server_incarnation, message)
-        self._out.append(KeepCopies(message.tree))
+        left: list[int] = []
+        more = message.more and message.tree in self._kept
+        if more:
+            changed = [*message.gone, *message.numbers]
+            left = [number for number in self._kept[message.tree][1].numbers if number not in changed]
+            self._out.append(DropCopies(message.tree, changed))
+        kept = msgspec.structs.replace(message, numbers=left + message.numbers)
+        self._kept[message.tree] = (self.server_incarnation, kept)
+        self._out.append(KeepCopies(message.tree, message.numbers, more))
+        if message.answer:
+            self._say(m.Kept(copies=len(message.numbers)))
 
     def _granted(self, message: m.Granted) -> None:
         name: m.LockName = ACTIVE if message.lock == ACTIVE else INIT
-        if name in self._withdrawn:
+        if name == INIT and self._permit_unanswered:
+            return
+        asked = name in self.wants or (name == ACTIVE and self._answer_by < math.inf)
+        if name == ACTIVE and name in self._given_up and not asked:
             self._lose(GIVEN_UP)
-        elif name in self.wants:
-            del self.wants[name]
+        elif name == INIT and not asked and INIT not in self.holds:
+            self._say(m.Release())
+        elif asked:
+            self.wants.pop(name, None)
+            self._take_up(name)
             self.holds[name] = message.token
             if name == ACTIVE:
                 self._proven = message.proven
@@ -408,7 +444,7 @@ class ClientMachine:
         if event.lock in self.holds:
             self._out.append(self._got(event.lock, self.holds[event.lock]))
             return
-        self._withdrawn.discard(event.lock)
+        self._take_up(event.lock)
         self.wants[event.lock] = event.needs
         if event.lock == ACTIVE:
             self.ready = True
@@ -416,15 +452,53 @@ class ClientMachine:
 
     def _on_withdraw(self, event: Withdraw) -> None:
         if event.lock == INIT:
-            self.wants.pop(INIT, None)
-            self.holds.pop(INIT, None)
-            self._say_if_in(m.Release())
-        elif ACTIVE in self.holds:  # granted in the moment in which it was given up
-            self._lose(GIVEN_UP)
+            self._give_up_the_permit()
+        elif ACTIVE in self.holds:
+            self._out.append(self._got(ACTIVE, self.holds[ACTIVE]))  # it came first
         elif self.wants.pop(ACTIVE, None) is not None:
-            self._withdrawn.add(ACTIVE)
-            self._say_if_in(m.Ready(ready=False))
-        self._out.append(Without(event.lock))
+            self._given_up.add(ACTIVE)
+            if self._asks_to_withdraw(ACTIVE):
+                self._answer_by = self._now + ANSWER_S
+            else:
+                self._say_if_in(m.Ready(ready=False))
+                self._out.append(Without(ACTIVE))
+        elif self._answer_by == math.inf:
+            self._out.append(Without(ACTIVE))
+
+    def _give_up_the_permit(self) -> None:
+        """Whether it waits for it or has it: what was granted meanwhile is given back."""
+        wanted = self.wants.pop(INIT, None) is not None
+        self.holds.pop(INIT, None)
+        if wanted and self._asks_to_withdraw(INIT):
+            self._permit_unanswered = self._withdrawals
+        else:
+            self._say_if_in(m.Release())
+        self._out.append(Without(INIT))
+
+    def _asks_to_withdraw(self, lock: m.LockName) -> bool:
+        """False: there is no server, or none that would answer."""
+        if self.link is not Link.IN or self._speaks < 2:
+            return False
+        self._withdrawals += 1
+        self._say(m.Withdraw(lock=lock, number=self._withdrawals))
+        return True
+
+    def _on_withdrawn(self, message: m.Withdrawn) -> None:
+        if message.lock == INIT and message.number == self._permit_unanswered:
+            self._permit_unanswered = 0
+        elif message.lock == ACTIVE and message.number == self._withdrawals and self._answer_by < math.inf:
+            self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        """The lock was given up, and that stands."""
+        self._answer_by = math.inf
+        self._out.append(Without(ACTIVE))
+
+    def _take_up(self, lock: m.LockName) -> None:
+        """The program waits for it (again), or has it."""
+        self._given_up.discard(lock)
+        if lock == ACTIVE:
+            self._answer_by = math.inf
 
     def _on_set_ready(self, event: SetReady) -> None:
         self.ready = event.ready

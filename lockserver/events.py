@@ -100,6 +100,12 @@ class Config(msgspec.Struct, frozen=True):
     """Why nobody does."""
     keepers: int = 4
     """How many waiters keep copies of the holder's pidfds."""
+    copies_under_way: int = 32
+    """So many may be with one of them that hasn't said yet that it has taken them: a stopped one gets no more."""
+    most_copies_under_way: int = 256
+    """With all of them together. The kernel lets a user have as many descriptors sent and unread as a process may have
+    files open, 1024 as a rule; and refuses everybody's then.
+    """
     history_size: int = 1000
 
 

@@ -54,6 +54,7 @@ from sidecar.disk_writes import DiskWrites
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
 MOST_OWED = 10_000
+_STRANGER = "introduce yourself first: Register, Join or Observe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,15 @@ class Machine:
 
     def knows(self, incarnation: str) -> bool:
         return incarnation in self.incarnations.known
+
+    def why_not_show_lives(self, conn: int, incarnation: str) -> str:
+        """Only a process of this incarnation has life files of it to show. Empty if that is what calls."""
+        caller = self.callers.by_conn.get(conn)
+        if caller is None:
+            return _STRANGER
+        if caller.incarnation is None or caller.incarnation.name != incarnation:
+            return f"you are no process of {incarnation}, so you can't show its life files"
+        return ""
 
     @property
     def status(self) -> m.Status:
@@ -269,7 +279,7 @@ class Machine:
         if isinstance(message, m.Register | m.Join | m.Observe):
             self._introduce(event, message)
         elif caller is None:
-            self._throw_out(event, "introduce yourself first: Register, Join or Observe")
+            self._throw_out(event, _STRANGER)
         elif type(message) in _QUESTIONS:
             _QUESTIONS[type(message)](self, event, caller)
         elif caller.incarnation is None or not caller.main:
@@ -292,6 +302,19 @@ class Machine:
 
     def _on_release(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         self.succession.give_back(who)
+
+    def _on_withdraw(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+        message, lock = event.message, self.active
+        assert isinstance(message, m.Withdraw)
+        if message.lock == INIT:
+            self.succession.give_back(who)
+        elif lock.holder is who:  # the grant came first: it has been told, or is when it is on disk
+            if lock.waiter is not None:
+                lock.waiter.ready = False  # should it come to nothing
+            return
+        else:
+            self.succession.queue.update(who, ready=False, looked=False, needs=None)
+        self.context.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
 
     def _on_ready(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         message = event.message
@@ -323,6 +346,11 @@ class Machine:
         self.copies.hand_back(event, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
+
+    def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+        assert isinstance(event.message, m.Kept)
+        self.copies.taken(event.conn, event.message.copies)
+        self.copies.hand_out(self.active)
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = self.context.changed = True
@@ -507,8 +535,10 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Caller, Incarnation], None]
     m.Prepared: Machine._on_prepared,
     m.Serving: Machine._on_serving,
     m.Release: Machine._on_release,
+    m.Withdraw: Machine._on_withdraw,
     m.Drained: Machine._on_drained,
     m.HandBack: Machine._on_hand_back,
+    m.Kept: Machine._on_kept,
 }
 
 _QUESTIONS: dict[type, Callable[[Machine, e.Received, Caller], None]] = {

@@ -130,6 +130,16 @@ class Release(Message, frozen=True):
     lock: Literal["init"] = "init"
 
 
+class Withdraw(Message, frozen=True):
+    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first and holds.
+    Since version 2, after the welcome.
+    """
+
+    lock: LockName = "active"
+    number: Number = 0
+    """The withdrawal's: the answer says it again."""
+
+
 class Drained(Message, frozen=True):
     round: int
     ok: bool = True
@@ -144,6 +154,12 @@ class HandBack(Message, frozen=True):
     token: Token
     tree: IncarnationName
     numbers: list[int]
+
+
+class Kept(Message, frozen=True):
+    """The descriptors of a `Keep` have been taken: the next ones may come. Since version 2."""
+
+    copies: Number
 
 
 class OldLives(Message, frozen=True):
@@ -189,8 +205,10 @@ ClientMessage = (
     | Prepared
     | Serving
     | Release
+    | Withdraw
     | Drained
     | HandBack
+    | Kept
     | OldLives
     | Watch
     | AskStatus
@@ -263,6 +281,13 @@ class Granted(Message, frozen=True):
     """
 
 
+class Withdrawn(Message, frozen=True):
+    """The answer to `Withdraw`: what was granted before means nothing, and the sender isn't granted until it asks."""
+
+    lock: str
+    number: int = 0
+
+
 class Prepare(Message, frozen=True):
     """Your turn may come: look at your engine, and say whether it could wake."""
 
@@ -275,6 +300,14 @@ class Keep(Message, frozen=True):
     token: int
     tree: IncarnationName
     numbers: list[int]
+    more: bool = False
+    """In addition to those that were given of this incarnation before, and not instead of them. Since version 2, as is
+    what follows.
+    """
+    gone: list[int] = []
+    """Members of which no copy is needed any more."""
+    answer: bool = False
+    """`Kept` is awaited."""
 
 
 class Drain(Message, frozen=True):
@@ -396,6 +429,7 @@ ServerMessage = (
     | Busy
     | Adopted
     | Granted
+    | Withdrawn
     | Prepare
     | Keep
     | Drain

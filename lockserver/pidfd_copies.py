@@ -1,8 +1,12 @@
 """The server's memory across its own crash: copies of pidfds that its clients keep, and hand to its successor (rule 7
 of `machine.py`).
 
-Pure. A main process keeps those of its own incarnation, the first few waiters keep the holder's.
+Pure. A main process keeps those of its own incarnation, the first few waiters keep the holder's. They are given what is
+new, and say when they have taken it. One that doesn't (it is stopped) is given no more after so many: what is sent and
+not received counts against what the kernel lets this user send to anybody.
 """
+
+from dataclasses import dataclass, field
 
 from lockserver import events as e
 from lockserver import messages as m
@@ -13,39 +17,89 @@ from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.queue import Queue
 
 
+@dataclass(frozen=True, slots=True)
+class Given:
+    """What a keeper has been given of one incarnation."""
+
+    token: int
+    copies: dict[int, int]
+    """Number as a member -> handle."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    who: Incarnation
+    given: dict[str, Given] = field(default_factory=dict)
+    """Incarnation -> what it has of it."""
+    under_way: int = 0
+    """So many copies it has not said yet to have taken. One of version 1 never does."""
+
+
 class PidfdCopies:
     def __init__(self, config: e.Config, context: Context, incarnations: Incarnations, queue: Queue) -> None:
         self.config = config
         self.context = context
         self.incarnations = incarnations
         self.queue = queue
-        self._kept: tuple[int, tuple[tuple[int, int | None], ...]] = (0, ())
-        self._keepers: set[int] = set()
+        self._keepers: dict[int, Keeper] = {}
+        """By their connections."""
 
     def hand_out(self, active: Lock) -> None:
-        """Whoever keeps copies gets those that are new."""
+        """Whoever keeps copies gets those that are new, and that it has not been given for want of room."""
+        for conn, keeper in list(self._keepers.items()):
+            if keeper.who.conn != conn:
+                del self._keepers[conn]
         for name in sorted(self.incarnations.regrouped):
             own = self.incarnations.known[name]
+            given = True
             if own.conn is not None and own.numbered > MAIN:
-                self._give(own.conn, own, [m for m in own.members.values() if m is not own.main], active.token)
-        self.incarnations.regrouped.clear()
+                members = [m for m in own.members.values() if m is not own.main]
+                given = self._give(own.conn, own, own, members, active.token)
+            if given:
+                self.incarnations.regrouped.discard(name)
         holder = active.holder
         if active.phase is not Phase.HELD or holder is None:
             return
-        current = (active.token, tuple((number, member.process) for number, member in holder.members.items()))
-        if current != self._kept:
-            self._kept, self._keepers = current, set()
-        first = self.queue.first(self.config.keepers)
-        keepers = {waiter.incarnation.conn for waiter in first if waiter.incarnation.conn is not None}
-        for conn in sorted(keepers - self._keepers):
-            self._give(conn, holder, list(holder.members.values()), active.token)
-        self._keepers = keepers
+        for waiter in self.queue.first(self.config.keepers):
+            who = waiter.incarnation
+            if who.conn is not None:
+                self._give(who.conn, who, holder, list(holder.members.values()), active.token)
 
-    def _give(self, conn: int, whose: Incarnation, members: list[Member], token: int) -> None:
-        members = [member for member in members if member.process is not None]
-        keep = m.Keep(token=token, tree=whose.name, numbers=[member.number for member in members])
-        processes = tuple(member.process for member in members if member.process is not None)
-        self.context.out.append(e.Send(conn, keep, processes))
+    def taken(self, conn: int, copies: int) -> None:
+        """A keeper has received so many."""
+        keeper = self._keepers.get(conn)
+        if keeper is not None:
+            keeper.under_way = max(0, keeper.under_way - copies)
+
+    def _give(self, conn: int, to: Incarnation, whose: Incarnation, members: list[Member], token: int) -> bool:
+        """What it hasn't yet, as far as there is room. Returns whether it has been given all now."""
+        keeper = self._keepers.setdefault(conn, Keeper(to))
+        wanted = {member.number: member.process for member in members if member.process is not None}
+        before = keeper.given.get(whose.name)
+        more = before is not None and (before.token == token or whose is to) and to.acknowledges
+        has = before.copies if before is not None and more else {}
+        new = [number for number, process in wanted.items() if has.get(number) != process]
+        gone = [number for number, process in has.items() if wanted.get(number) != process]
+        if before is not None and (not (new or gone) if more else (before.token, before.copies) == (token, wanted)):
+            return True
+        room = self._room_for(keeper)
+        if before is not None and room <= 0:
+            return False
+        batch = new[: max(0, room)]
+        if whose is not to:
+            keeper.given = {name: given for name, given in keeper.given.items() if name == to.name}  # as it does itself
+        copies = {number: process for number, process in has.items() if number not in gone}
+        keeper.given[whose.name] = Given(token, copies | {number: wanted[number] for number in batch})
+        keeper.under_way += len(batch)
+        answer = bool(batch) and to.acknowledges
+        keep = m.Keep(token=token, tree=whose.name, numbers=batch, more=more, gone=gone, answer=answer)
+        self.context.out.append(e.Send(conn, keep, tuple(wanted[number] for number in batch)))
+        return len(batch) == len(new)
+
+    def _room_for(self, keeper: "Keeper") -> int:
+        under_way = sum(each.under_way for each in self._keepers.values())
+        config = self.config
+        return min(config.copies_under_way - keeper.under_way, config.most_copies_under_way - under_way)
 
     def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, newest: int) -> None:
         """Somebody brings what the last server gave it to keep. Who the holder is it may know better than the file.

@@ -40,6 +40,8 @@ _WITH_PIDFDS = (m.Adopt, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
 """So long a server that was killed may take to end."""
+_MOST_OLD_LIVES = 400
+"""So many of one incarnation: each time that its life file lost its name there is one more."""
 _MOST_STRANGERS = 1000
 """The machine is told of no more at a time; the next ones follow once these are gone."""
 
@@ -363,7 +365,12 @@ class Server(Shell):
             peers = tuple(e.Peer(*one, dead=gone) for one, gone in zip(named, dead, strict=True))
             self.feed(e.Received(conn, message, peers))
         elif isinstance(message, m.OldLives):
-            self._keep_old_lives(message.incarnation, descriptors)
+            why = self.machine.why_not_show_lives(conn, message.incarnation)
+            if why:
+                close_all(descriptors)
+                self.connections.complain(conn, why)
+            else:
+                self._keep_old_lives(message.incarnation, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
@@ -394,22 +401,27 @@ class Server(Shell):
 
     def _keep_old_lives(self, name: str, descriptors: tuple[int, ...]) -> None:
         """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
-        those that it has had, so what another one has shown stays.
+        those that it has had, so what another one has shown stays. One that can't be opened costs the others nothing.
         """
-        known = self._old_lives.get(name, [])
-        try:
-            if known or len(self._old_lives) < _MOST_STRANGERS:
-                shown = [LifeProbe.again(fd) for fd in descriptors]
-                again = {each.inode for each in shown}
-                others = [each for each in known if each.inode not in again and each.locked()]
-                for each in known:
-                    if each not in others:
-                        each.close()
-                self._old_lives[name] = others + shown
-        except OSError as error:
-            self.log.alarm("life_file_unreadable", name=name, why=error)
-        finally:
-            close_all(descriptors)
+        known = {each.inode: each for each in self._old_lives.get(name, ())}
+        for inode, each in list(known.items()):
+            if not each.locked():
+                known.pop(inode).close()
+        why: OSError | None = None
+        for fd in descriptors:
+            try:
+                shown = LifeProbe.again(fd)
+            except OSError as error:
+                why = error
+                continue
+            if shown.inode not in known and len(known) < _MOST_OLD_LIVES:
+                known[shown.inode] = shown
+            else:
+                shown.close()
+        close_all(descriptors)
+        self._old_lives[name] = list(known.values())
+        if why is not None:
+            self.log.alarm("life_file_unreadable", name=name, why=why)
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         """The named file is in its place, is the one that the sender means, and somebody has a lock on it. From now on

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+import msgspec
+
 from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver.client_machine import ClientMachine, Me
@@ -78,7 +80,8 @@ class Session:
         """Taken in the network namespace for the path as this process has it, which needn't be the server's. Made here
         because a process's first hash takes as long as a quarter of a grant.
         """
-        self._kept: dict[str, tuple[int, ...]] = {}
+        self._kept: dict[str, dict[int, int]] = {}
+        """Incarnation -> number as a member -> a copy of its pidfd."""
         self._children: dict[int, int] = {}
         self.counted: set[int] = set()
         self.withdrawn: set[str] = set()
@@ -121,7 +124,7 @@ class Session:
                 lock.close()
             close_all(self._names)
         for copies in self._kept.values():
-            close_all(copies)
+            close_all(copies.values())
         self._kept.clear()
         for pidfd in self._children.values():
             self.loop.remove(pidfd)
@@ -172,10 +175,13 @@ class Session:
         if isinstance(effect, c.LookAtPath):
             return self._path_seen()
         if isinstance(effect, c.KeepCopies):
-            close_all(self._kept.pop(effect.tree, ()))
-            self._kept[effect.tree] = self._connection.take_descriptors()
+            if not effect.more:
+                self._drop_copies(effect.tree, None)
+            descriptors = self._connection.take_descriptors()
+            close_all(descriptors[len(effect.numbers) :])
+            self._kept.setdefault(effect.tree, {}).update(zip(effect.numbers, descriptors, strict=False))
         elif isinstance(effect, c.DropCopies):
-            close_all(self._kept.pop(effect.tree, ()))
+            self._drop_copies(effect.tree, effect.numbers)
         elif isinstance(effect, c.WatchChild):
             self.loop.add(self._children[effect.child], lambda _: self._child_ended(effect.child))
         elif isinstance(effect, c.KeepNames):
@@ -198,6 +204,14 @@ class Session:
         self.loop.remove(pidfd)
         os.close(pidfd)
         self._feed(c.ChildEnded(child))
+
+    def _drop_copies(self, tree: str, numbers: list[int] | None) -> None:
+        copies = self._kept.get(tree, {})
+        for number in list(copies) if numbers is None else numbers:
+            if number in copies:
+                os.close(copies.pop(number))
+        if not copies:
+            self._kept.pop(tree, None)
 
     def _keep_names(self, descriptors: tuple[int, ...]) -> None:
         """Each once: a server that has this process back hands them out again. This is within the grant, so it does no
@@ -348,8 +362,9 @@ class Session:
         elif isinstance(message, m.Adopt):
             said = self._connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
-            kept = self._kept.get(message.tree, ())  # a turn that was cut short may have lost them
-            said = self._connection.say(message, kept if len(kept) == len(message.numbers) else ())
+            kept = self._kept.get(message.tree, {})  # a turn that was cut short may have lost some
+            message = msgspec.structs.replace(message, numbers=[number for number in message.numbers if number in kept])
+            said = self._connection.say(message, [kept[number] for number in message.numbers])
         else:
             said = self._connection.say(message)
         return None if said else self._disconnected()

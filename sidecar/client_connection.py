@@ -51,7 +51,10 @@ class ClientConnection:
             return False
         try:
             self._channel.send(message, descriptors)
-        except PeerTooSlow:
+        except (PeerTooSlow, OSError):
+            self.hang_up()
+            return False
+        if self._channel.held_up:  # the connection is made again a little later, and everything said again
             self.hang_up()
             return False
         self._mind_writing()
@@ -73,7 +76,12 @@ class ClientConnection:
         if channel is None:
             return
         if what & select.EPOLLOUT:
-            channel.flush()
+            try:
+                channel.flush()
+            except (PeerTooSlow, OSError) as error:
+                self.hang_up()
+                self._ended(str(error))
+                return
             self._mind_writing()
         try:
             received = channel.receive()

@@ -7,6 +7,8 @@
 * What is too large for a frame costs the one that it was for its connection, and not the server its life.
 * Callers who come faster than they can be let in don't keep the loop from a death; a server that has no descriptors
   left serves those who are in, and listens again a little later.
+* What can't be sent costs the connection that it was for, and nobody else anything. What the kernel doesn't take
+  because too many descriptors are under way, to whomever, waits.
 
 What this file may not do: know what a message means. Which process a caller is: `processes.py`.
 """
@@ -42,6 +44,8 @@ DEAF_S = 1.0
 """After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
 MOST_CONNECTIONS = 4096
 _FULL = "there are {} connections already"
+HELD_UP_S = 0.05
+"""When the kernel takes no more descriptors, it is asked again after that."""
 ACCEPTS_AT_A_TIME = 64
 """Then whatever else has happened."""
 
@@ -94,16 +98,26 @@ class Connections:
         """Connections in the middle of a frame -> when they must be through; the oldest first."""
         self._silent: dict[int, float] = {}
         """Connections that have said nothing yet -> when they must have; the oldest first."""
+        self._held_up: dict[int, float] = {}
+        """Connections to which the kernel takes no descriptors now -> when it is asked again; the oldest first."""
         self._deaf_until = float("inf")
         """When it listens again; infinite while it does."""
 
     @property
     def deadline(self) -> float:
         """When `due` has something to do."""
-        first = min(next(iter(waiting.values()), self._deaf_until) for waiting in (self._half, self._silent))
+        first = min(next(iter(waiting.values()), self._deaf_until) for waiting in self._waiting)
         return min(first, self._deaf_until)
 
+    @property
+    def _waiting(self) -> tuple[dict[int, float], ...]:
+        return self._half, self._silent, self._held_up
+
     def due(self, now: float) -> None:
+        for conn, until in list(self._held_up.items()):
+            if now < until:
+                break
+            self._flush(conn)
         for waiting, why in (
             (self._half, f"a frame was begun and not finished within {HALF_FRAME_S:g} s"),
             (self._silent, f"nothing was said within {SILENT_S:g} s"),
@@ -137,9 +151,8 @@ class Connections:
         connection = self._connections.get(conn)
         if connection is None:
             return
-        channel = connection.channel
         try:
-            channel.send(message, descriptors)
+            connection.channel.send(message, descriptors)
         except ValueError as error:
             self._log.alarm("too_large_to_send", why=error)
             self.end(conn)
@@ -148,8 +161,25 @@ class Connections:
             self._log.warning("peer_too_slow", why=error)
             self.end(conn)
             return
-        if channel.wants_write is not connection.writing:
-            self._mind_writing(connection)
+        self._mind_what_waits(conn, connection)
+
+    def _flush(self, conn: int) -> None:
+        self._held_up.pop(conn, None)
+        connection = self._connections.get(conn)
+        if connection is None:
+            return
+        try:
+            connection.channel.flush()
+        except (PeerTooSlow, OSError) as error:
+            self._log.warning("cant_be_sent", why=error)
+            self.end(conn)
+            return
+        self._mind_what_waits(conn, connection)
+
+    def _mind_what_waits(self, conn: int, connection: Connection) -> None:
+        if connection.channel.held_up and conn not in self._held_up:
+            self._held_up[conn] = time.monotonic() + HELD_UP_S
+        self._mind_writing(connection)
 
     def complain(self, conn: int, why: str) -> None:
         """A mistake: it costs its sender this connection."""
@@ -184,6 +214,7 @@ class Connections:
     def _take_out(self, conn: int) -> Connection | None:
         self._half.pop(conn, None)
         self._silent.pop(conn, None)
+        self._held_up.pop(conn, None)
         return self._connections.pop(conn, None)
 
     def connected(self, conn: int) -> bool:
@@ -245,9 +276,8 @@ class Connections:
             return
         channel = connection.channel
         if what & select.EPOLLOUT:
-            channel.flush()
-            self._mind_writing(connection)
-        if not what & ~select.EPOLLOUT:
+            self._flush(conn)
+        if not what & ~select.EPOLLOUT or conn not in self._connections:
             return
         try:
             received = channel.receive()
@@ -255,6 +285,10 @@ class Connections:
             self._log.warning("bad_frame", why=error)
             self._part(conn, connection, self._protocol.problem(str(error)))
             self._closed(conn)
+            return
+        except OSError as error:
+            self._log.warning("cant_be_received", why=error)
+            self.end(conn)
             return
         if received and self._silent:
             self._silent.pop(conn, None)

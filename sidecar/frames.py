@@ -93,6 +93,10 @@ class Channel:
         self._backlog_bytes = 0
         self._backlog_descriptors = 0
         self._unwritable = False
+        self.held_up = False
+        """The kernel takes no more descriptors of this user until others have received what was sent: nothing tells
+        when, so `flush` has to be tried a little later.
+        """
 
     def fileno(self) -> int:
         """The socket's descriptor, -1 when closed."""
@@ -101,7 +105,7 @@ class Channel:
     @property
     def wants_write(self) -> bool:
         """Something waits for the socket to become writable."""
-        return bool(self._backlog)
+        return bool(self._backlog) and not self.held_up
 
     @property
     def half_frame(self) -> bool:
@@ -156,6 +160,7 @@ class Channel:
 
     def flush(self) -> None:
         """Sends what `send` had to keep, as far as the socket takes it now."""
+        self.held_up = False
         while self._backlog:
             rest, descriptors = self._backlog[0]
             written = self._write(rest, descriptors)
@@ -184,11 +189,10 @@ class Channel:
         except OSError as error:
             if error.errno != errno.ETOOMANYREFS:
                 raise
-            # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE.
-            self._stop_writing()
-            raise PeerTooSlow(
-                "too many descriptors of this user are sent and unread; the kernel refuses more"
-            ) from error
+            # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE:
+            # that somebody else doesn't read is no fault of this peer's.
+            self.held_up = True
+            return 0
 
     def _keep(self, rest: memoryview, descriptors: Sequence[int]) -> None:
         if (

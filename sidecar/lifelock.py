@@ -184,13 +184,15 @@ class LifeProbe:
 
     @classmethod
     def again(cls, fd: int) -> Self:
-        """An eye on an open life file, which may have no name any more. Takes nothing of what the descriptor holds."""
-        path = Path(f"/proc/self/fd/{fd}")
-        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        if not stat.S_ISREG(os.fstat(opened).st_mode):
-            os.close(opened)
+        """An eye on an open life file, which may have no name any more. Takes nothing of what the descriptor holds.
+
+        Somebody sent it, so it is looked at first: opening a FIFO waits for a writer, and opening a file on which its
+        owner has a lease waits for that owner.
+        """
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "that is no life file")
-        return cls(path, opened)
+        path = Path(f"/proc/self/fd/{fd}")
+        return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 
     def state(self) -> LifeState:
         """MISSING says nothing about the lock: the path no longer names this file. `locked` still knows."""

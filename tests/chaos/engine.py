@@ -13,6 +13,7 @@ import contextlib
 import ctypes
 import encodings.ascii
 import fcntl
+import itertools
 import json
 import mmap
 import os
@@ -34,7 +35,7 @@ from typing import Any, NoReturn
 
 from lockserver import __main__ as lockserver_main
 from lockserver import messages as m
-from lockserver.client import LockClient, Membership, Refused, join
+from lockserver.client import LockClient, Membership, NotInTime, Refused, join
 from lockserver.rundir import LIFE, connect
 from sidecar import peers
 from sidecar.frames import Channel
@@ -388,6 +389,20 @@ class Engine:
             return {"token": grant.token, "dead": dead, "runs": runs, "alone": alone}
 
         self._aside("granted", acquire)
+
+    def do_poll(self, seed: int, witness: str) -> None:
+        """Asks again and again, each time for a moment only, until it holds."""
+        draw = random.Random(seed)
+
+        def poll() -> dict[str, Any]:
+            for tries in itertools.count(1):
+                with contextlib.suppress(NotInTime):
+                    grant = self._client.acquire(timeout_s=draw.uniform(0.0, 0.004))
+                    return {"token": grant.token, "tries": tries, "alone": take_witness(witness, f"{grant.token}")}
+                time.sleep(draw.uniform(0.0, 0.01))  # and does something else in between
+            raise AssertionError
+
+        self._aside("granted", poll)
 
     def do_acquire_interrupted(self, times: int, witness: str = "") -> dict[str, Any]:
         """In the main thread, with signals at random moments whose handler raises; each time it tries again."""

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random as randomness
+import shutil
 import socket
 import struct
 import threading
@@ -15,7 +16,7 @@ import pytest
 from lockserver import messages as m
 from lockserver.callers import MOST_OBSERVERS
 from lockserver.rundir import connect
-from tests.chaos.house import Caller, Contenders, House, Observer, Server, patient_connect
+from tests.chaos.house import Caller, Contenders, House, Observer, Server, held_by, patient_connect
 from tests.support.chance import seeded
 from tests.support.processes import Process
 from tests.support.root import needs_root
@@ -357,3 +358,38 @@ def test_a_life_file_that_the_server_may_not_read_costs_its_engine_the_connectio
     house.server("--socket-mode", "666", "--allow-uid", f"{NOBODY},0", warm=True, uid=SOMEBODY).shows(
         lambda s: s.state == "HELD"
     )
+
+
+def test_workers_that_join_beside_stopped_standbys_cut_nobody_and_these_have_all_copies_when_they_go_on(
+    house: House,
+) -> None:
+    """The kernel lets a user have so many descriptors sent and unread; more, and it refuses those of everybody."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        pytest.skip("needs setpriv: the kernel lets root go past the limit")
+    through = [setpriv, "--inh-caps=-all", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    server = house.server(through=through, limits={"RLIMIT_NOFILE": 1024})
+    a, standbys = house.engine("a"), [house.engine("b"), house.engine("c")]
+    token = a.holds()
+    for standby in standbys:
+        standby.wants()
+    server.shows(lambda s: len(s.waiters) == 2, "they wait")
+    for standby in standbys:
+        standby.stop()
+    workers = [a.child("fork", keep=False) for _ in range(44)]
+    for worker in workers:
+        worker.joins(a.tree)
+    for worker in workers:
+        worker.joined()
+    status = server.shows(lambda s: s.holder is not None and len(s.holder.members) == 45, "all have joined")
+    assert status.state == "HELD" and not server.history("fencing")
+    assert not [line for line in house.log.read_text().splitlines() if "too_slow" in line or "cant_be_sent" in line]
+    for standby in standbys:
+        standby.go_on()
+        until(lambda of=standby: len(pidfds(of)) >= 45, "it has a copy of each")  # type: ignore[misc]
+    server.kill()
+    held_by(house.server(), "a", token)
+
+
+def pidfds(of: Process) -> list[str]:
+    return [what for what in of.descriptors().values() if "pidfd" in what]

@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from tests.chaos.house import House, held_by
+from tests.support.chance import seeded
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos
@@ -57,6 +58,34 @@ def test_signal_handlers_that_raise_in_acquire_leave_a_client_that_hears(house: 
     held_by(house.server(), "a", reply["token"])
     a.kill()
     assert b.granted()["dead"] == [True]
+
+
+def test_a_grant_that_comes_as_the_time_ends_is_held_and_ends_nobody(house: House) -> None:
+    """Many wait for moments only, again and again, while one holder after the other is killed."""
+    server, chance = house.server(warm=True), seeded()
+    pollers = {f"p{number}": house.engine().start(f"p{number}", on_lost="end") for number in range(27)}
+    for poller in pollers.values():
+        poller.do("poll", seed=chance.randrange(1 << 30), witness=str(house.witness))
+    while pollers:
+        status = server.shows(lambda s: s.holder is not None and s.holder.engine_id in pollers, "one of them holds")
+        assert status.holder is not None
+        holder = pollers.pop(status.holder.engine_id)
+        holder.granted()
+        ended = {name: poller._events for name, poller in pollers.items() if poller.dead and not poller.heard("")}
+        assert not ended, "ended though nothing was wrong with it"
+        holder.kill()
+
+
+def test_giving_up_while_the_server_is_stopped_ends_too(house: House) -> None:
+    server = house.server(warm=True)
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    server.stop()
+    b.do("acquire", timeout_s=0.01)
+    until(lambda: b.heard("failed"), "it has given up")
+    server.go_on()
+    a.kill()
+    b.never_hears("lost")
 
 
 def test_a_forked_child_that_closes_the_client_takes_nothing_from_its_parent(house: House) -> None:

@@ -1,14 +1,18 @@
 """What the server sees of life files while people remove, copy and replace them, and it lives all the time."""
 
+import fcntl
 import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from lockserver import messages as m
 from lockserver import record
 from lockserver.messages import Status
-from tests.chaos.house import Engine, House, Server
+from tests.chaos.house import Caller, Engine, House, Server, Waiter
 from tests.support.root import needs_root
 from tests.support.waiting import until
 
@@ -125,3 +129,63 @@ def test_a_server_whose_proc_is_anothers_writes_down_no_numbers_to_look_up(house
     house.engine("a").holds()
     found = record.decode((house.run_dir / "holder.json").read_bytes())
     assert bool(found.pid_namespace) is own_proc
+
+
+# -- life files that callers show ----
+
+
+@pytest.fixture
+def shown(tmp_path: Path) -> Iterator[dict[str, int]]:
+    """What a caller may send as life files."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "leased").touch()
+    fds = {
+        "a file": os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT),
+        "a FIFO": os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK),
+        "a leased file": os.open(tmp_path / "leased", os.O_RDWR),
+        "a directory": os.open(tmp_path, os.O_RDONLY),
+    }
+    before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # the kernel asks the lease's owner to let go
+    fcntl.fcntl(fds["a leased file"], fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    try:
+        yield fds
+    finally:
+        signal.signal(signal.SIGIO, before)
+        for fd in fds.values():
+            os.close(fd)
+
+
+def test_only_a_process_of_an_incarnation_shows_its_old_life_files(house: House, shown: dict[str, int]) -> None:
+    server = house.server(warm=True)
+    a = house.engine("a")
+    a.holds()
+    before = len(server.descriptors())
+    life_files = m.OldLives(incarnation=a.tree)
+    with Caller(house.run_dir) as stranger:
+        stranger.ask(life_files, [shown["a file"]])
+        assert "introduce yourself" in stranger.next(m.Problem).why
+    with server.observer() as observer:
+        observer.ask(life_files, [shown["a file"]])
+        assert "no process of" in observer.next(m.Problem).why
+    until(lambda: len(server.descriptors()) <= before, "what they sent is closed")
+    with Waiter(house.run_dir, "b") as b:
+        b.ask(life_files, [shown["a file"]])
+        assert "no process of" in b.next(m.Problem).why
+
+
+@pytest.mark.parametrize("what", ["a FIFO", "a leased file", "a directory"])
+def test_what_is_no_life_file_keeps_nobody_waiting_and_leaves_nothing(
+    house: House, shown: dict[str, int], what: str
+) -> None:
+    server = house.server(warm=True)
+    with Waiter(house.run_dir, "b") as b:
+        b.next(m.Granted)
+        old = m.OldLives(incarnation=f"b.{b.life.path.name.rpartition('.')[2]}")
+        counts = []
+        for _ in range(5):
+            b.ask(old, [shown["a file"], shown[what]])
+            b.ask(m.Ping())
+            b.next(m.Pong)
+            counts.append(len(server.descriptors()))
+        assert counts[0] == counts[-1], "the one before it is looked at once"
+        assert "life_file_unreadable" in house.log.read_text()

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
+import msgspec
+
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
@@ -74,6 +76,8 @@ class Engine:
     """What it answers to `Prepare`; None: nothing, until the test lets it (`looks`)."""
     processes: list[Process] = field(default_factory=list)
     numbers: dict[Process, int] = field(default_factory=dict)
+    answers_keep: bool = True
+    """False: it is stopped, and takes nothing of what it is sent."""
     copies: dict[str, tuple[m.Keep, tuple[Process, ...]]] = field(default_factory=dict)
 
     @property
@@ -144,6 +148,16 @@ class Engine:
     def acquire(self, **needs: int) -> "Engine":
         self.says(m.Acquire(needs=needs))
         return self
+
+    def keeps(self, keep: m.Keep, processes: list[Process]) -> None:
+        """As `session.py` does it: instead of those before, or in addition to them."""
+        assert len(keep.numbers) == len(processes)
+        copies: dict[int, Process] = {}
+        if keep.more and keep.tree in self.copies:
+            before, there = self.copies[keep.tree]
+            copies = {n: one for n, one in zip(before.numbers, there, strict=True) if n not in keep.gone}
+        copies |= dict(zip(keep.numbers, processes, strict=True))
+        self.copies[keep.tree] = (msgspec.structs.replace(keep, numbers=list(copies)), tuple(copies.values()))
 
     def hand_back(self, other: "Engine") -> None:
         keep, processes = self.copies[other.name]
@@ -434,7 +448,9 @@ class Harness:
             return
         message = effect.message
         if isinstance(message, m.Keep):
-            engine.copies[message.tree] = (message, tuple(self.handles[handle] for handle in effect.processes))
+            engine.keeps(message, [self.handles[handle] for handle in effect.processes])
+            if message.answer and engine.answers_keep:
+                pending.append(e.Received(effect.conn, m.Kept(copies=len(message.numbers))))
         elif isinstance(message, m.Welcome):
             engine.secret = message.secret
             if ACTIVE in message.holds:

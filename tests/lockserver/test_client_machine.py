@@ -9,7 +9,7 @@ import pytest
 
 from lockserver import client_events as c
 from lockserver import messages as m
-from lockserver.client_machine import LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
+from lockserver.client_machine import ANSWER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
 from lockserver.messages import ACTIVE, INIT
 from sidecar.reconnect import FIRST_S, STEADY_S
 
@@ -40,16 +40,29 @@ class Client:
     def hear(self, message: m.ServerMessage) -> "Client":
         return self.tell(c.Heard(message))
 
-    def welcome(self, *, server: str = "s1", holds: dict[str, int] | None = None, number: int = 1) -> "Client":
-        policy = m.Policy(self.presume_dead, WINDOW_S, SETTLE_S)
-        return self.hear(
-            m.Welcome(server_incarnation=server, number=number, policy=policy, secret="s3cret", holds=holds or {})
+    def welcome(
+        self, *, server: str = "s1", holds: dict[str, int] | None = None, number: int = 1, protocol: int = 1
+    ) -> "Client":
+        welcome = m.Welcome(
+            server_incarnation=server,
+            number=number,
+            policy=m.Policy(self.presume_dead, WINDOW_S, SETTLE_S),
+            secret="s3cret",
+            holds=holds or {},
+            protocol=protocol,
         )
+        return self.hear(welcome)
 
-    def come_in(self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True) -> "Client":
+    def come_in(
+        self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True, protocol: int = 1
+    ) -> "Client":
         """Through the door, from wherever it is."""
         self.until_it_knocks()
-        return self.tell(c.Connected((1, 2), True, where(same))).welcome(server=server, holds=holds)
+        return self.tell(c.Connected((1, 2), True, where(same))).welcome(server=server, holds=holds, protocol=protocol)
+
+    def advance(self, seconds: float) -> "Client":
+        self.now += seconds
+        return self.tell(c.Tick())
 
     def until_it_knocks(self) -> None:
         self.tell(c.Tick())
@@ -528,9 +541,48 @@ def test_after_its_end_nothing_is_said_or_done(client: Client) -> None:
         assert not client.tell(event).effects
 
 
-def test_a_wish_that_was_withdrawn_is_told_and_a_grant_that_crosses_it_ends_the_process(client: Client) -> None:
-    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
-    assert client.said == [m.Ready(ready=False)]
+def test_giving_up_is_asked_for_and_the_answer_is_waited_for(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.said == [m.Withdraw(number=1)] and not client.of(c.Without)
+    assert client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
+
+
+def test_a_grant_that_crosses_a_withdrawal_is_taken(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got) and not client.lost
+    assert client.advance(ANSWER_S + 1).of(c.Without) == [], "it is held"
+
+
+def test_a_server_that_says_nothing_is_not_waited_for_and_a_grant_after_that_ends_the_process(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.machine.deadline <= client.now + ANSWER_S
+    assert client.advance(ANSWER_S).of(c.Without)
+    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Lost)
+
+
+def test_a_withdrawal_that_a_crash_of_the_server_left_unanswered_stands(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.away().of(c.Without)
+
+
+def test_an_answer_to_an_older_withdrawal_means_nothing(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).tell(c.Want(ACTIVE))
+    assert not client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
+    client.tell(c.Withdraw(ACTIVE))
+    assert not client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
+    assert client.hear(m.Withdrawn(lock=ACTIVE, number=2)).of(c.Without)
+
+
+def test_a_turn_that_was_cut_short_tells_a_withdrawal_again(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).hear(m.Withdrawn(lock=ACTIVE, number=1))
+    assert client.tell(c.Torn()).of(c.Without)
+
+
+def test_a_server_of_version_1_is_told_that_nobody_is_ready_and_a_grant_that_crosses_it_ends_the_process(
+    client: Client,
+) -> None:
+    client.come_in(protocol=1).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    assert client.said == [m.Ready(ready=False)] and client.of(c.Without)
     assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Lost)
 
 
@@ -557,6 +609,20 @@ def test_a_permit_is_given_back_with_a_word(client: Client) -> None:
     client.come_in().tell(c.Want(INIT)).hear(m.Granted(lock=INIT, token=0))
     assert client.of(c.Got) == [c.Got(INIT, 0)]
     assert client.tell(c.Withdraw(INIT)).said == [m.Release()]
+
+
+def test_a_permit_that_was_granted_before_its_withdrawal_is_not_taken_for_the_next_one(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(INIT)).tell(c.Withdraw(INIT))
+    assert client.of(c.Without) and client.said == [m.Withdraw(lock=INIT, number=1)]
+    client.tell(c.Want(INIT))
+    assert not client.hear(m.Granted(lock=INIT, token=0)).of(c.Got)
+    client.hear(m.Withdrawn(lock=INIT, number=1))
+    assert client.hear(m.Granted(lock=INIT, token=0)).of(c.Got)
+
+
+def test_a_permit_that_comes_though_nobody_asks_is_given_back(client: Client) -> None:
+    client.come_in(protocol=2).tell(c.Want(INIT)).tell(c.Withdraw(INIT)).hear(m.Withdrawn(lock=INIT, number=1))
+    assert client.hear(m.Granted(lock=INIT, token=0)).said == [m.Release()]
 
 
 def test_a_permit_that_was_given_back_while_away_is_released_when_the_server_is_back(client: Client) -> None:
@@ -612,13 +678,13 @@ def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_m
     client.tell(c.Connected((1, 2))).hear(keep("a.0123abcd", 7, 2))
     assert client.effects == [
         c.Say(m.HandBack(token=7, tree="a.0123abcd", numbers=[2, 3])),
-        c.KeepCopies("a.0123abcd"),
+        c.KeepCopies("a.0123abcd", [2]),
     ]
 
 
 def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).tell(c.AdoptChild(1, 5)).hear(keep("x.00000001", 7, 1, 2))
-    assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001")]
+    assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001", [1, 2])]
     client.away().come_in(server="s2")
     first, *rest = client.said
     assert first == m.HandBack(token=7, tree="x.00000001", numbers=[1, 2])
@@ -633,7 +699,7 @@ def test_the_server_that_gave_them_does_not_get_them_back(client: Client) -> Non
 
 def test_only_the_newest_holders_copies_are_kept_and_the_old_ones_dropped(client: Client) -> None:
     client.come_in().hear(keep("x.00000001", 7)).hear(keep("y.00000002", 8))
-    assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002")]
+    assert client.effects == [c.DropCopies("x.00000001"), c.KeepCopies("y.00000002", [1])]
     client.away().come_in(server="s2")
     assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1])]
 
@@ -648,6 +714,18 @@ def test_ones_own_childrens_copies_are_kept_beside_the_holders(client: Client) -
     ]
 
 
+def test_more_copies_are_added_those_of_the_gone_dropped_and_what_came_is_acknowledged(client: Client) -> None:
+    client.come_in().hear(keep("y.00000002", 8, 1, 2, 3))
+    more = m.Keep(token=8, tree="y.00000002", numbers=[4, 5], more=True, gone=[2], answer=True)
+    assert client.hear(more).effects == [
+        c.DropCopies("y.00000002", [2, 4, 5]),
+        c.KeepCopies("y.00000002", [4, 5], more=True),
+        c.Say(m.Kept(copies=2)),
+    ]
+    client.away().come_in(server="s2")
+    assert client.said == [m.HandBack(token=8, tree="y.00000002", numbers=[1, 3, 4, 5])]
+
+
 def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Client) -> None:
     others: list[Any] = [
         m.Pong(server_incarnation="s"),
@@ -660,10 +738,9 @@ def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Clie
     assert client.hear(m.Adopted(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]
 
 
-def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_ends_the_process(client: Client) -> None:
-    """The program was told that it doesn't hold; and only an end releases it."""
+def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_is_held(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7))
-    assert client.tell(c.Withdraw(ACTIVE)).of(c.Lost)
+    assert client.tell(c.Withdraw(ACTIVE)).of(c.Got) and not client.lost and not client.of(c.Without)
 
 
 def test_the_names_that_come_with_a_grant_are_kept(client: Client) -> None:

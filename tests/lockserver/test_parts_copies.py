@@ -17,8 +17,8 @@ from tests.lockserver.parts import NAME, TENURE, Known, held_by, peer, registere
 class Copies(Known):
     """A holder `a` with a child, and its copies."""
 
-    def __init__(self, keepers: int = 2) -> None:
-        super().__init__(keepers=keepers)
+    def __init__(self, keepers: int = 2, **config: int) -> None:
+        super().__init__(keepers=keepers, **config)
         self.queue = Queue(self.config, self.context, FreeMemory(self.config, self.context))
         self.copies = PidfdCopies(self.config, self.context, self.incarnations, self.queue)
         self.lock = held_by(self.a(members=2))
@@ -78,7 +78,73 @@ def test_a_member_that_is_new_is_given_to_all_who_keep() -> None:
     copies.copies.hand_out(copies.lock)
     copies.incarnations.enter(copies.incarnations.known[NAME], peer(3), 3, 0)
     copies.copies.hand_out(copies.lock)
-    assert copies.given(105)[-1] == ([1, 2, 3], (1, 2, 3)) and copies.given(101)[-1] == ([2, 3], (2, 3))
+    assert copies.given(105)[-1] == ([3], (3,)) and copies.given(101)[-1] == ([3], (3,)), "what is new, and no more"
+
+
+def test_one_that_takes_nothing_is_given_no_more_after_so_many_and_the_others_go_on() -> None:
+    copies = Copies(copies_under_way=4)
+    for engine_id, number in (("b", 105), ("c", 106)):
+        copies.waiter(engine_id, number)
+    a = copies.incarnations.known[NAME]
+    for number in range(3, 60):
+        copies.incarnations.enter(a, peer(number), number, 0)
+        copies.copies.hand_out(copies.lock)
+        for conn in (101, 206):
+            copies.copies.taken(conn, 4)
+    assert sum(len(numbers) for numbers, _ in copies.given(205)) == 4, "it is stopped"
+    assert sum(len(numbers) for numbers, _ in copies.given(206)) == 59
+    assert sum(len(numbers) for numbers, _ in copies.given(101)) == 58
+    for _ in range(15):
+        copies.copies.taken(205, 4)
+        copies.copies.hand_out(copies.lock)
+    assert sorted(number for numbers, _ in copies.given(205) for number in numbers) == list(range(1, 60)), "it goes on"
+
+
+def test_all_together_have_no_more_under_way_than_the_kernel_bears() -> None:
+    copies = Copies(copies_under_way=10, most_copies_under_way=15, keepers=4)
+    for number in range(105, 109):
+        copies.waiter(f"w{number}", number)
+    a = copies.incarnations.known[NAME]
+    for number in range(3, 30):
+        copies.incarnations.enter(a, peer(number), number, 0)
+    copies.copies.hand_out(copies.lock)
+    sent = sum(len(send.processes) for send in copies.asked(e.Send) if isinstance(send.message, m.Keep))
+    assert sent == 15
+    assert all(copies.given(200 + number) for number in range(5, 9)), "each knows of whom there are copies"
+
+
+def test_a_member_that_has_ended_is_named_and_its_copy_dropped() -> None:
+    copies = Copies()
+    copies.waiter("b", 5)
+    copies.copies.hand_out(copies.lock)
+    copies.incarnations.died(2)
+    copies.incarnations.drop_dead(NAME)
+    copies.copies.hand_out(copies.lock)
+    for conn in (101, 105):
+        (keep,) = [message for message in copies.said(conn) if isinstance(message, m.Keep) and message.more]
+        assert (keep.gone, keep.numbers) == ([2], [])
+
+
+def test_one_of_version_1_is_given_all_each_time_and_only_so_many() -> None:
+    copies = Copies(copies_under_way=10)
+    copies.waiter("b", 105).acknowledges = False
+    a = copies.incarnations.known[NAME]
+    for number in range(3, 20):
+        copies.copies.hand_out(copies.lock)
+        copies.incarnations.enter(a, peer(number), number, 0)
+    given = copies.given(205)
+    assert [numbers for numbers, _ in given][:3] == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    assert sum(len(numbers) for numbers, _ in given) == 10
+    assert not any(message.more or message.answer for message in copies.said(205) if isinstance(message, m.Keep))
+
+
+def test_a_connection_that_is_new_is_given_everything_anew() -> None:
+    copies = Copies(copies_under_way=2)
+    b = copies.waiter("b", 105)
+    copies.copies.hand_out(copies.lock)
+    copies.incarnations.enter_main(b, peer(105), 105, 300)
+    copies.copies.hand_out(copies.lock)
+    assert copies.given(300) == [([1, 2], (1, 2))] and copies.incarnations.known[b.name].conn == 300
 
 
 class Restarted(Copies):
@@ -157,4 +223,4 @@ def test_a_member_whose_pidfd_is_known_only_now_is_given_to_all_who_keep() -> No
     assert copies.given(105)[-1] == ([1], (1,))
     worker.process = process
     copies.copies.hand_out(copies.lock)
-    assert copies.given(105)[-1] == ([1, 2], (1, 2))
+    assert copies.given(105)[-1] == ([2], (2,))

@@ -14,7 +14,7 @@ import pytest
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.incarnations import MOST_MEMBERS
-from lockserver.messages import ACTIVE
+from lockserver.messages import ACTIVE, INIT
 from lockserver.queue import ASK_AGAIN_S
 from sidecar.disk_writes import RETRY_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
@@ -935,6 +935,18 @@ def test_a_main_process_keeps_its_own_childrens_pidfds(harness: Harness) -> None
     assert keep.numbers == [2] and processes == (child,)
 
 
+def test_a_keeper_that_takes_nothing_is_given_so_many_copies_and_the_others_when_it_has_taken_them() -> None:
+    harness = settled(copies_under_way=3)
+    a, b = harness.holder("a"), harness.waiter("b")
+    b.answers_keep = False
+    for _ in range(6):
+        a.join()
+    assert len(b.copies[a.name][1]) == 4, "the first was taken before"
+    b.answers_keep = True
+    b.says(m.Kept(copies=3))
+    assert set(b.copies[a.name][1]) == set(a.processes)
+
+
 def test_copies_of_the_dead_are_not_handed_out_once_the_disk_knows(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     child = a.processes[1]
@@ -1071,6 +1083,42 @@ def test_a_withdrawn_wish_for_the_permit_leaves_the_line(harness: Harness) -> No
     b.says(m.Release())
     a.says(m.Release())
     assert harness.status.permits["init"].holder is None and not has_permit(b)
+
+
+# -- giving up -----------------------------------------------------------------------------------------------------
+
+
+def test_a_waiter_that_withdraws_is_told_so_and_is_not_granted_until_it_asks_again(harness: Harness) -> None:
+    a, b = harness.holder("a"), harness.waiter("b")
+    b.says(m.Withdraw(number=3))
+    assert b.heard(m.Withdrawn) == [m.Withdrawn(lock=ACTIVE, number=3)]
+    harness.kill(a.main)
+    assert not b.holds
+    b.acquire()
+    assert b.holds
+
+
+def test_a_withdrawal_that_comes_after_the_grant_changes_nothing(harness: Harness) -> None:
+    b = harness.holder("b")
+    b.says(m.Withdraw(number=1))
+    assert b.holds and not b.heard(m.Withdrawn) and harness.status.state == "HELD"
+
+
+def test_a_withdrawal_while_the_grant_is_being_written_makes_it_come_to_nothing_if_it_cant_be(harness: Harness) -> None:
+    harness.disk = Disk.SLOW
+    b = harness.waiter("b")
+    b.says(m.Withdraw(number=1))
+    assert not b.heard(m.Withdrawn), "the grant came first"
+    harness.disk = Disk.WORKS
+    harness.write_fails()
+    harness.advance(RETRY_S)
+    assert not b.holds and harness.status.state == "FREE"
+
+
+def test_a_withdrawn_permit_is_given_back_even_if_it_was_granted(harness: Harness) -> None:
+    a, b = (wants_permit(harness.engine(name).register()) for name in "ab")
+    a.says(m.Withdraw(lock=INIT, number=5))
+    assert a.heard(m.Withdrawn) == [m.Withdrawn(lock=INIT, number=5)] and has_permit(b)
 
 
 # -- observers -----------------------------------------------------------------------------------------------------

@@ -430,7 +430,9 @@ class ClientWorld(RuleBasedStateMachine):
             elif isinstance(effect, c.KeepCopies):
                 self.kept.add(effect.tree)
             elif isinstance(effect, c.DropCopies):
-                self.kept.remove(effect.tree)
+                assert effect.tree in self.kept
+                if effect.numbers is None:
+                    self.kept.remove(effect.tree)
             elif isinstance(effect, c.Got):
                 assert effect.lock in self.wished, "nobody wanted it"
                 self.held[effect.lock] = effect.token
@@ -490,8 +492,8 @@ class ClientWorld(RuleBasedStateMachine):
             self.it_is_welcomed("as claimed")
 
     @precondition(lambda self: self.connected and not self.welcomed)
-    @rule(active=st.sampled_from(["as claimed", "as claimed", "nothing", "granted"]))
-    def it_is_welcomed(self, active: str) -> None:
+    @rule(active=st.sampled_from(["as claimed", "as claimed", "nothing", "granted"]), protocol=st.sampled_from([1, 2]))
+    def it_is_welcomed(self, active: str, protocol: int = 2) -> None:
         holds: dict[str, int] = {}
         if active != "nothing":
             holds.update(self.client.machine.holds.items())
@@ -502,7 +504,11 @@ class ClientWorld(RuleBasedStateMachine):
         self.tell(
             c.Heard(
                 m.Welcome(
-                    server_incarnation=f"s{self.server}", number=1 if self.main else 2, policy=policy, holds=holds
+                    server_incarnation=f"s{self.server}",
+                    number=1 if self.main else 2,
+                    policy=policy,
+                    holds=holds,
+                    protocol=protocol,
                 )
             )
         )
@@ -519,6 +525,8 @@ class ClientWorld(RuleBasedStateMachine):
             [
                 m.Granted(lock=ACTIVE, token=9),
                 m.Granted(lock=INIT, token=0),
+                m.Withdrawn(lock=ACTIVE, number=1),
+                m.Withdrawn(lock=INIT, number=1),
                 m.Prepare(round=1),
                 m.Drain(round=1, timeout_s=1.0),
                 m.Resume(why="off"),
@@ -526,6 +534,7 @@ class ClientWorld(RuleBasedStateMachine):
                 m.Keep(token=1, tree="x.00000001", numbers=[1]),
                 m.Keep(token=2, tree="y.00000002", numbers=[1, 2]),
                 m.Keep(token=2, tree="a.0123abcd", numbers=[2]),
+                m.Keep(token=2, tree="y.00000002", numbers=[3], more=True, gone=[1], answer=True),
             ]
         )
     )

@@ -60,6 +60,11 @@ _ALL = (
         ),
     ),
     Mutant(
+        "giving-up-is-asked-for",
+        "giving up is asked for: a grant that crosses it is taken, and ends nobody",
+        ((CLIENT, "        if self.link is not Link.IN or self._speaks < 2:\n", "        if True:\n"),),
+    ),
+    Mutant(
         "late-join",
         "nobody joins an incarnation whose end is awaited",
         (
@@ -498,6 +503,24 @@ _ALL = (
         "own-copies",
         "a main process keeps its own incarnation's pidfds across a crash of the server",
         ((COPIES, "            if own.conn is not None and own.numbered > MAIN:\n", "            if False:\n"),),
+    ),
+    Mutant(
+        "a-stopped-keeper-gets-no-more",
+        "so many copies may be with those that haven't said that they took them, and no more",
+        (
+            (
+                COPIES,
+                "        return min(config.copies_under_way - keeper.under_way, config.most_copies_under_way - under_way)",
+                "        return config.copies_under_way",
+            ),
+        ),
+    ),
+    Mutant(
+        "taken-copies-make-room",
+        "who has taken its copies gets the next ones",
+        ((MACHINE, "        self.copies.taken(event.conn, event.message.copies)\n", ""),),
+        tests=("tests/lockserver/test_rules.py",),
+        in_process=True,
     ),
     Mutant(
         "copies-before-answer",

@@ -3,6 +3,7 @@
 from tests.mutants.rules import Mutant
 
 RULES = "tests/chaos/test_shell_rules.py"
+LIFE_FILES = "tests/chaos/test_life_files.py"
 SOCKETS = "sidecar/sockets.py"
 SECCOMP = "tests/chaos/test_seccomp.py"
 
@@ -24,6 +25,55 @@ SHELLS = (
             ),
         ),
         tests=("tests/sidecar/test_lifelock.py", RULES),
+    ),
+    Mutant(
+        "life-files-are-looked-at-first",
+        "what somebody sends as a life file is opened only if it is one: a FIFO would make the server wait for ever",
+        (
+            (
+                "sidecar/lifelock.py",
+                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise OSError(",
+                "        if False:\n            raise OSError(",
+            ),
+            ("sidecar/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
+        ),
+        tests=(LIFE_FILES,),
+    ),
+    Mutant(
+        "only-its-own-life-files",
+        "only a process of an incarnation shows life files of it",
+        (
+            (
+                "lockserver/server.py",
+                "            if why:\n                close_all(descriptors)",
+                "            if False:\n                close_all(descriptors)",
+            ),
+        ),
+        tests=(LIFE_FILES,),
+    ),
+    Mutant(
+        "descriptors-that-cant-go-now-wait",
+        "what the kernel refuses because too many descriptors are under way waits: here it costs the connection",
+        (
+            (
+                "sidecar/frames.py",
+                "            self.held_up = True\n            return 0\n",
+                '            raise PeerTooSlow("too many descriptors") from error\n',
+            ),
+        ),
+        tests=("tests/sidecar/test_shell.py",),
+    ),
+    Mutant(
+        "what-cant-be-sent-costs-one",
+        "a send that fails costs the connection that it was for, and not the server its life",
+        (
+            (
+                "sidecar/connections.py",
+                "            connection.channel.flush()\n        except (PeerTooSlow, OSError) as error:",
+                "            connection.channel.flush()\n        except PeerTooSlow as error:",
+            ),
+        ),
+        tests=("tests/sidecar/test_shell.py",),
     ),
     Mutant(
         "arming-order",

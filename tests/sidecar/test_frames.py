@@ -411,7 +411,7 @@ def test_a_poller_learns_that_the_backlog_can_be_written() -> None:
 
 
 @pytest.mark.root
-def test_a_user_s_limit_of_descriptors_in_flight_is_a_slow_peer_and_no_crash() -> None:
+def test_what_a_user_s_limit_of_descriptors_in_flight_keeps_back_waits_and_goes_out_when_others_have_read() -> None:
     def fill(say: object) -> None:
         import resource
 
@@ -419,15 +419,18 @@ def test_a_user_s_limit_of_descriptors_in_flight_is_a_slow_peer_and_no_crash() -
         os.setuid(65534)
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024))
         left, right = socket.socketpair()
-        sender = Channel(left, decoder)
+        silent = Channel(left, decoder)
+        ours, theirs = socket.socketpair()
+        healthy, reader = Channel(ours, decoder), Channel(theirs, decoder)
         here = [os.dup(0) for _ in range(200)]
-        try:
-            for _ in range(100):
-                sender.send(Hello(name="x"), here)
-        except PeerTooSlow as error:
-            os._exit(0 if "kernel refuses" in str(error) else 3)
-        right.close()
-        os._exit(4)
+        while not silent.held_up:
+            silent.send(Hello(name="x"), here)
+        healthy.send(Hello(name="y"), here[:1])
+        if not healthy.held_up or healthy.wants_write or reader.receive():
+            os._exit(3)
+        close_all(fd for _, fds in Channel(right, decoder).receive() for fd in fds)
+        healthy.flush()
+        os._exit(0 if not healthy.held_up and len(reader.receive()) == 1 else 4)
 
     with Child(fill) as child:
         assert os.waitstatus_to_exitcode(child.wait()) == 0

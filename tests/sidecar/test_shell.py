@@ -1,6 +1,7 @@
 """What every server has around its machine: a small server of a small machine, with real sockets and pidfds."""
 
 import contextlib
+import errno
 import os
 import signal
 import socket
@@ -118,6 +119,9 @@ class Server(Shell):
         if message.text == "flood":
             for number in range(message.number):
                 self.connections.send(conn, Say(text="x" * 100_000, number=number))
+            return
+        if message.text == "descriptor":
+            self.connections.send(conn, Say(text="here it is"), [self._waker])
             return
         if message.text == "too large":
             self.connections.send(conn, Say(text="x" * (2 << 20)))
@@ -272,6 +276,53 @@ def test_what_is_too_large_to_send_costs_one_connection(server: Server) -> None:
         other.send(Say(text="still there?"))
         assert hear(other).text == "still there?"
     assert "too_large_to_send" in server.words.getvalue()
+
+
+def test_descriptors_that_the_kernel_takes_no_more_of_wait_and_cost_nobody_anything(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What others haven't received counts: neither receiver can do anything about it."""
+    refuses, sendmsg = threading.Event(), socket.socket.sendmsg
+    refuses.set()
+
+    def refusing(sock: socket.socket, *what: Any) -> int:
+        if refuses.is_set():
+            raise OSError(errno.ETOOMANYREFS, "too many references")
+        return sendmsg(sock, *what)
+
+    monkeypatch.setattr(socket.socket, "sendmsg", refusing)
+    with caller(server) as first, caller(server) as second, caller(server) as other:
+        for channel in (first, second):
+            channel.send(Say(text="descriptor"))
+            channel.send(Say(text="and then"))
+        other.send(Say(text="still there?"))
+        assert hear(other).text == "still there?"
+        assert not readable(first.fileno(), 0.2) and not readable(second.fileno(), 0)
+        refuses.clear()
+        for channel in (first, second):
+            assert [hear(channel).text, hear(channel).text] == ["here it is", "and then"]
+
+
+def test_what_fails_when_it_is_sent_at_last_costs_one_connection(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails, send = threading.Event(), socket.socket.send
+
+    def failing(sock: socket.socket, data: Any, *flags: int) -> int:
+        if fails.is_set() and len(data) > 50_000:
+            raise OSError(errno.ENOBUFS, "no buffer space")
+        return send(sock, data, *flags)
+
+    monkeypatch.setattr(socket.socket, "send", failing)
+    with caller(server) as deaf, caller(server) as other:
+        deaf.send(Say(text="flood", number=20))
+        until(lambda: any(each.writing for each in server.connections._connections.values()), "some of it waits")
+        fails.set()
+        while hear(deaf) is not None:
+            continue
+        other.send(Say(text="still there?"))
+        assert hear(other).text == "still there?"
+    assert "cant_be_sent" in server.words.getvalue()
 
 
 def test_more_than_the_most_are_told_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

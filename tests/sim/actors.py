@@ -120,6 +120,9 @@ class SimServer(ServerShell[e.Event, e.Effect]):
         if effect.names:
             passed = list(self.names.values())
         self._send(effect.conn, message, passed)
+        if isinstance(message, m.Keep):
+            unread = [sent for fd in self.conns.values() for sent in self.process.unread(fd)]
+            self.world.copies_sent(sum(len(sent.passed) for sent in unread if isinstance(sent.message, m.Keep)))
 
     def _do_close(self, effect: e.Close) -> None:
         self._drop(effect.conn)
@@ -415,7 +418,7 @@ class SimClient(Shell[c.Event, c.Effect]):
         self.joined = False
         self.life: int | None = None
         self.fd: int | None = None
-        self.kept: dict[str, tuple[int, ...]] = {}
+        self.kept: dict[str, dict[int, int]] = {}
         self.names: list[int] = []
         self.arriving: tuple[int, ...] = ()
         self.children: dict[int, int] = {}
@@ -453,11 +456,13 @@ class SimClient(Shell[c.Event, c.Effect]):
             self.pending.append(self._connect())
         elif kind is c.LookAtPath:
             self.pending.append(self._path_seen())
-        elif isinstance(effect, c.KeepCopies | c.DropCopies):
-            for fd in self.kept.pop(effect.tree, ()):
-                self.process.close(fd)
-            if isinstance(effect, c.KeepCopies):
-                self.kept[effect.tree], self.arriving = self.arriving, ()
+        elif isinstance(effect, c.KeepCopies):
+            if not effect.more:
+                self._drop_copies(effect.tree, None)
+            self.kept.setdefault(effect.tree, {}).update(zip(effect.numbers, self.arriving, strict=True))
+            self.arriving = ()
+        elif isinstance(effect, c.DropCopies):
+            self._drop_copies(effect.tree, effect.numbers)
         elif kind is c.KeepNames:
             self.names += self.arriving
             self.arriving = ()
@@ -468,6 +473,12 @@ class SimClient(Shell[c.Event, c.Effect]):
                 self.joined = True
                 self._settle_in()
             self.on(effect)
+
+    def _drop_copies(self, tree: str, numbers: list[int] | None) -> None:
+        copies = self.kept.setdefault(tree, {})
+        for number in list(copies) if numbers is None else numbers:
+            if number in copies:
+                self.process.close(copies.pop(number))
 
     # -- the connection --------------------------------------------------------------------------------------------
 
@@ -555,7 +566,7 @@ class SimClient(Shell[c.Event, c.Effect]):
         """`LockClient.close()`: whatever it may hold it holds until it ends."""
         self._hang_up()
         self.stopped = True
-        for fd in (fd for copies in self.kept.values() for fd in copies):
+        for fd in (fd for copies in self.kept.values() for fd in copies.values()):
             self.process.close(fd)
         self.kept.clear()
         self.pending.clear()
@@ -570,8 +581,9 @@ class SimClient(Shell[c.Event, c.Effect]):
             own = process.pidfd_open(process.pid)
             passed = (own,)
         elif isinstance(message, m.HandBack):
-            passed = self.kept.get(message.tree, ())
-            passed = passed if len(passed) == len(message.numbers) else ()
+            kept = self.kept.get(message.tree, {})
+            message = replace(message, numbers=[number for number in message.numbers if number in kept])
+            passed = tuple(kept[number] for number in message.numbers)
         elif isinstance(message, m.Adopt):
             passed = (self.children[message.child],)
         with contextlib.suppress(BrokenPipeError):  # its end of file is under way

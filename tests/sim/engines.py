@@ -71,6 +71,8 @@ class Slot:
         self.children_end = rng.random() < 0.3
         """Its workers come and go."""
         self.joins_twice = rng.random() < 0.1
+        self.polls = rng.random() < 0.25
+        """It waits for a moment only, and asks again a little later."""
         self.sickly = self.was_sickly = rng.random() < 0.15
 
     def start(self) -> None:
@@ -118,6 +120,8 @@ class Slot:
                 self._initialise(client, tree)
         elif isinstance(effect, c.Got):
             self._got(client, tree, effect)
+        elif isinstance(effect, c.Without) and effect.lock == m.ACTIVE:
+            client.process.after(rng.random() * 0.05, lambda: self._wait(client, tree))
         elif isinstance(effect, c.Check):
             ok = not (self.sickly and rng.random() < 0.5)
             client.feed(c.Checked(effect.round, ok))
@@ -159,7 +163,12 @@ class Slot:
     def _initialised(self, client: SimClient, tree: Tree) -> None:
         tree.initialises = False
         client.feed(c.Withdraw(m.INIT))
+        self._wait(client, tree)
+
+    def _wait(self, client: SimClient, tree: Tree) -> None:
         client.feed(c.Want(m.ACTIVE, {DEVICE: tree.needs} if tree.needs else {}))
+        if self.polls:
+            client.process.after(self.world.rng.random() * 0.2, lambda: client.feed(c.Withdraw(m.ACTIVE)))
 
     def _take(self, process: Process, tree: Tree, size: int) -> None:
         """Touches the device."""

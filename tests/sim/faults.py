@@ -95,6 +95,7 @@ class Faults:
             return
         victim = self.rng.choice(victims)
         world.note_fault(f"stop {victim}")
+        world.server_was_stopped |= server is not None and victim is server.process
         self.kernel.stop(victim)
         for tree in world.trees.values():
             if victim in tree.processes or victim is tree.main:

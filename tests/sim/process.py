@@ -349,6 +349,10 @@ class Process:
         connection.peer.queue.append(InFlight(message, passed))
         connection.peer.wake()
 
+    def unread(self, fd: int) -> list[InFlight]:
+        """In the truth: what was sent over this connection and not received yet."""
+        return list(self._connection(fd).peer.queue)
+
     def receive(self, fd: int) -> tuple[list[Received], bool]:
         """All that is there, and whether the end of file comes after it."""
         connection = self._connection(fd)

@@ -22,6 +22,9 @@ What must hold, by policy:
 10. First on disk, then told: whoever is told that it holds stands in the file, with its token.
 11. The machine never finds one of its own rules broken.
 12. A takeover that is withheld for longer than the window, because a process doesn't end, is an alarm; until it ends.
+13. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
+14. No more copies of pidfds are with keepers that haven't received them than the server may have under way; and in the
+    end whoever keeps copies has one of each of the holder's processes.
 """
 
 import errno
@@ -31,6 +34,7 @@ from collections.abc import Callable, Iterable
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
+from lockserver.client_machine import GIVEN_UP
 from lockserver.lock import Phase
 from tests.sim.actors import HOLDER, LIFE, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
@@ -47,6 +51,7 @@ PREPARE_S = 0.1
 SETTLED_S = 3.0
 OVERDUE_S = 0.5
 """Once the window is over an alarm takes a look at /proc, or the time in which that doesn't come."""
+MOST_COPIES = 5
 
 
 class World(Schedule[SimServer]):
@@ -110,6 +115,7 @@ class World(Schedule[SimServer]):
             self.kernel.pidfd_kill_errno = errno.EPERM
         self.server_went_on_at = -1.0
         """A server that was stopped has not done what was due meanwhile."""
+        self.server_was_stopped = False
         self._faults = Faults(self)
         self.paths = PathFaults(self)
 
@@ -132,6 +138,8 @@ class World(Schedule[SimServer]):
             grant_unproven=self.grant_unproven,
             reads_memory=self.reads_memory,
             history_size=10,
+            copies_under_way=2,
+            most_copies_under_way=MOST_COPIES,
         )
 
     def cuts_short(self) -> bool:
@@ -164,6 +172,24 @@ class World(Schedule[SimServer]):
             self.fail(f"{tree.name} is granted with {free} bytes free, and needs {tree.needs}")
         self.memory_alarm = False
         self._faults.back_up()
+
+    def copies_sent(self, under_way: int) -> None:
+        if under_way > MOST_COPIES:
+            self.fail(f"{under_way} copies of pidfds are under way, and at most {MOST_COPIES} may be")
+
+    def _check_copies(self, server: SimServer) -> None:
+        machine = server.machine
+        holder, copies = machine.active.holder, machine.copies
+        clients = {slot.client.name: slot.client for slot in self.slots if slot.client is not None}
+        for waiter in machine.succession.queue.first(machine.config.keepers):
+            client, conn = clients.get(waiter.incarnation.name), waiter.incarnation.conn
+            keeper = copies._keepers.get(conn) if conn is not None else None
+            if holder is None or client is None or keeper is None or keeper.under_way or client.process.stopped:
+                continue
+            there = {member.number for member in holder.members.values() if member.process is not None}
+            kept = set(client.kept.get(holder.name, ()))
+            if kept != there and not self.cut_rate:
+                self.fail(f"{client.name} keeps copies of {sorted(kept)} of {holder.name}, which has {sorted(there)}")
 
     def got(self, tree: Tree, token: int) -> bool:
         """The new holder knows. True if that is news."""
@@ -230,6 +256,9 @@ class World(Schedule[SimServer]):
     def lost(self, tree: Tree, why: str) -> None:
         excused = tree.was_stopped or tree.told_to_end or self.directory_lost or (tree.impostor and self.spoiled)
         older_is_greater = tree.granted < self.greatest_token and self.clock_went_back and self.spoiled
+        crossed = why == GIVEN_UP and not (excused or self.cut_rate or self.server_was_stopped)
+        if crossed:
+            self.fail(f"{tree.name} is ended by a grant that crossed its giving up")
         if tree.holds and not self.presume_dead and not excused and not older_is_greater:
             self.fail(f"{tree.name} lost the lock though nothing was wrong with it: {why}")
         tree.holds = False
@@ -418,8 +447,10 @@ class World(Schedule[SimServer]):
         undecided = self.undecided and not can_prove
         if machine.active.phase is not Phase.HELD and not undecided:
             self.fail(f"nobody was granted within {self.calm_s} s after the faults: {machine.status}")
-        if machine.active.phase is Phase.HELD and "overdue" in machine.context.alarms:
-            self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
+        if machine.active.phase is Phase.HELD:
+            if "overdue" in machine.context.alarms:
+                self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
+            self._check_copies(server)
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(
