@@ -81,9 +81,7 @@ def test_every_prompt_is_answered_by_both_and_nothing_is_compiled_while_serving(
     for kind in KINDS:
         ask(up, prompts()[3], **kind)
     assert up.said().count(COMPILES) == compiled
-    killed = Program(
-        house, "kill", "engine_shim.failover", "kill", "--run-dir", str(house.run_dir), "active"
-    )
+    killed = Program(house, "kill", "engine_shim.failover", "kill", "--run-dir", str(house.run_dir), "active")
     house.add(killed)
     assert killed.code() == 0, killed.said()
     assert house.endpoint() != first
