@@ -389,7 +389,7 @@ if __name__ == "__main__":
     run()
 elif __name__ == "__mp_main__":
     # A process that an engine starts with multiprocessing loads this file first, and then everything that it needs.
-    # Looking for garbage meanwhile finds none and took a quarter of vLLM's start. `membership.enter` turns it on. Seconds
-    # pass before that: a process whose parent ends in that time would wait for it, five minutes in vLLM's case.
+    # Looking for garbage meanwhile finds none and took a quarter of vLLM's start. `membership.enter` turns it on.
     gc.disable()
+    # Not only there: seconds pass until then, and vLLM's EngineCore waits five minutes for a parent that has ended.
     membership.arm()

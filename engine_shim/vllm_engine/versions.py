@@ -251,9 +251,7 @@ def processed_elsewhere() -> AbstractContextManager[None] | None:
 
 
 def compile_model(worker: Any) -> None:
-    """As the CPU's worker does it: for prompts of any length. It is left to `warming_up_model` whether anything is to be
-    compiled; the size of the KV cache and VLLM_CPU_CI_ENV don't decide that here.
-    """
+    """As the CPU's worker does it, for prompts of any length, unless nothing is to be compiled."""
     worker.model_runner.warming_up_model()
 
 

@@ -21,10 +21,10 @@ _KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0},
     {"temperature": 1.0, "logprobs": 1},
     {
-        **{"temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 1, "min_tokens": 1},
-        **{"presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"0": -1}},
+        "temperature": 0.7, "top_p": 0.9, "top_k": 5, "min_p": 0.01, "seed": 1, "min_tokens": 1,
+        "presence_penalty": 0.1, "frequency_penalty": 0.1, "repetition_penalty": 1.1, "logit_bias": {"0": -1},
     },
-)
+)  # fmt: skip
 
 
 def bodies(model: str, longest: int) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,8 @@
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
 Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
-`stall`, `burn`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs.
+`stall`, `burn`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it
+runs.
 What this file may not do: know the shim's insides.
 """
 

@@ -1,5 +1,5 @@
-"""`failover up --engine vllm -- MODEL`, as the documentation has it: compiled, without a size of the KV cache, and from an
-empty cache of kernels, as on a first day. What is asked for through the door is answered, whatever its length, and
+"""`failover up --engine vllm -- MODEL`, as the documentation has it: compiled, without a size of the KV cache, and from
+an empty cache of kernels, as on a first day. What is asked for through the door is answered, whatever its length, and
 nothing is compiled any more once an engine is ready.
 """
 
