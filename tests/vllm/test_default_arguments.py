@@ -19,6 +19,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.xdist_group("tp2")]
 LENGTHS = (1, 2, 5, 40, 300, 3)
 """Of prompts, in tokens: the first one must not decide for the others."""
 TOKENS = 6
+FIRST_DAY_S = 3 * DEADLINE_S
+"""Until the first engine serves: it compiles everything, and the other one loads beside it."""
 COMPILES = "torchdynamo start tracing"
 KINDS: tuple[dict[str, Any], ...] = (
     {"temperature": 1.0},
@@ -44,7 +46,7 @@ def started(house: House, directory: Path, *words: str) -> Program:
 
 
 def door(up: Program) -> str:
-    until(lambda: up.dead or "OpenAI-compatible: " in up.said(), "clients can come")
+    until(lambda: up.dead or "OpenAI-compatible: " in up.said(), "clients can come", FIRST_DAY_S)
     assert not up.dead, up.said()[-4000:]
     return up.said().partition("OpenAI-compatible: ")[2].split()[0]
 
@@ -71,10 +73,10 @@ def test_every_prompt_is_answered_by_both_and_nothing_is_compiled_while_serving(
 ) -> None:
     """In bfloat16, which vLLM chooses by itself."""
     up = started(house, tmp_path, str(model))
-    until(lambda: up.dead or house.endpoint(), "one serves")
-    first = house.endpoint()
+    door(up)
+    first = until(house.endpoint, "one serves")
     answers = [ask(up, prompt) for prompt in prompts()]
-    until(lambda: up.dead or redundant(house), "the other one is ready to take over")
+    until(lambda: up.dead or redundant(house), "the other one is ready to take over", FIRST_DAY_S)
     compiled = up.said().count(COMPILES)
     assert compiled, "it isn't seen what is compiled"
     for kind in KINDS:
