@@ -30,7 +30,7 @@ _KINDS: tuple[dict[str, Any], ...] = (
 def bodies(model: str, longest: int) -> Iterator[dict[str, Any]]:
     """For /v1/completions, one after the other. `longest`: how long a prompt and its answer may be together."""
     plain = {"model": model, "max_tokens": _TOKENS, "temperature": 0, "ignore_eos": True, "stream": True}
-    lengths = [min(length, longest - _TOKENS) for length in LENGTHS]
+    lengths = [max(1, min(length, longest - _TOKENS)) for length in LENGTHS]
     for length in lengths:
         yield {**plain, "prompt": [0] * length}
     short = {**plain, "prompt": [0] * lengths[-1]}
