@@ -9,7 +9,7 @@ What this file may not do: say what follows (`what_it_takes.py`, `kv_index.py`, 
 
 import hashlib
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,16 +29,26 @@ class Contents:
     """By what the files are: `model files`, `LoRA NAME`. Empty where there are none here."""
     stamps: Stamps
     """By which a change is seen without reading."""
+    adapter_stamps: Stamps
+    """Those of the files that vLLM may read later, too."""
 
 
 def read(args: Namespace) -> Contents:
-    seen = stamps(args)
-    return Contents({what: _digest(place, patterns) for what, place, patterns in _places(args)}, seen)
+    seen, of_adapters = stamps(args), adapter_stamps(args)
+    return Contents({what: _digest(place, patterns) for what, place, patterns in _places(args)}, seen, of_adapters)
 
 
 def stamps(args: Namespace) -> Stamps:
+    return _stamps(_places(args))
+
+
+def adapter_stamps(args: Namespace) -> Stamps:
+    return _stamps(_adapter_places(args))
+
+
+def _stamps(places: Iterable[tuple[str, str, tuple[str, ...]]]) -> Stamps:
     found = []
-    for _, place, patterns in _places(args):
+    for _, place, patterns in places:
         for path in _files(place, patterns):
             stat = path.stat()
             found.append((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
@@ -57,6 +67,10 @@ def _places(args: Namespace) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for what in ("tokenizer", "hf_config_path"):
         if getattr(args, what, None) not in (None, args.model):
             yield f"{what} files", str(getattr(args, what)), _SMALL
+    yield from _adapter_places(args)
+
+
+def _adapter_places(args: Namespace) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for name, path in adapters(args).items():
         yield f"LoRA {name}", path, _ADAPTER
 

@@ -42,6 +42,7 @@ _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
+_LOOK_TIMEOUT_S = 1.0
 
 
 class NotStarted(Exception):
@@ -102,7 +103,7 @@ class VllmEngine:
             raise
         await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
-        if self._changed():
+        if contents.stamps(self._args) != self._contents.stamps:
             raise FilesChanged("files of the model or of an adapter have changed while the engine started")
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
@@ -167,9 +168,9 @@ class VllmEngine:
         await client.wake_up()
         pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
         token, proven = self._grant
-        if self._changed():  # the predecessor may have computed with what is there now
+        if await self._adapters_changed():  # the predecessor may have computed with what is there now
             why_empty = (Why.OTHER_DIGEST.value,) * len(pools)
-            self._log.warning("kv_not_believed", why="files of the model or of an adapter have changed since the start")
+            self._log.warning("kv_not_believed", why="files of a LoRA adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
         await client.reset_prefix_cache()  # the scheduler adopts what is there
@@ -225,8 +226,15 @@ class VllmEngine:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _changed(self) -> bool:
-        return contents.stamps(self._args) != self._contents.stamps
+    async def _adapters_changed(self) -> bool:
+        """Also where that can't be seen soon: a wake waits for no disk."""
+        if not contents.adapters(self._args):
+            return False
+        try:
+            looked = asyncio.to_thread(contents.adapter_stamps, self._args)
+            return await asyncio.wait_for(looked, _LOOK_TIMEOUT_S) != self._contents.adapter_stamps
+        except (TimeoutError, OSError):
+            return True
 
     def _stepped(self) -> None:
         self._steps += 1

@@ -70,6 +70,7 @@ def test_another_content_under_the_same_name_is_another(
     assert before.digests == contents.read(asked(copied(own, tmp_path / "n"), adapters={"tuned": adapter})).digests
     change(own, adapter)
     assert contents.stamps(args) != before.stamps
+    assert (contents.adapter_stamps(args) != before.adapter_stamps) == name.startswith("LoRA")
     after = contents.read(args).digests
     assert {what for what in after if after[what] != before.digests[what]} == {name}
 
