@@ -1,8 +1,8 @@
 """The vLLM engine, as the contract (`engine_shim/engine.py`) wants it.
 
 vLLM's client of EngineCore and its HTTP application are written for asyncio, so they live in a loop in a thread of its
-own, and the calls of the contract wait for it. `start` makes everything: processes, weights, the application, and one
-request that warms it all. `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
+own, and the calls of the contract wait for it. `start` makes everything: processes, weights, the application, and what
+warms it all (`warm_up.py`). `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
 
 What this file may not do: know a version of vLLM (`versions.py`), or how a worker sleeps (`pair_worker.py`).
 """
@@ -10,6 +10,7 @@ What this file may not do: know a version of vLLM (`versions.py`), or how a work
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import gc
 import math
 import threading
@@ -20,7 +21,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
-from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, what_it_takes
+from engine_shim.kv.adoption import Why
+from engine_shim.vllm_engine import (
+    contents,
+    engine_directory,
+    huge_pages,
+    kv_index,
+    options,
+    versions,
+    warm_up,
+    what_it_takes,
+)
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -31,18 +42,25 @@ _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
-_WARM_UP_TOKENS = 2
+_LOOK_TIMEOUT_S = 1.0
 
 
 class NotStarted(Exception):
     """A call came before `start`, or after `stop`: the contract has the order."""
 
 
+class FilesChanged(Exception):
+    """Nobody knows which of its contents vLLM has read. Followed by another start."""
+
+
 class VllmEngine:
     def __init__(self, setting: Setting) -> None:
         """Touches no device. Raises CannotRun; SystemExit where vLLM's own parser says no."""
         self._setting = setting
-        self._args, self._for_workers = options.parse(setting)
+        self._args, told = options.parse(setting)
+        self._contents = contents.read(self._args)
+        self._for_workers = dataclasses.replace(told, contents=self._contents.digests)
+        self._args.model_loader_extra_config = self._for_workers.to_extra()
         self._log = Log("vllm-engine")
         self._loop = asyncio.new_event_loop()
         # EngineCore dies with the thread that started it; this one ends with the process.
@@ -85,19 +103,20 @@ class VllmEngine:
             raise
         await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
+        if contents.stamps(self._args) != self._contents.stamps:
+            raise FilesChanged("files of the model or of an adapter have changed while the engine started")
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
         await self._endpoint.prepare()
         if generates:
-            said = await self._endpoint.warm_up("/v1/completions", self._first_request(), self._api_key())
-            self._log.info("warmed_up", answer=said)
+            await self._warm_up(self._endpoint, config.model_config.max_model_len)
         gc.freeze()  # there are a million objects that stay, and needn't be looked through again and again
         gc.enable()
         huge_pages.move_memory()
         self._was_well = True
 
     def takes(self) -> dict[str, str]:
-        return what_it_takes.said(self._args, _started(self._client).vllm_config)
+        return what_it_takes.said(self._args, _started(self._client).vllm_config, self._contents.digests)
 
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
@@ -149,6 +168,9 @@ class VllmEngine:
         await client.wake_up()
         pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
         token, proven = self._grant
+        if await self._adapters_changed():  # the predecessor may have computed with what is there now
+            why_empty = (Why.OTHER_DIGEST.value,) * len(pools)
+            self._log.warning("kv_not_believed", why="files of a LoRA adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
         await client.reset_prefix_cache()  # the scheduler adopts what is there
@@ -204,19 +226,27 @@ class VllmEngine:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
+    async def _adapters_changed(self) -> bool:
+        """Also where that can't be seen soon: a wake waits for no disk."""
+        if not contents.adapters(self._args):
+            return False
+        try:
+            looked = asyncio.to_thread(contents.adapter_stamps, self._args)
+            return await asyncio.wait_for(looked, _LOOK_TIMEOUT_S) != self._contents.adapter_stamps
+        except (TimeoutError, OSError):
+            return True
+
     def _stepped(self) -> None:
         self._steps += 1
 
-    def _first_request(self) -> dict[str, Any]:
+    async def _warm_up(self, endpoint: Endpoint, longest: int) -> None:
+        began = time.monotonic()
         name = (self._args.served_model_name or [self._args.model])[0]
-        return {
-            "model": name,
-            "prompt": [0],
-            "max_tokens": _WARM_UP_TOKENS,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-        }
+        said: dict[str, int] = {}
+        for body in warm_up.bodies(name, longest):
+            answer = await endpoint.warm_up("/v1/completions", body, self._api_key())
+            said[answer] = said.get(answer, 0) + 1
+        self._log.info("warmed_up", seconds=f"{time.monotonic() - began:.1f}", answers=said)
 
     def _api_key(self) -> str:
         return str((self._args.api_key or [""])[0])
