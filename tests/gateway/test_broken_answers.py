@@ -375,7 +375,7 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
 class _Whole:
     """As vLLM has it: a token whose text ends within a character is kept back with all of its text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, special: bool = False) -> None:
         self._held = b""
 
     def push(self, token: int) -> str:
