@@ -1,8 +1,9 @@
 """Wherever an answer breaks, its client has in the end what it has of one that doesn't: with real tokenizers, through
 vLLM's own way from tokens to text, and with what the door really asks. Only the model is left out: which token comes
-next is drawn. FAILOVER_CHAOS_SEED=n repeats one run.
+next is drawn. FAILOVER_CHAOS_SEED=n repeats one run, FAILOVER_SEAM_BREAKS=n makes it longer.
 """
 
+import os
 import random
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,7 @@ from gateway.took import End
 from tests.support.chance import seeded
 from tests.vllm import real_tokenizers
 
-BREAKS = 1300
+BREAKS = int(os.environ.get("FAILOVER_SEAM_BREAKS", "1300"))
 """With each of eight tokenizers: more than 10,000."""
 TOKENS = 24
 MAX_LEN = 4096
