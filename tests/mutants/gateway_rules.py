@@ -147,6 +147,14 @@ GATEWAY = (
         ("            self._tail += self._detokenizer.push(token)\n", "            pass\n"),
     ),
     _rule(
+        "reference_engine/asking.py",
+        "the-clients-text",
+        "an engine begins in the middle of an answer only if its text of the answer's tokens is the client's",
+        "tests/reference_engine/test_text.py::"
+        "test_what_is_said_of_an_answers_beginning_is_believed_if_its_text_is_the_clients",
+        (" or zlib.crc32(text.encode()) != begun.crc32:", ":"),
+    ),
+    _rule(
         CONTINUING,
         "anew",
         "of what a client has nothing is asked anew",
