@@ -54,10 +54,13 @@ class Engine:
         queue = RequestOutputCollector(params.output_kind, name)
         self._outputs.add_request(request, None, None, 0, queue)
         told: list[dict[str, Any]] = []
-        while not told or told[-1]["choices"][0]["finish_reason"] is None:
-            at = len(wanted.prompt) + len(told)
-            self._outputs.process_outputs([self._step(name, self._all[at], len(told) + 1, params)])
-            told.append(_event(queue.get_nowait(), not told))
+        for count, token in enumerate(self._all[len(wanted.prompt) :], 1):
+            self._outputs.process_outputs([self._step(name, token, count, params)])
+            output = queue.get_nowait()
+            if output is not None:
+                told.append(_event(output, not told))
+            if told and told[-1]["choices"][0]["finish_reason"] is not None:
+                break
         return told
 
     def _step(self, name: str, token: int, count: int, params: Any) -> Any:
@@ -119,6 +122,8 @@ def asked(rng: random.Random, prompt: list[int]) -> dict[str, Any]:
     body["spaces_between_special_tokens"] = rng.random() < 0.5
     if rng.random() < 0.2:
         body["logprobs"] = 1
+    if rng.random() < 0.2:
+        body["stream_interval"] = 3
     return body
 
 
