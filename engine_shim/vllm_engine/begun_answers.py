@@ -83,7 +83,7 @@ def go_on(tokenizer: Any, request: Any, state: Any, begun: Begun) -> None:
     detokenizer = IncrementalDetokenizer.from_new_request(tokenizer, first)
     if not isinstance(detokenizer, BaseIncrementalDetokenizer):
         return
-    stop, detokenizer.stop = detokenizer.stop, []  # at what was a stop string there it would have ended there
+    stop, detokenizer.stop = detokenizer.stop, []  # what looks like one by now is within `min_tokens`
     detokenizer.update(answer, False)
     detokenizer.stop = stop
     detokenizer.min_tokens += len(answer)
