@@ -52,19 +52,15 @@ class Engine(AsyncLLM):
         """The first call comes before the first request."""
         if self.output_handler is None:
             old = self.output_processor
-            self.output_processor = Outputs(
-                old.tokenizer,
-                log_stats=old.log_stats,
-                stream_interval=old.stream_interval,
-                tracing_enabled=old.tracing_enabled,
-                admission_stats=old.admission_stats,
-            )
+            names = ("log_stats", "stream_interval", "tracing_enabled", "admission_stats")  # 0.26 hasn't the last
+            settings = {name: getattr(old, name) for name in names if hasattr(old, name)}
+            self.output_processor = Outputs(old.tokenizer, **settings)
         super()._run_output_handler()
 
 
 class Outputs(OutputProcessor):
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:
-        known = self.has_request(request.request_id)
+        known = request.request_id in self.request_states
         super().add_request(request, *args, **kwargs)
         params = request.sampling_params
         begun = None if known or params is None else Begun.of(params.extra_args)

@@ -135,7 +135,7 @@ def has_experts(model_config: Any) -> bool:
     return bool(count() if count is not None else getattr(model_config, "is_moe", False))
 
 
-GOES_ON = ("0.32.",)
+GOES_ON = ("0.32.", "0.26.")
 """The versions whose way from tokens to text is known well enough to begin in the middle (`begun_answers.py`)."""
 
 
