@@ -10,12 +10,12 @@ What this file may not do: know where events come from, or decide (`request.py`)
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from gateway.kinds import Api, Kind
-from gateway.seam import Piece
 from gateway.sse import data_of, event
 
 _BROKEN_OFF = ("abort", "error")
@@ -291,6 +291,17 @@ def error_of(said: bytes) -> tuple[int, bytes]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         code = None
     return code if isinstance(code, int) and 400 <= code <= 599 else 500, body
+
+
+@dataclass(slots=True)
+class Piece:
+    """What an engine that goes on with an answer adds to a choice."""
+
+    ids: Sequence[int]
+    text: str
+    logprobs: Any = None
+    finish: str | None = None
+    stop: int | str | None = None
 
 
 # -- how it is passed on -------------------------------------------------------------------------------------------

@@ -1,5 +1,5 @@
-"""A request's exchanges with its engine: one for its answer as a rule, one for each choice that is continued, and short
-ones that ask what some tokens are in text. Each is a *leg*, known by a number. Pure.
+"""A request's exchanges with its engine: one for its answer as a rule, one for each choice that is continued. Each is a
+*leg*, known by a number. Pure.
 """
 
 from collections.abc import Iterator
@@ -10,13 +10,11 @@ from gateway.kinds import Kind
 
 
 class Leg:
-    __slots__ = ("body", "choice", "headers", "passes", "reader", "size", "status", "text", "whole")
+    __slots__ = ("body", "choice", "headers", "passes", "reader", "size", "status", "whole")
 
-    def __init__(self, *, choice: int | None = None, text: bool = False) -> None:
+    def __init__(self, *, choice: int | None = None) -> None:
         self.choice = choice
         """Which choice of a continued answer."""
-        self.text = text
-        """It asks for some tokens' text, and not for an answer."""
         self.status = 0
         self.headers: e.Headers = ()
         self.reader: sse.Reader | None = None
@@ -58,19 +56,20 @@ class Legs:
         number = self._add(Leg())
         return e.Ask(self._number, number, token, url, method, kind.target, kind.headers, kind.body, kind.repeatable)
 
-    def ask(self, leg: Leg, token: int, url: str, target: bytes, body: bytes, suffix: str = "") -> e.Ask:
-        """Something else, in its name."""
+    def ask_rest(self, choice: int, token: int, url: str, body: bytes) -> e.Ask:
+        """The rest of one choice, in the request's name."""
         kind = self._kind
         headers = [header for header in kind.headers if header[0] not in (b"x-request-id", b"content-type")]
         headers.append((b"content-type", b"application/json"))
         if kind.request_id:
-            headers.append((b"x-request-id", f"{kind.request_id}{suffix}".encode()))
-        return e.Ask(self._number, self._add(leg), token, url, "POST", target, headers, body, True)
+            headers.append((b"x-request-id", f"{kind.request_id}-{choice}".encode()))
+        number = self._add(Leg(choice=choice))
+        return e.Ask(self._number, number, token, url, "POST", b"/v1/completions", headers, body, True)
 
-    def drop_finished(self, choice: int, *, ending: bool) -> list[e.Effect]:
+    def drop_finished(self, choice: int) -> list[e.Effect]:
         """Those of a choice that needs no more."""
-        numbers = [number for number, leg in self._open.items() if leg.choice == choice and not leg.text]
-        return [self._drop(number, ending) for number in numbers]
+        numbers = [number for number, leg in self._open.items() if leg.choice == choice]
+        return [self._drop(number, ending=True) for number in numbers]
 
     def drop_all(self, done: int = 0) -> list[e.Effect]:
         """`done`: the one on which the answer was completed."""

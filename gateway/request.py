@@ -29,7 +29,6 @@ from gateway.kinds import Api, Kind, Way
 from gateway.legs import Leg, Legs
 from gateway.passing import Passing
 from gateway.phases import FOLLOWS, WITH_AN_ENGINE, Phase
-from gateway.seam import Torn
 from gateway.took import UNFINISHED, End, Took
 
 
@@ -158,7 +157,7 @@ class Request:
         self._mode = mode = Continuing(self.kind, self.account, self.max_len)
         said, asked = mode.begin()
         for choice, body in asked:
-            self._ask(Leg(choice=choice), b"/v1/completions", body, f"-{choice}")
+            self._out.append(self._legs.ask_rest(choice, self.token, self.url, body))
         self._say(said, now)
         self._mind_continued(mode, now)
 
@@ -168,11 +167,8 @@ class Request:
         self._mode = Comparison(self.kind, self.account)
         self._out.append(self._legs.ask_all(self.token, self.url))
 
-    def _ask(self, leg: Leg, target: bytes, body: bytes, suffix: str = "") -> None:
-        self._out.append(self._legs.ask(leg, self.token, self.url, target, body, suffix))
-
     def _mind_continued(self, mode: Continuing, now: float) -> None:
-        """What is to be done about choices that are finished, and about tokens whose text is wanted."""
+        """What is to be done about choices that are finished."""
         account = self.account
         assert account is not None
         if account.complete:
@@ -180,9 +176,7 @@ class Request:
             return
         for choice in mode.choices:
             if account.choice(choice).finish is not None:
-                self._out += self._legs.drop_finished(choice, ending=mode.ended(choice))
-        for choice, body in mode.questions():
-            self._ask(Leg(choice=choice, text=True), b"/detokenize", body)
+                self._out += self._legs.drop_finished(choice)
 
     # -- what an engine says ---------------------------------------------------------------------------------------
 
@@ -232,7 +226,7 @@ class Request:
 
     def _gather(self, leg: Leg, data: bytes, now: float) -> None:
         """A part of an answer that is passed on in one piece."""
-        if not self._proven and not leg.text and leg.status < 300:
+        if not self._proven and leg.status < 300:
             self._prove(now)
         if leg.passes:
             self._say(data, now, leg)
@@ -240,7 +234,7 @@ class Request:
         leg.body.append(data)
         leg.size += len(data)
         if leg.size > self._bounds.answer_bytes and leg.status < 300:
-            if self.phase is not Phase.ASKED or leg.text:
+            if self.phase is not Phase.ASKED:
                 self._malformed("an answer of its is too large", now)
                 return
             leg.passes = True
@@ -254,6 +248,8 @@ class Request:
             self._doubt(Failure(took.why, event=took.event))
         elif took.end is End.MALFORMED:
             self._malformed(took.why, now)
+        elif took.end is End.TORN:
+            self._torn(took.why)
         else:
             self._end_badly("the answer could not be continued: made once more, it is another one", took.why)
 
@@ -261,9 +257,7 @@ class Request:
         leg = self._legs.pop(event.leg)
         if leg is None or leg.whole:
             return
-        if leg.text:
-            self._hear_text(leg, now)
-        elif leg.passes:
+        if leg.passes:
             self._out.append(e.End(self.number))
             self._over(e.Outcome.ANSWERED)
         elif leg.reader is not None:
@@ -289,29 +283,21 @@ class Request:
         mode, account = self._mode, self.account
         if isinstance(mode, Continuing):
             assert leg.choice is not None
-            if not mode.ended(leg.choice):
+            if account is None or account.choice(leg.choice).finish is None:
                 self._doubt(Failure(UNFINISHED))
         elif account is not None and account.complete:
             self._close_stream(now)
         else:
             self._doubt(Failure(UNFINISHED))
 
-    def _hear_text(self, leg: Leg, now: float) -> None:
-        mode = self._mode
-        assert leg.choice is not None and isinstance(mode, Continuing)
-        try:
-            if leg.status != 200:
-                raise Torn(f"it answered {leg.status} where it was asked for some tokens' text")
-            self._say(mode.heard(leg.choice, b"".join(leg.body)), now)
-        except Torn as error:
-            self._out += self._legs.drop_all()
-            if self.kind.same_again:
-                self.ways[-1] = Way.COMPARED
-                self._repeat()
-            else:
-                self._end_badly("the answer could not be continued without a seam", str(error))
-            return
-        self._mind_continued(mode, now)
+    def _torn(self, why: str) -> None:
+        """No text is guessed: the answer is made again and compared, where it is the same every time, or ends."""
+        self._out += self._legs.drop_all()
+        if self.kind.same_again:
+            self.ways[-1] = Way.COMPARED
+            self._repeat()
+        else:
+            self._end_badly("the answer could not be continued without a seam", why)
 
     def _prove(self, now: float) -> None:
         self._proven = True

@@ -23,6 +23,8 @@ class End(enum.Enum):
     """What it says is no answer."""
     DIFFERS = "differs"
     """What it says isn't the answer that the client has the beginning of."""
+    TORN = "torn"
+    """The texts on both sides of the break don't fit together."""
 
 
 class Took(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +38,10 @@ class Took(msgspec.Struct, frozen=True, gc=False):
 
 class Differs(Exception):
     """The answer is another one this time."""
+
+
+class Torn(Exception):
+    """The engine doesn't say that its text begins where the client's ends."""
 
 
 UNFINISHED = "its stream ended before the answer did"
@@ -60,4 +66,6 @@ def take_each(found: sse.Events, take: Callable[[bytes], bytes], done: Callable[
             return Took(said, End.MALFORMED, str(error))
         except Differs as error:
             return Took(said, End.DIFFERS, str(error))
+        except Torn as error:
+            return Took(said, End.TORN, str(error))
     return Took(said)

@@ -32,6 +32,10 @@ class Question:
     """For each token its log probability, and those of so many of the likeliest."""
     prompt_logprobs: int | None = None
     """The same for the prompt."""
+    answered: int = 0
+    """So many of the prompt's last tokens are the answer's beginning."""
+    told: int = 0
+    """So many characters of their text the client has."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,7 @@ class Piece:
 class Answer:
     def __init__(self, question: Question) -> None:
         self._question = question
-        self._detokenizer = tokenizer.Detokenizer()
+        self._detokenizer = tokenizer.Detokenizer(special=question.show_special)
         self._ends = question.stop_token_ids | (frozenset() if question.ignore_end else {tokenizer.END})
         self._window = max(map(len, question.stop), default=1) - 1
         """A stop string that isn't complete yet began at most so many characters ago."""
@@ -61,6 +65,14 @@ class Answer:
         """How much of it the client has."""
         self.count = 0
         self._grammar = question.grammar
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Behind an answer's beginning: as if its tokens had been pushed, and so much of their text been told."""
+        question = self._question
+        for token in question.prompt[len(question.prompt) - question.answered :]:
+            self._tail += self._detokenizer.push(token)
+        self._told = question.told
 
     @property
     def only(self) -> frozenset[int] | None:
@@ -79,7 +91,7 @@ class Answer:
             self._grammar = grammar.after(self._grammar, token)
         if token in self._ends:
             return Piece(self._tell(len(self._tail)), (token,), "stop", None if token == tokenizer.END else token)
-        new = self._text(token)
+        new = self._detokenizer.push(token)
         self._tail += new
         stopped = self._stopped(len(new))
         if stopped is not None:
@@ -92,11 +104,6 @@ class Answer:
         self._tail = self._tail[past:]
         self._told -= past
         return Piece(text, (token,))
-
-    def _text(self, token: int) -> str:
-        if self._question.show_special and token in tokenizer.SPECIAL:
-            return tokenizer.SPECIAL[token]
-        return self._detokenizer.push(token)
 
     def _tell(self, end: int) -> str:
         text = self._tail[self._told : end]

@@ -72,6 +72,14 @@ class Structured(msgspec.Struct):
     json: _Json | str | None = None
 
 
+class Begun(msgspec.Struct, rename=lambda name: f"failover_answer_{name}"):
+    """How much of the prompt's end is an answer, and how much of that its client has."""
+
+    tokens: Annotated[int, Meta(ge=0)] = 0
+    chars: Annotated[int, Meta(ge=0)] = 0
+    crc32: int = 0
+
+
 class Common(msgspec.Struct, kw_only=True):
     model: str | None = None
     n: Annotated[int, Meta(ge=1, le=16)] | None = 1
@@ -106,6 +114,7 @@ class Completion(Common, kw_only=True):
     prompt: str | list[str | Token | list[Token]]
     echo: bool | None = False
     logprobs: _Top | None = None
+    vllm_xargs: Begun | None = None
 
 
 class Part(msgspec.Struct):

@@ -4,6 +4,7 @@ Pure.
 """
 
 import json
+import zlib
 from typing import Any
 
 import msgspec
@@ -79,7 +80,22 @@ def _question(request: Completion | Chat, prompt: list[int], max_len: int, adapt
         grammar=_grammar(request, max_tokens),
         logprobs=_logprobs(request),
         prompt_logprobs=request.prompt_logprobs,
+        **_begun(request, prompt),
     )
+
+
+def _begun(request: Completion | Chat, prompt: list[int]) -> dict[str, int]:
+    """How much of the prompt is answer, and of its text the client's. Nothing if that isn't the tokens' text: who asked
+    sees it where the prompt ends.
+    """
+    begun = request.vllm_xargs if isinstance(request, Completion) and request.stream else None
+    if begun is None or not 0 < begun.tokens < len(prompt):
+        return {}
+    shown = tokenizer.Detokenizer(special=request.skip_special_tokens is False)
+    text = "".join(map(shown.push, prompt[-begun.tokens :]))[: begun.chars]
+    if len(text) < begun.chars or zlib.crc32(text.encode()) != begun.crc32:
+        return {}
+    return {"answered": begun.tokens, "told": begun.chars}
 
 
 def _max_tokens(request: Completion | Chat, prompt: list[int], max_len: int) -> int:

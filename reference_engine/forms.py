@@ -80,7 +80,8 @@ class Form:
         if not self._chat or reason is not None:
             choice["stop_reason"] = piece.stop_reason
         if not self._chat:
-            choice["prompt_token_ids"] = said.question.prompt if self._ids and first else None
+            prompt = said.question.prompt[: len(said.question.prompt) - said.question.answered]
+            choice["prompt_token_ids"] = prompt if self._ids and first else None
         choice["token_ids"] = piece.token_ids if self._ids else None
         if not self._chat or choice["delta"] or reason is not None or self._ids or choice["logprobs"] is not None:
             chunks.append(self._chunk(choice, said, {}))

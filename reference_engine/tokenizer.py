@@ -84,8 +84,10 @@ class Detokenizer:
     character that began in the prompt.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, special: bool = False) -> None:
+        """`special`: special tokens are shown by their names."""
+        self._special = special
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def push(self, token: int) -> str:
-        return self._decoder.decode(_BYTES[token])
+        return SPECIAL[token] if self._special and token in SPECIAL else self._decoder.decode(_BYTES[token])

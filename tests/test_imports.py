@@ -160,7 +160,6 @@ MACHINES = {
         "passing",
         "phases",
         "request",
-        "seam",
         "sse",
         "took",
         "visitors",

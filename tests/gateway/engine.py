@@ -62,8 +62,6 @@ def _answer(path: str, name: str, body: bytes, created: int) -> Said:
     try:
         if path == "/v1/models":
             return _json({"object": "list", "data": [{"id": MODEL, "max_model_len": MAX_LEN}]})
-        if path == "/detokenize":
-            return Said(200, JSON, (asking.detokenize(api.read(body, api.Detokenize)),))
         if path == "/v1/completions":
             wanted = api.read(body, api.Completion)
             return _generated(wanted, asking.completion_prompts(wanted, MAX_LEN), name, created)

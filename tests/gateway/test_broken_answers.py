@@ -3,7 +3,7 @@ is what it has when nothing happens.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -48,6 +48,10 @@ CONTINUED: dict[str, tuple[str, dict[str, Any]]] = {
     "two choices of a chat": (CHAT, TALK | {"n": 2, "max_tokens": 6} | USAGE),
     "repetition penalty": (COMPLETION, PROMPT | {"repetition_penalty": 1.3}),
     "bias": (COMPLETION, PROMPT | {"logit_bias": {"97": 3}}),
+    "special tokens shown": (
+        COMPLETION,
+        PROMPT | {"prompt": "egebjgfi", "max_tokens": 30, "ignore_eos": True, "skip_special_tokens": False},
+    ),
     "stop token": (COMPLETION, PROMPT | {"stop_token_ids": [32], "min_tokens": 5}),
     "a choice of tools without any": (CHAT, TALK | {"tool_choice": "auto"}),
     "no limit of its own": (CHAT, {name: TALK[name] for name in TALK if name != "max_tokens"}),
@@ -75,12 +79,15 @@ COMPARED: dict[str, tuple[str, dict[str, Any]]] = {
     "an unknown field": (COMPLETION, PROMPT | {"vllm_xargs": {"x": 1}}),
 }
 ALL = CONTINUED | COMPARED
+Say = Callable[..., engine.Said]
 NEAR_THE_ENDS = 16
 
 
-def broken(path: str, body: Any, *cuts: tuple[int, int | None], runs: bool = True) -> tuple[World, SimClient]:
+def broken(
+    path: str, body: Any, *cuts: tuple[int, int | None], runs: bool = True, say: Say = engine.answer
+) -> tuple[World, SimClient]:
     """Each engine in its turn says so many pieces, and so many bytes of the next, and is gone."""
-    world = World()
+    world = World(say=say)
     world.grant()
     client = world.arrive(path, body)
     for pieces, rest in cuts:
@@ -144,8 +151,9 @@ def test_a_break_anywhere_is_not_in_what_the_client_has(name: str) -> None:
     like, pieces = undisturbed(path, body)
     assert like.events[-1] == "[DONE]"
     for cut in ways(path, pieces):
-        _, client = broken(path, body, cut)
+        world, client = broken(path, body, cut)
         check(client, like)
+        assert client.how != "compared" or not any(b"failover_answer" in ask.body for ask in world.asked)
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -375,7 +383,7 @@ def test_a_break_inside_a_character_is_mended_with_the_same_pieces() -> None:
 class _Whole:
     """As vLLM has it: a token whose text ends within a character is kept back with all of its text."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, special: bool = False) -> None:
         self._held = b""
 
     def push(self, token: int) -> str:
@@ -423,6 +431,34 @@ def test_a_token_that_the_engine_does_not_show_is_not_shown_behind_a_break_eithe
                 _, client = broken(COMPLETION, body, (place, None))
                 assert client.events == like.events
     assert hidden > 2
+
+
+def that_begins_anew(method: str, target: bytes, headers: Any, body: bytes, *, created: int = 1) -> engine.Said:
+    """An engine that is told of an answer's beginning, and doesn't know what that means: any but ours."""
+    fields = json.loads(body or b"{}")
+    fields.pop("vllm_xargs", None)
+    return engine.answer(method, target, headers, json.dumps(fields).encode(), created=created)
+
+
+@pytest.mark.parametrize("name", ["completion", "chat with ids", "two choices", "log probabilities", "stop token"])
+def test_an_answer_is_compared_where_the_engine_cannot_begin_in_the_middle(name: str) -> None:
+    path, body = CONTINUED[name]
+    like, pieces = undisturbed(path, body)
+    hows = set()
+    for cut in range(1, len(pieces) - 1):
+        _, client = broken(path, body, (cut, None), say=that_begins_anew)
+        check(client, like)
+        hows.add(client.how)
+    assert "compared" in hows
+
+
+def test_a_sampled_answer_ends_where_the_engine_cannot_begin_in_the_middle() -> None:
+    """No text is guessed: what the client has is the answer's beginning, and the error says how much that is."""
+    body = PROMPT | {"temperature": 1.0, "return_token_ids": True}
+    _, client = broken(COMPLETION, body, (6, None), say=that_begins_anew)
+    *chunks, error = client.events
+    assert (client.outcome, client.ended, len(chunks)) == (e.Outcome.ENDED, "cut", 6)
+    assert (error["error"]["type"], error["error"]["delivered_tokens"]) == ("engine_lost", 6)
 
 
 def test_without_streaming_an_answer_is_made_again_whole() -> None:

@@ -11,10 +11,9 @@ DOOR = "gateway/door.py"
 GRANTS = "gateway/grants.py"
 PASSING = "gateway/passing.py"
 REQUEST = "gateway/request.py"
-SEAM = "gateway/seam.py"
+TOLD = "reference_engine/answer.py"
 _BROKEN = "tests/gateway/test_broken_answers.py::"
 _KINDS = "tests/gateway/test_kinds.py::"
-_SEAM = "tests/gateway/test_seam.py::"
 _RULES = "tests/gateway/test_door_rules.py::"
 _ANYWHERE = f"{_BROKEN}test_a_break_anywhere_is_not_in_what_the_client_has"
 
@@ -44,13 +43,6 @@ GATEWAY = (
             '                last = Took(b"", End.COMPLETE) if account.complete else Took(b"", End.BROKEN, UNFINISHED)\n                end = ends if account.complete else end\n',
             '                last, end = Took(b"", End.COMPLETE), ends\n',
         ),
-    ),
-    _rule(
-        CONTINUING,
-        "stops-are-an-end",
-        "a stop string that the door has found is the end, whatever the engine says behind it",
-        f"{_BROKEN}test_the_rest_may_come_in_one_piece",
-        ("self._rests[index].ended or self._account.choice(index).finish is not None", "self._rests[index].ended"),
     ),
     _rule(
         DOOR,
@@ -108,8 +100,8 @@ GATEWAY = (
         "an answer goes on behind all tokens that the client has",
         f"{_ANYWHERE}[completion]",
         (
-            "            tokens = None if prompt is None else [*prompt, *had.ids]\n",
-            "            tokens = None if prompt is None else [*prompt, *had.ids[:-1]]\n",
+            '        body["prompt"] = [*prompt, *had.ids]\n',
+            '        body["prompt"] = [*prompt, *had.ids[:-1]]\n',
         ),
     ),
     _rule(
@@ -117,43 +109,50 @@ GATEWAY = (
         "tokens-left",
         "tokens that the client has count for the limit of the rest",
         f"{_ANYWHERE}[completion]",
-        ("else self._limits.max_tokens - has\n", "else self._limits.max_tokens\n"),
+        ("else limits.max_tokens - has\n", "else limits.max_tokens\n"),
     ),
     _rule(
-        SEAM,
+        CONTINUING,
         "stops-across",
-        "a stop string may begin before the break",
+        "the engine that goes on is told of stop strings, which may begin before the break",
         f"{_BROKEN}test_a_stop_string_on_both_sides_of_the_break_stops",
-        ('        tail = sent[-longest:] if longest else ""\n', '        tail = ""\n'),
+        (' or name == "stop"}', "}"),
     ),
     _rule(
-        SEAM,
-        "named-after-it",
-        "log probabilities name a token after the character that it completes, though that began before the break",
-        f"{_SEAM}test_a_token_that_completes_a_character_behind_the_break_is_named_after_it",
-        ("shown, _named(piece.logprobs, shown), piece", "shown, piece.logprobs, piece"),
+        CONTINUING,
+        "believed-only-if-said",
+        "no text is believed of an engine that doesn't say that it begins where the client stands",
+        f"{_BROKEN}test_a_sampled_answer_ends_where_the_engine_cannot_begin_in_the_middle",
+        ("if len(choice.prompt_token_ids or ()) != rest.prompt:", "if False:"),
     ),
     _rule(
-        SEAM,
-        "hidden-at-the-break",
-        "what the engine doesn't show is not told at the break, and doesn't end the answer",
-        f"{_SEAM}test_what_the_engine_does_not_show_is_not_told_at_the_break",
-        ("islice(_some_of(names), _TRIES)", "[set()]"),
+        CONTINUING,
+        "characters",
+        "the engine is told how much of the text the client has in characters",
+        f"{_ANYWHERE}[completion]",
+        ('"chars": len(text.decode("utf-8", "replace"))', '"chars": len(text)'),
     ),
     _rule(
-        SEAM,
-        "hidden-behind-it",
-        "nor behind the break",
-        f"{_SEAM}test_behind_the_break_the_engine_tells_what_it_shows",
-        ('name[0] if is_said(name) else ""', "name[0]"),
+        TOLD,
+        "begins-where-the-client-stands",
+        "an engine that goes on says nothing that the client has",
+        f"{_ANYWHERE}[completion]",
+        ("        self._told = question.told\n", ""),
     ),
     _rule(
-        SEAM,
-        "kept-back-is-said",
-        "a token in which a character begins is kept back, and what it ends is no special token for that",
-        f"{_SEAM}test_what_looks_special_and_is_said_in_two_pieces_is_told",
-        ('self._told, self._said = len(text), ""', "self._told = len(text)"),
-        ("self._said += piece.text", "self._said = piece.text"),
+        TOLD,
+        "goes-through",
+        "an engine that goes on knows what the answer's tokens have begun",
+        f"{_BROKEN}test_a_break_inside_a_character_is_mended_with_the_same_pieces",
+        ("            self._tail += self._detokenizer.push(token)\n", "            pass\n"),
+    ),
+    _rule(
+        "reference_engine/asking.py",
+        "the-clients-text",
+        "an engine begins in the middle of an answer only if its text of the answer's tokens is the client's",
+        "tests/reference_engine/test_text.py::"
+        "test_what_is_said_of_an_answers_beginning_is_believed_if_its_text_is_the_clients",
+        (" or zlib.crc32(text.encode()) != begun.crc32:", ":"),
     ),
     _rule(
         CONTINUING,

@@ -1,10 +1,14 @@
 """Tokens and text: nothing is lost, whatever breaks wherever; and what is held back."""
 
+import json
+import zlib
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reference_engine import tokenizer
+from reference_engine import api, asking, tokenizer
 from reference_engine.answer import Answer, Piece, Question
 
 TEXT = st.text() | st.text(alphabet="aeiouk €😀🌷日é theing. ,\n")
@@ -127,3 +131,36 @@ def test_nothing_ends_an_answer_before_it_has_its_least_tokens() -> None:
 
 def test_an_unfinished_character_at_the_end_is_dropped() -> None:
     assert text_of(told(Question((1,), 3), [104, 0xE2, 0x82])) == "h"
+
+
+@given(TOKENS, st.lists(st.text(alphabet="aeiou th€", min_size=1, max_size=4)), st.booleans(), st.integers(0, 9))
+def test_an_answer_that_another_engine_began_goes_on_as_it_would_have_there(
+    tokens: list[int], stops: list[str], keep: bool, least: int
+) -> None:
+    """`keep` stands for special tokens that are shown, too."""
+    asked = Question(
+        (1,), len(tokens), stop=tuple(stops), keep_stop=keep, show_special=keep, ignore_end=True, min_tokens=least
+    )
+    whole = told(asked, tokens)
+    for at in range(1, len(whole)):
+        has = text_of(whole[:at])
+        again = replace(asked, prompt=(1, *tokens[:at]), max_tokens=len(tokens) - at, min_tokens=max(0, least - at))
+        rest = told(replace(again, answered=at, told=len(has)), tokens[at:])
+        assert has + text_of(rest) == text_of(whole)
+        assert (rest[-1].finish_reason, rest[-1].stop_reason) == (whole[-1].finish_reason, whole[-1].stop_reason)
+
+
+@pytest.mark.parametrize(
+    ("more", "answered"),
+    [({}, 4), ({"tokens": 3}, 0), ({"chars": 3}, 0), ({"chars": 5}, 0), ({"crc32": 1}, 0), ({"tokens": 5}, 0)],
+)
+def test_what_is_said_of_an_answers_beginning_is_believed_if_its_text_is_the_clients(
+    more: dict[str, int], answered: int
+) -> None:
+    text = "bad\N{EURO SIGN}"
+    begun = {"tokens": 4, "chars": len(text), "crc32": zlib.crc32(text.encode())} | more
+    xargs = {f"failover_answer_{name}": value for name, value in begun.items()}
+    body = {"prompt": [1, *tokenizer.encode(text)], "stream": True, "vllm_xargs": xargs}
+    wanted = api.read(json.dumps(body).encode(), api.Completion)
+    (question,) = asking.questions(wanted, asking.completion_prompts(wanted, 100), 100)
+    assert (question.answered, question.told) == (answered, len(text) if answered else 0)
