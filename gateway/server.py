@@ -9,8 +9,8 @@ What this file may not do: know how an answer goes on (`machine.py`).
 import asyncio
 import contextlib
 import math
+import random
 import re
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -62,6 +62,8 @@ class Gateway:
             Pair(loop, run_dir, settings.bounds, self.counts, log, self._over) for run_dir in settings.run_dirs
         ]
         self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
+        self._random = random.Random()
+        """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
         self.stopping = False
         self.began = time.time()
         self._own: dict[str, Callable[[Request, Reply], None]] = {
@@ -103,7 +105,7 @@ class Gateway:
                 reply.send(405, errors.body(405, f"{path} takes GET"), allow)
             return
         given = request.header(b"x-request-id")
-        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
+        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
         hidden = self.settings.keys is not None
         headers = [
             header
@@ -118,7 +120,7 @@ class Gateway:
                 headers,
                 request.body,
                 request_id=request_id,
-                seed=secrets.randbits(31) if request.method == "POST" else 0,
+                seed=self._random.getrandbits(31),
                 parses=self._parses,
             )
         except kinds.NotAllowed:

@@ -283,10 +283,13 @@ class _Connection(asyncio.Protocol):
     # -- one request after the other -------------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
-        if not self._reader.begun:
+        reader = self._reader
+        begins = not reader.begun
+        reader.feed(data)
+        if begins:
             self._server.idle.pop(self, None)
-            self._within(self._server.limits.request_s, self._too_slow)
-        self._reader.feed(data)
+            if reader.begun:  # else it is whole already
+                self._within(self._server.limits.request_s, self._too_slow)
 
     def _go_on(self) -> None:
         if self._transport is not None:
