@@ -140,7 +140,7 @@ class RequestReader:
         self._bodies.hold(whole.client, -whole.held)
 
     def _let_go(self) -> None:
-        """Of a request that isn't whole."""
+        """What is here of a request that isn't whole."""
         if self._held:
             self._bodies.hold(self._client, -self._held)
         self._held, self._body, self._headers, self._request = 0, b"", [], None
