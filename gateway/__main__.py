@@ -133,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
+    process_setup.give_large_memory_back()
     settings = Settings(tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log)
     listener = _listener(options.listen, "--listen")
     others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []

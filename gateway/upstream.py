@@ -24,6 +24,7 @@ IDLE_MOST = 256
 """Connections that are kept for each token."""
 ENDING_S = 1.0
 """The end of an answer whose content is complete may take so long, before its connection is closed instead."""
+_LARGE_BYTES = 64 << 10
 _FULL_RETRY_S, _FULL_RETRIES = 0.005, 200
 _HOP = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"trailer", b"upgrade", b"te"})
 
@@ -225,8 +226,12 @@ class _Connection(asyncio.Protocol):
         if ask.body or ask.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
             lines.append(b"content-length: %d\r\n" % len(ask.body))
         lines.append(b"\r\n")
-        lines.append(ask.body)
-        transport.write(b"".join(lines))
+        if len(ask.body) > _LARGE_BYTES:  # what waits to be sent is then the request's own body, and no copy of it
+            transport.write(b"".join(lines))
+            transport.write(ask.body)
+        else:
+            lines.append(ask.body)
+            transport.write(b"".join(lines))
         if self._ups.is_paused(exchange):
             transport.pause_reading()
 

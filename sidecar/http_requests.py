@@ -130,14 +130,11 @@ class RequestReader:
     def drop(self) -> None:
         """The client has gone: what is here goes with it. The parser knows this reader, and would keep it alive."""
         while self.ready:
-            self.forget(self.ready.popleft())
+            whole = self.ready.popleft()
+            self._bodies.hold(whole.client, -whole.held)
         self._let_go()
         self._parser = None
         self._door, self._go_on = anybody, nothing
-
-    def forget(self, whole: Whole) -> None:
-        """It has been answered, or nobody is to answer it."""
-        self._bodies.hold(whole.client, -whole.held)
 
     def _let_go(self) -> None:
         """What is here of a request that isn't whole."""
@@ -169,7 +166,7 @@ class RequestReader:
         if request.method == "CONNECT":
             self.ready.append(whole)
             return
-        self.forget(whole)
+        self._bodies.hold(whole.client, -whole.held)
         head = [b"%b %b HTTP/1.%d\r\n" % (request.method.encode(), request.target, whole.chunked)]
         head += [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"expect")]
         self._parser = httptools.HttpRequestParser(self)

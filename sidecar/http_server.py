@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
-from sidecar.http_requests import CONTINUE, Bodies, Door, RequestReader, Whole, anybody
+from sidecar.http_requests import CONTINUE, Bodies, Door, RequestReader, anybody
 
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
@@ -148,8 +148,8 @@ class HttpServer:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_asked", "_early", "_ended", "_late", "_loop", "_nudged", "_over", "_reader", "_reply", "_room", "_said",
-        "_server", "_stuck_since", "_transport", "_unread", "deadline",
+        "_asked_by", "_early", "_ended", "_held", "_late", "_loop", "_nudged", "_over", "_reader", "_reply", "_room",
+        "_said", "_server", "_stuck_since", "_transport", "_unread", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
@@ -169,7 +169,8 @@ class _Connection(asyncio.Protocol):
         """Something of the answer is out."""
         self._nudged = False
         """And that is only what every answer begins with."""
-        self._asked: Whole | None = None
+        self._asked_by, self._held = "", 0
+        """Of the request that is being answered: not itself, for its body is with the one who answers."""
         self._stuck_since = 0.0
         self._unread = 0
         """When it stopped reading there was so much for it, or has come since then."""
@@ -330,8 +331,7 @@ class _Connection(asyncio.Protocol):
         return data
 
     def _take(self) -> None:
-        whole = self._asked = self._reader.ready.popleft()
-        request, chunked, keeps = whole.request, whole.chunked, whole.keeps
+        request, chunked, keeps, self._asked_by, self._held = self._reader.ready.popleft()
         self.deadline = float("inf")
         self._said = self._nudged = False
         keeps = keeps and not self._ended and not self._server.closing
@@ -348,9 +348,9 @@ class _Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """The request that was answered."""
-        asked, self._asked = self._asked, None
-        if asked is not None:
-            self._reader.forget(asked)
+        if self._held:
+            self._server.bodies.hold(self._asked_by, -self._held)
+        self._held = 0
 
     # -- from the replies ------------------------------------------------------------------------------------------
 

@@ -80,6 +80,22 @@ def test_a_body_in_tiny_pieces_takes_what_is_counted(house: House) -> None:
     door.kill()
 
 
+def test_a_request_that_is_answered_takes_what_is_counted_and_nothing_when_its_client_has_gone(house: House) -> None:
+    door = GatewayProgram(house, name="whole").serving()
+    before = resident(door)
+    body = {"prompt": "fault:silent " + "x" * 20 * MIB, "stream": True}
+    with ExitStack() as crowd:
+        for count in range(1, 5):
+            sock = crowd.enter_context(socket.create_connection(("127.0.0.1", door.port), DEADLINE_S))
+            sock.sendall(request_bytes("/v1/completions", body))
+            until(lambda count=count: door.state()["in_flight"] == count, "the engine has it")  # type: ignore[misc]
+        held, taken = door.state()["held_bytes"], resident(door) - before
+    assert held >= 80 * MIB and taken < held * 1.4, f"{held // MIB} MiB are counted, {taken // MIB} MiB taken"
+    until(lambda: door.state()["in_flight"] == 0 and holds_nothing(door), "all of them have gone")
+    assert resident(door) - before < 40 * MIB
+    door.kill()
+
+
 def test_requests_behind_one_that_is_being_answered_are_held_within_the_bound(house: House) -> None:
     door = GatewayProgram(house, "--max-client-bodies", "8MiB", "--max-body", "1MiB", name="behind").serving()
     before = resident(door)
