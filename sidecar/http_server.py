@@ -170,7 +170,7 @@ class _Connection(asyncio.Protocol):
         self._nudged = False
         """And that is only what every answer begins with."""
         self._asked_by, self._held = "", 0
-        """Of the request that is being answered: not itself, for its body is with the one who answers."""
+        """What is held of the request that is being answered; its body is with its handler."""
         self._stuck_since = 0.0
         self._unread = 0
         """When it stopped reading there was so much for it, or has come since then."""
