@@ -33,6 +33,8 @@ examples:
   kill -HUP PID                                                reads --api-keys again
 """
 BACKLOG = 4096
+_UNREAD_BYTES = 128 << 20
+"""An answer in one piece (`Bounds.answer_bytes`), and as much again."""
 
 
 def parser(environment: Mapping[str, str] | None = None) -> Parser:
@@ -80,10 +82,18 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         help="a stream that waits gets a comment so often, so that nobody in between cuts it",
     )  # fmt: skip
     it.setting("--max-body", default="64MiB", parse=size_bytes, metavar="SIZE", help="of a request")
+    it.setting("--max-bodies", default="1GiB", parse=size_bytes, metavar="SIZE", help="of all requests at a time")
+    it.setting(
+        "--max-client-bodies", default="256MiB", parse=size_bytes, metavar="SIZE",
+        help="of all requests of one client at a time: of a key, or of an address where there are no keys",
+    )  # fmt: skip
     it.setting("--max-headers", default="32KiB", parse=size_bytes, metavar="SIZE", help="of a request's headers")
     it.setting("--max-connections", default="16384", parse=count, metavar="N", help="of clients")
     it.setting(
         "--idle-s", default="75", parse=seconds, metavar="S", help="a connection without a request ends after that"
+    )
+    it.setting(
+        "--unread-s", default="60", parse=seconds, metavar="S", help="a client that reads nothing for so long is cut"
     )
     it.setting("--request-s", default="60", parse=seconds, metavar="S", help="how long a request may take to come in")
     it.setting("--api-keys", parse=Path, metavar="FILE", help="one a line; only who has one is let in. SIGHUP: again")
@@ -105,6 +115,8 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     it = parser()
     options = it.parse_args(argv)
     run_dirs = _run_dirs(it, options)
+    if not options.max_body <= options.max_client_bodies <= options.max_bodies:
+        it.error("--max-body may not be more than --max-client-bodies, nor that more than --max-bodies")
     try:
         keys = Keys(options.api_keys) if options.api_keys is not None else None
     except BadKeys as error:
@@ -121,6 +133,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
+    process_setup.give_large_memory_back()
     settings = Settings(tuple(run_dirs), _bounds(options), _limits(options), keys, not options.no_access_log)
     listener = _listener(options.listen, "--listen")
     others = [_listener(options.metrics, "--metrics")] if options.metrics is not None else []
@@ -160,7 +173,10 @@ def _limits(options: argparse.Namespace) -> "Limits":
         connections=options.max_connections,
         header_bytes=options.max_headers,
         body_bytes=options.max_body,
-        unread_bytes=1 << 30,
+        bodies_bytes=options.max_bodies,
+        client_bodies_bytes=options.max_client_bodies,
+        unread_bytes=_UNREAD_BYTES,
+        unread_s=options.unread_s,
         request_s=options.request_s,
         idle_s=options.idle_s,
     )

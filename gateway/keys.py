@@ -33,14 +33,14 @@ class Keys:
         self._digests = [_digest(key.encode()) for key in keys]
         return len(keys)
 
-    def allow(self, authorization: bytes) -> bool:
-        """The value of that header."""
+    def name_of(self, authorization: bytes) -> str:
+        """What a key is called in here, of the value of that header; "" if it is none."""
         scheme, _, key = authorization.partition(b" ")
         given = _digest(key.strip())
         found = False
         for digest in self._digests:
             found |= hmac.compare_digest(digest, given)
-        return found and scheme.lower() == b"bearer"
+        return f"key {given.hex()}" if found and scheme.lower() == b"bearer" else ""
 
 
 def _digest(key: bytes) -> bytes:

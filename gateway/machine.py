@@ -84,8 +84,11 @@ class Machine:
     def _pass(self, effects: Iterable[e.Effect], now: float) -> None:
         """To whom each is said."""
         queue: list[Any] = list(effects)
+        ends = bool(queue) and type(queue[-1]) is e.Over
         for effect in queue:  # it grows meanwhile
             kind = type(effect)
+            if ends and kind is e.Proved:
+                continue  # what follows from its end is all that follows from that
             if kind in _TO_DOOR:
                 queue += self._tell_door(effect, now)
             elif kind in _TO_REQUEST:

@@ -67,7 +67,7 @@ class Pair:
         self.on_changed: Callable[[], None] = lambda: None
         """Its models may have changed, or who serves."""
         self._on_over = on_over
-        self._ups = Upstreams(loop, self._told)
+        self._ups = Upstreams(loop, self._told, self._came)
         self._numbers = 0
         self._own: dict[int, _Own] = {}
         self._models_of = 0
@@ -75,6 +75,8 @@ class Pair:
         self._pending: deque[Any] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
+        self._now = 0.0
+        """When the event came whose effects are carried out."""
 
     def start(self) -> None:
         def tell(status: Status | None) -> None:
@@ -88,9 +90,9 @@ class Pair:
         """A request that this pair is to answer."""
         self._numbers += 1
         number = self._numbers
-        client = self.clients[number] = Client(number, reply, kind, path, peer, began)
+        self.clients[number] = Client(number, reply, kind, path, peer, began)
         reply.gone = lambda: self.feed(e.Left(number))
-        reply.room = lambda room: self._ups.pause(client.number, not room)
+        reply.room = lambda room: self._ups.pause(number, not room)
         self.feed(e.Arrived(number, kind))
 
     def stop(self, within_s: float) -> None:
@@ -110,11 +112,13 @@ class Pair:
             return  # an effect of the event before brought this one; the loop below comes to it
         machine = self.machine
         while pending:
-            for effect in machine.handle(pending[0], time.monotonic()):
+            self._now = now = time.monotonic()
+            for effect in machine.handle(pending[0], now):
                 _EFFECTS[type(effect)](self, effect)
             pending.popleft()
-        if machine.deadline != self._armed:
-            self._arm(machine.deadline)
+        deadline = machine.deadline
+        if deadline != self._armed:
+            self._arm(deadline)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -127,6 +131,9 @@ class Pair:
     def _due(self) -> None:
         self._timer, self._armed = None, float("inf")
         self.feed(e.Tick())
+
+    def _came(self, event: e.Came) -> None:
+        (self.feed if event.request > 0 else self._told)(event)
 
     def _told(self, event: e.Event) -> None:
         """An engine has said something."""
@@ -209,7 +216,7 @@ class Pair:
 
     def _send(self, effect: e.Send) -> None:
         client = self.clients[effect.request]
-        now = time.monotonic()
+        now = self._now
         if client.last_at:
             self.counts.between.add(now - client.last_at)
         else:
@@ -232,7 +239,7 @@ class Pair:
     def _over(self, effect: e.Over) -> None:
         client = self.clients.pop(effect.request)
         self._ups.over(effect.request)
-        now = time.monotonic()
+        now = self._now
         self.counts.over(effect)
         self.counts.latency.add(now - client.began)
         self._on_over(client, effect, now)
@@ -248,7 +255,7 @@ class Pair:
 
     def _note_first(self, client: Client, status: int) -> None:
         client.status = status
-        client.first_at = time.monotonic()
+        client.first_at = self._now
         self.counts.first.add(client.first_at - client.began)
 
 

@@ -9,8 +9,8 @@ What this file may not do: know how an answer goes on (`machine.py`).
 import asyncio
 import contextlib
 import math
+import random
 import re
-import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +24,7 @@ from gateway.keys import Keys
 from gateway.metrics import Counts, Gauges, collect, of_engines
 from gateway.pair import Client, Pair
 from sidecar.http_exchange import Reply, Request
+from sidecar.http_requests import Refused
 from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
 
@@ -60,7 +61,9 @@ class Gateway:
         self.pairs = [
             Pair(loop, run_dir, settings.bounds, self.counts, log, self._over) for run_dir in settings.run_dirs
         ]
-        self.http = HttpServer(loop, self.handle, errors.body, settings.limits)
+        self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
+        self._random = random.Random()
+        """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
         self.stopping = False
         self.began = time.time()
         self._own: dict[str, Callable[[Request, Reply], None]] = {
@@ -76,6 +79,20 @@ class Gateway:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
+    def let_in(self, request: Request, has_body: bool) -> str | Refused | None:
+        """Asked when its head is here, before anything of its body is kept. With keys a client is its key."""
+        keys = self.settings.keys
+        if request.path in self._own:
+            if has_body and request.method in ("GET", "HEAD"):
+                return Refused(413, f"{request.path} takes no body")
+            return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")]) if has_body else None
+        if keys is None:
+            return ""
+        name = keys.name_of(request.header(b"authorization"))
+        if name:
+            return name
+        return Refused(401, "this needs an API key: Authorization: Bearer KEY", [(b"www-authenticate", b"Bearer")])
+
     def handle(self, request: Request, reply: Reply) -> None:
         now = time.monotonic()
         path = request.path
@@ -87,14 +104,9 @@ class Gateway:
                 allow = [*errors.JSON, (b"allow", b"GET, HEAD")]
                 reply.send(405, errors.body(405, f"{path} takes GET"), allow)
             return
-        keys = self.settings.keys
-        if keys is not None and not keys.allow(request.header(b"authorization")):
-            headers = [*errors.JSON, (b"www-authenticate", b"Bearer")]
-            reply.send(401, errors.body(401, "this needs an API key: Authorization: Bearer KEY"), headers)
-            return
         given = request.header(b"x-request-id")
-        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        hidden = keys is not None
+        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
+        hidden = self.settings.keys is not None
         headers = [
             header
             for header in request.headers
@@ -108,7 +120,7 @@ class Gateway:
                 headers,
                 request.body,
                 request_id=request_id,
-                seed=secrets.randbits(31) if request.method == "POST" else 0,
+                seed=self._random.getrandbits(31),
                 parses=self._parses,
             )
         except kinds.NotAllowed:
@@ -214,6 +226,7 @@ class Gateway:
             "ended": counts.outcome("ended"),
             "refused": counts.outcome("refused"),
             "connections": len(self.http.connections),
+            "held_bytes": self.http.bodies.bytes,
             "uptime_s": round(time.time() - self.began, 3),
         }
 
@@ -266,6 +279,7 @@ class Gateway:
         values: list[tuple[str, str, dict[str, str], float]] = [
             ("gateway_ready", "1 when somebody serves, or can be expected to within the bound", {}, float(self.ready)),
             ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
+            ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
         for pair in self.pairs:
             door, labels = pair.machine.door, {"run_dir": str(pair.run_dir)}

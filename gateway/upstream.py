@@ -12,6 +12,7 @@ import errno
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import httptools
@@ -23,6 +24,7 @@ IDLE_MOST = 256
 """Connections that are kept for each token."""
 ENDING_S = 1.0
 """The end of an answer whose content is complete may take so long, before its connection is closed instead."""
+_LARGE_BYTES = 64 << 10
 _FULL_RETRY_S, _FULL_RETRIES = 0.005, 200
 _HOP = frozenset({b"connection", b"keep-alive", b"transfer-encoding", b"content-length", b"trailer", b"upgrade", b"te"})
 
@@ -32,9 +34,13 @@ Tell = Callable[[e.Event], None]
 class Upstreams:
     """All connections to the engines of one pair."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Tell) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, tell: Tell, came: Callable[[e.Came], None] | None = None
+    ) -> None:
+        """`came`: is told of what nearly all events are, some more of an answer; `tell` of all others."""
         self.loop = loop
         self.tell = tell
+        self.came = came or tell
         self._idle: dict[int, list[_Connection]] = {}
         self._all: dict[int, set[_Connection]] = {}
         self._exchanges: dict[tuple[int, int], _Exchange] = {}
@@ -183,10 +189,11 @@ class _Connection(asyncio.Protocol):
         self._exchange: _Exchange | None = None
         self._closed = False
         self._reused = False
+        self._parser: Any = httptools.HttpResponseParser(self)
+        """One for all answers: it is asked for another only when it has read one to its very end."""
         self._clear()
 
     def _clear(self) -> None:
-        self._parser = httptools.HttpResponseParser(self)
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
         self._length: int | None = None
@@ -196,6 +203,7 @@ class _Connection(asyncio.Protocol):
         self._said = False
         """A byte of the answer has come."""
         self._complete = self._keeps = False
+        """All that comes behind a complete answer is nobody's: it is not looked at, and the connection isn't kept."""
         self._ending = False
         """Only the end of an answer is to come, and nobody waits for it."""
 
@@ -218,8 +226,12 @@ class _Connection(asyncio.Protocol):
         if ask.body or ask.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
             lines.append(b"content-length: %d\r\n" % len(ask.body))
         lines.append(b"\r\n")
-        lines.append(ask.body)
-        transport.write(b"".join(lines))
+        if len(ask.body) > _LARGE_BYTES:  # what waits to be sent is then the request's own body, and no copy of it
+            transport.write(b"".join(lines))
+            transport.write(ask.body)
+        else:
+            lines.append(ask.body)
+            transport.write(b"".join(lines))
         if self._ups.is_paused(exchange):
             transport.pause_reading()
 
@@ -232,10 +244,10 @@ class _Connection(asyncio.Protocol):
         self._ending = True
         if not self._complete:
             self._transport.resume_reading()
-            self._ups.loop.call_later(ENDING_S, self._end, self._parser)
+            self._ups.loop.call_later(ENDING_S, self._end, self._headers)
 
-    def _end(self, parser: object) -> None:
-        if self._parser is parser and self._ending:
+    def _end(self, headers: object) -> None:
+        if self._headers is headers and self._ending:  # and it is still the same answer's end
             self.close()
 
     def pause(self, pause: bool) -> None:
@@ -266,6 +278,8 @@ class _Connection(asyncio.Protocol):
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             wrong = str(error) or type(error).__name__
+        if wrong and self._complete:
+            wrong, self._keeps = "", False
         exchange = self._exchange
         if exchange is not None and not headed and self._complete and not wrong:
             self._finish(whole=True)
@@ -284,7 +298,7 @@ class _Connection(asyncio.Protocol):
         if self._body:
             body = self._taken()
             if exchange.wanted:
-                self._ups.tell(e.Came(ask.request, ask.leg, body))
+                self._ups.came(e.Came(ask.request, ask.leg, body))
 
     def _for_others(self) -> e.Headers:
         return [header for header in self._headers if header[0] not in _HOP]
@@ -321,7 +335,7 @@ class _Connection(asyncio.Protocol):
             self._ups.tell(e.Broke(exchange.ask.request, exchange.ask.leg, why, malformed))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closed = True
+        self._closed, self._transport, self._parser = True, None, None  # the parser knows it, and would keep it alive
         self._ups.lost(self)
         exchange = self._exchange
         if exchange is None or not exchange.wanted:
@@ -338,7 +352,12 @@ class _Connection(asyncio.Protocol):
 
     # -- the parser says -------------------------------------------------------------------------------------------
 
+    def on_message_begin(self) -> None:
+        self._keeps = self._keeps and not self._complete
+
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._complete:
+            return
         name = name.lower()
         if name == b"content-length":
             self._length, self._framed = int(value), True
@@ -348,6 +367,8 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
+        if self._complete:
+            return
         if status < 200:
             self._headers = []
             self._framed, self._length = False, None
@@ -356,10 +377,11 @@ class _Connection(asyncio.Protocol):
             self._framed = self._framed or status in (204, 304)
 
     def on_body(self, data: bytes) -> None:
-        self._body.append(data)
+        if not self._complete:
+            self._body.append(data)
 
     def on_message_complete(self) -> None:
-        if self._status:
+        if self._status and not self._complete:
             self._complete = True
             self._keeps = self._parser.should_keep_alive()  # it can't say any more when this returns
 

@@ -40,7 +40,7 @@ class Visitors:
 
     @property
     def waiting(self) -> int:
-        return len(self._interrupted) + self.fresh
+        return len(self._interrupted) + len(self._fresh) - len(self._gone)
 
     @property
     def fresh(self) -> int:

@@ -9,6 +9,8 @@ from http import HTTPStatus
 from typing import Protocol
 
 Headers = Iterable[tuple[bytes, bytes]]
+BEGINNING = b"HTTP/1.1 "
+"""Every answer begins so, whatever the client speaks."""
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 
 
@@ -96,7 +98,7 @@ class Reply:
         return self._connection.unsent
 
     def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [b"HTTP/1.1 %d %b\r\n" % (status, REASONS.get(status, b""))]
+        lines = [b"%b%d %b\r\n" % (BEGINNING, status, REASONS.get(status, b""))]
         lines += [b"%b: %b\r\n" % header for header in headers]
         if status not in (204, 304):
             lines.append(length)

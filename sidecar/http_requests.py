@@ -7,22 +7,59 @@ What this file may not do: touch a socket, keep time, or know who answers.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import httptools
 
-from sidecar.http_exchange import Request
+from sidecar.http_exchange import Headers, Request, nothing
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_MOST_HEADERS = 256
+_REQUEST_BYTES, _HEADER_BYTES = 1024, 128
+"""What a request and a header take beside their own bytes: a thousand small ones take more than they say."""
 
 
-@dataclass(slots=True)
+class Refused(NamedTuple):
+    status: int
+    why: str
+    headers: Headers = ()
+
+
+Door = Callable[[Request, bool], str | Refused | None]
+"""A request's head, and whether a body follows -> the client to which it is put down ("": the address from where it
+comes; None: it has no body and is answered at once, however full it is), or why it isn't let in. Nothing of its body
+has been kept by then."""
+
+
+def anybody(request: Request, has_body: bool) -> str:
+    return ""
+
+
 class Bodies:
-    """All that are being received or answered, whoever sent them."""
+    """What is held of requests that are being received or answered: of all, and of each client."""
 
-    most: int
-    bytes: int = 0
+    __slots__ = ("_each", "bytes", "most", "most_each")
+
+    def __init__(self, most: int, most_each: int) -> None:
+        self.most, self.most_each = most, most_each
+        self.bytes = 0
+        self._each: dict[str, int] = {}
+
+    def hold(self, client: str, count: int) -> None:
+        self.bytes += count
+        now = self._each.get(client, 0) + count
+        if now:
+            self._each[client] = now
+        else:
+            self._each.pop(client, None)
+
+    def refuses(self, client: str) -> Refused | None:
+        if self._each.get(client, 0) > self.most_each:
+            why = f"requests of this client that are being received or answered have {self.most_each} bytes already"
+            return Refused(429, why, [(b"retry-after", b"1")])
+        if self.bytes > self.most:
+            return Refused(503, "too many large requests at a time", [(b"retry-after", b"1")])
+        return None
 
 
 class Whole(NamedTuple):
@@ -31,27 +68,38 @@ class Whole(NamedTuple):
     """The client understands chunks."""
     keeps: bool
     """It would send more by the same connection."""
+    client: str
+    held: int
+    """So much of `Bodies` is this request's."""
 
 
 class RequestReader:
     __slots__ = (
-        "_bodies", "_body", "_body_bytes", "_go_on", "_head_bytes", "_headed", "_headers", "_most_body", "_most_head",
-        "_parser", "_target", "begun", "peer", "ready", "refused",
+        "__weakref__", "_bodies", "_body", "_body_bytes", "_client", "_door", "_go_on", "_head_bytes", "_headed",
+        "_headers", "_held", "_most_body", "_most_head", "_parser", "_request", "_target", "begun", "home", "peer",
+        "ready", "refused",
     )  # fmt: skip
 
-    def __init__(self, most_head: int, most_body: int, bodies: Bodies, go_on: Callable[[], None]) -> None:
+    def __init__(self, most_head: int, most_body: int, bodies: Bodies, door: Door, go_on: Callable[[], None]) -> None:
         """`go_on`: the client waits for a word before it sends the body."""
-        self._most_head, self._most_body, self._bodies, self._go_on = most_head, most_body, bodies, go_on
-        self._parser = httptools.HttpRequestParser(self)
+        self._most_head, self._most_body, self._bodies = most_head, most_body, bodies
+        self._door, self._go_on = door, go_on
+        self._parser: Any = httptools.HttpRequestParser(self)
         self.peer = ""
+        self.home = ""
+        """The client, while the door has named none."""
         self.ready: deque[Whole] = deque()
-        self.refused: tuple[int, str] | None = None
+        self.refused: Refused | None = None
         self._clear()
 
     def _clear(self) -> None:
         self._target = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
+        self._request: Request | None = None
+        self._client = self.home
+        self._held = 0
+        self._body: bytes | bytearray = b""
+        """One piece as it came, or all of them in one: thousands of pieces would take many times what is counted."""
         self._body_bytes = 0
         self._head_bytes = 0
         """Those of a head, or of what comes behind a body in chunks."""
@@ -69,18 +117,45 @@ class RequestReader:
             if self.ready:
                 self._stay(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
-            self.refused = self.refused or (400, f"this is no HTTP that can be answered: {error}")
+            self._refuse(400, f"this is no HTTP that can be answered: {error}")
         if self._body_bytes > had:
             self._head_bytes = 0
-        unfinished = not self.ready and not self.refused
-        if unfinished and self._head_bytes > self._most_head + _slack(self._headers):
-            self.refused = (431, f"the headers of a request may have {self._most_head} bytes")
+        if self.ready or self.refused is not None:
+            return
+        if self._head_bytes > self._most_head + _slack(self._headers):
+            self._refuse_large_head()
+        elif not self._headed:
+            self._hold(self._head_bytes + _HEADER_BYTES * len(self._headers) - self._held)
 
     def drop(self) -> None:
-        """The client has gone: nobody answers what is here."""
-        self._bodies.bytes -= self._body_bytes + sum(len(whole.request.body) for whole in self.ready)
-        self._body_bytes = 0
-        self.ready.clear()
+        """The client has gone: what is here goes with it. The parser knows this reader, and would keep it alive."""
+        while self.ready:
+            whole = self.ready.popleft()
+            self._bodies.hold(whole.client, -whole.held)
+        self._let_go()
+        self._parser = None
+        self._door, self._go_on = anybody, nothing
+
+    def _let_go(self) -> None:
+        """What is here of a request that isn't whole."""
+        if self._held:
+            self._bodies.hold(self._client, -self._held)
+        self._held, self._body, self._headers, self._request = 0, b"", [], None
+
+    def _hold(self, count: int) -> None:
+        self._held += count
+        self._bodies.hold(self._client, count)
+        refused = self._bodies.refuses(self._client)
+        if refused is not None:
+            self._refuse(*refused)
+
+    def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
+        if self.refused is None:
+            self.refused = Refused(status, why, headers)
+            self._let_go()
+
+    def _refuse_large_head(self) -> None:
+        self._refuse(431, f"the headers of a request may have {self._most_head} bytes, and be {_MOST_HEADERS}")
 
     def _stay(self, rest: bytes) -> None:
         """A client that would rather go on otherwise (HTTP/2 say) takes an answer in HTTP/1.1. The parser takes all
@@ -91,6 +166,7 @@ class RequestReader:
         if request.method == "CONNECT":
             self.ready.append(whole)
             return
+        self._bodies.hold(whole.client, -whole.held)
         head = [b"%b %b HTTP/1.%d\r\n" % (request.method.encode(), request.target, whole.chunked)]
         head += [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"expect")]
         self._parser = httptools.HttpRequestParser(self)
@@ -102,51 +178,77 @@ class RequestReader:
         self._target += target
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._headed:  # what comes behind a body in chunks is no header: anything could be slipped in there
+        if self.refused is None and not self._headed:  # behind a body in chunks anything could be slipped in
             self._headers.append((name.lower(), value))
+            if len(self._headers) > _MOST_HEADERS:
+                self._refuse_large_head()
 
     def on_headers_complete(self) -> None:
-        self._headed = True
-        size = sum(len(name) + len(value) for name, value in self._headers) + len(self._target)
-        if size > self._most_head:
-            self.refused = (431, f"the headers of a request may have {self._most_head} bytes")
+        if self.refused is not None:
             return
+        self._headed = True
+        size = len(self._target)
         hosts = said = 0
-        expects = False
+        has_body = expects = False
         for name, value in self._headers:
+            size += len(name) + len(value)
             if name == b"content-length":
                 said = int(value)
+                has_body = has_body or said > 0
+            elif name == b"transfer-encoding":
+                has_body = True
             elif name == b"host":
                 hosts += 1
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
-        if hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
-            self.refused = (400, "a request names one host")
+        if size > self._most_head:
+            self._refuse_large_head()
+        elif hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
+            self._refuse(400, "a request names one host")
         elif said > self._most_body:
-            self.refused = (413, f"a request may have {self._most_body} bytes, and this one has {said}")
-        elif expects:
+            self._refuse(413, f"a request may have {self._most_body} bytes, and this one has {said}")
+        else:
+            self._let_in(size, has_body, expects)
+
+    def _let_in(self, size: int, has_body: bool, expects: bool) -> None:
+        method = self._parser.get_method().decode("ascii")
+        request = self._request = Request(method, self._target, self._headers, b"", self.peer)
+        client = self._door(request, has_body)
+        if isinstance(client, Refused):
+            self._refuse(*client)
+            return
+        self._bodies.hold(self._client, -self._held)
+        self._client, self._held = client or self.home, 0
+        if client is None:
+            return
+        self._hold(_REQUEST_BYTES + size + _HEADER_BYTES * len(self._headers))
+        if expects and self.refused is None:
             self._go_on()
 
     def on_body(self, data: bytes) -> None:
         if self.refused is not None:
             return
-        self._body.append(data)
+        if not self._body:
+            self._body = data
+        else:
+            if isinstance(self._body, bytes):
+                self._body = bytearray(self._body)
+            self._body += data
         self._body_bytes += len(data)
-        self._bodies.bytes += len(data)
         if self._body_bytes > self._most_body:
-            self.refused = (413, f"a request may have {self._most_body} bytes, and this one has more")
-        elif self._bodies.bytes > self._bodies.most:
-            self.refused = (503, "too many large requests at a time")
+            self._refuse(413, f"a request may have {self._most_body} bytes, and this one has more")
+        else:
+            self._hold(len(data))
 
     def on_message_complete(self) -> None:
-        if self.refused is not None:
+        request = self._request
+        if self.refused is not None or request is None:
             return
         parser = self._parser
-        method = parser.get_method().decode("ascii")
         chunked = parser.get_http_version() == "1.1"
-        keeps = parser.should_keep_alive() and method != "CONNECT"
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self.ready.append(Whole(Request(method, self._target, self._headers, body, self.peer), chunked, keeps))
+        keeps = parser.should_keep_alive() and request.method != "CONNECT"
+        request.body = bytes(self._body)
+        self.ready.append(Whole(request, chunked, keeps, self._client, self._held))
         self._clear()
 
 

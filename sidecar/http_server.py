@@ -2,7 +2,7 @@
 
 A request is handed on when it is whole. Headers, body, connections, and the time that each may take are bounded.
 Whoever breaks a rule gets a sentence where that is possible, and loses its connection; nobody else notices. A client
-that only closes its sending half is still answered: it is asked with an interim response whether it still reads.
+that only closes its sending half is still answered; one that has gone altogether is noticed (`_look_whether_it_left`).
 
 Nothing is gathered before it is sent: asyncio turns Nagle's algorithm off, and what is written goes into the socket in
 the same call. When a client doesn't read, whoever answers is told (`Reply.room`).
@@ -14,18 +14,23 @@ What this file may not do: know what is asked, or keep time for the one who answ
 """
 
 import asyncio
+import ipaddress
+import select
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from sidecar.http_exchange import REASONS, Handler, Reply, nothing
-from sidecar.http_requests import CONTINUE, Bodies, RequestReader
+from sidecar.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
+from sidecar.http_requests import CONTINUE, Bodies, Door, RequestReader, anybody
 
-_EARLY_BYTES = 256 << 10
-"""What a client may send of its next requests while one is being answered; then it isn't read any more."""
+_EARLY_PIECE = 64 << 10
+"""So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
 _BACKLOG = 4096
 """asyncio would set it to 100, whatever it was: who comes behind a hundred others then waits for a second."""
 _RESET_FIRST_S, _RESET_MOST_S = 0.02, 5.0
+_LEFT = select.POLLHUP | select.POLLERR
+_LEAST_READ = 16 << 10
+"""A client that reads less in `Limits.unread_s` doesn't read."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +40,13 @@ class Limits:
     header_bytes: int = 16 << 10
     body_bytes: int = 1 << 20
     bodies_bytes: int = 1 << 30
-    """All requests that are being received or answered, together."""
+    """All requests that are being received or answered, together; and so much of answers that aren't read."""
+    client_bodies_bytes: int = 256 << 20
+    """Those of one client."""
     unread_bytes: int = 4 << 20
     """A client for whom more waits loses its connection."""
+    unread_s: float = 60.0
+    """So does one that hasn't read for so long what waits for it."""
     request_s: float = 10.0
     """From a request's first byte to its last."""
     idle_s: float = 75.0
@@ -53,20 +62,31 @@ Refusal = Callable[[int, str], bytes]
 class HttpServer:
     """Everything here runs in the loop's thread, but for the constructor and `unsent`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, handle: Handler, refusal: Refusal, limits: Limits) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        handle: Handler,
+        refusal: Refusal,
+        limits: Limits,
+        door: Door = anybody,
+    ) -> None:
+        """`door` is asked when a request's head is complete; only what it lets in is read on."""
         self.loop = loop
+        self.door = door
         self.handle = handle
         self.refusal = refusal
         self.limits = limits
         self.connections: set[_Connection] = set()
         self.idle: dict[_Connection, None] = {}
         """Those without a request, longest first."""
-        self.bodies = Bodies(limits.bodies_bytes)
+        self.stuck: dict[_Connection, None] = {}
+        """Those that don't read, longest first."""
+        self.bodies = Bodies(limits.bodies_bytes, limits.client_bodies_bytes)
         self.closing = False
         """Every answer is its connection's last."""
         self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
-        shortest = min(limits.request_s, limits.idle_s, limits.linger_s)
+        shortest = min(limits.request_s, limits.idle_s, limits.linger_s, limits.unread_s)
         self._sweep_s = min(1.0, max(shortest / 4, 0.02))
 
     async def listen(self, listener: socket.socket) -> None:
@@ -118,19 +138,25 @@ class HttpServer:
         now = self.loop.time()
         for connection in [late for late in self.connections if late.deadline <= now]:
             connection.late()
+        waits = 0
+        for connection in reversed(list(self.stuck)):
+            waits += connection.unsent
+            if connection.does_not_read(now) or waits > self.limits.bodies_bytes:
+                connection.close()
         self.watch()
 
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_answering_bytes", "_early", "_ended", "_late", "_loop", "_over", "_reader", "_reply", "_room", "_said",
-        "_server", "_transport", "deadline",
+        "_asked_by", "_early", "_ended", "_held", "_late", "_loop", "_nudged", "_over", "_reader", "_reply", "_room",
+        "_said", "_server", "_stuck_since", "_transport", "_unread", "deadline",
     )  # fmt: skip
 
     def __init__(self, server: HttpServer) -> None:
         self._server = server
         self._loop = server.loop
-        self._reader = RequestReader(server.limits.header_bytes, server.limits.body_bytes, server.bodies, self._go_on)
+        limits = server.limits
+        self._reader = RequestReader(limits.header_bytes, limits.body_bytes, server.bodies, server.door, self._go_on)
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
         self._reply: Reply | None = None
@@ -141,7 +167,13 @@ class _Connection(asyncio.Protocol):
         """The client has said its last."""
         self._said = False
         """Something of the answer is out."""
-        self._answering_bytes = 0
+        self._nudged = False
+        """And that is only what every answer begins with."""
+        self._asked_by, self._held = "", 0
+        """What is held of the request that is being answered; its body is with its handler."""
+        self._stuck_since = 0.0
+        self._unread = 0
+        """When it stopped reading there was so much for it, or has come since then."""
         self.deadline = float("inf")
         self._late: Callable[[], None] = self.close
 
@@ -149,7 +181,8 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
-        self._reader.peer = _named(transport.get_extra_info("peername"))
+        self._reader.peer = peer = _named(transport.get_extra_info("peername"))
+        self._reader.home = _home(peer)
         server = self._server
         server.connections.add(self)
         if len(server.connections) > server.limits.connections:
@@ -163,26 +196,21 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        if self._reply is not None:
-            self._early += data
-            if len(self._early) > _EARLY_BYTES and self._transport is not None:
-                self._transport.pause_reading()
+        if self._reply is not None or not self._room:
+            self._keep_early(data)
             return
         self._feed(data)
         if not self._over:
             self._next()
 
     def eof_received(self) -> bool:
-        """It may have closed its sending half only, and wait for the answer. One that has gone altogether answers
-        whatever is written to it with a reset.
-        """
-        self._ended = True
+        """It may have closed its sending half only, and wait for the answer."""
+        looked, self._ended = self._ended, True
         reply = self._reply
         if self._over or self._transport is None or reply is None:
             return False
-        if reply.chunked and not self._said:
-            self._go_on()
-        self._loop.call_later(_RESET_FIRST_S, self._look_for_a_reset, reply, _RESET_FIRST_S)
+        if not looked:
+            self._look_whether_it_left(reply, _RESET_FIRST_S)
         return True
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -190,7 +218,11 @@ class _Connection(asyncio.Protocol):
         server = self._server
         server.connections.discard(self)
         server.idle.pop(self, None)
-        self.deadline = float("inf")
+        server.stuck.pop(self, None)
+        self.deadline, self._late = float("inf"), nothing  # each of these would keep it alive, and its bodies with it
+        self._transport = None
+        self._server.bodies.hold(self._reader.home, -len(self._early))
+        self._early.clear()
         self._reader.drop()
         self._forget()
         reply, self._reply = self._reply, None
@@ -200,36 +232,65 @@ class _Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._room = False
+        self._mark_stuck(self._loop.time())
+        self._server.stuck[self] = None
         if self._reply is not None:
             self._reply.room(False)
 
     def resume_writing(self) -> None:
         self._room = True
+        self._server.stuck.pop(self, None)
         if self._reply is not None:
             self._reply.room(True)
+        elif not self._over:
+            self._next()
 
     @property
     def unsent(self) -> int:
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def _look_for_a_reset(self, reply: Reply, waited_s: float) -> None:
-        """Nobody else does: asyncio doesn't look at a socket that has said its last."""
+    # -- clients that don't read, and clients that have gone -------------------------------------------------------
+
+    def _mark_stuck(self, now: float) -> None:
+        self._stuck_since, self._unread = now, self.unsent
+
+    def does_not_read(self, now: float) -> bool:
+        if self._unread - self.unsent >= _LEAST_READ:
+            self._mark_stuck(now)
+        return now >= self._stuck_since + self._server.limits.unread_s
+
+    def _look_whether_it_left(self, reply: Reply, next_s: float) -> None:
+        """A socket that has said its last looks the same whether its other half is closed as well, until something is
+        sent to it: then there is a reset. In HTTP/1.0 no interim response may be sent; but every answer begins with
+        the same bytes, so these are sent now, and the rest when it is there. asyncio doesn't look at such a socket.
+        """
         if reply is not self._reply or self._transport is None:
             return
-        sock = self._transport.get_extra_info("socket")
-        if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+        if not self._said and not self._nudged:
+            self._nudged = True
+            self._transport.write(BEGINNING)
+        if self._socket_is_closed():
             self._transport.abort()
             return
-        wait_s = min(2 * waited_s, _RESET_MOST_S)
-        self._loop.call_later(wait_s, self._look_for_a_reset, reply, wait_s)
+        later_s = min(2 * next_s, _RESET_MOST_S)
+        self._loop.call_later(next_s, self._look_whether_it_left, reply, later_s)
+
+    def _socket_is_closed(self) -> bool:
+        assert self._transport is not None
+        poll = select.poll()
+        poll.register(self._transport.get_extra_info("socket").fileno(), _LEFT)
+        return bool(poll.poll(0))
 
     # -- one request after the other -------------------------------------------------------------------------------
 
     def _feed(self, data: bytes) -> None:
-        if not self._reader.begun:
+        reader = self._reader
+        begins = not reader.begun
+        reader.feed(data)
+        if begins:
             self._server.idle.pop(self, None)
-            self._within(self._server.limits.request_s, self._too_slow)
-        self._reader.feed(data)
+            if reader.begun:  # else it is whole already
+                self._within(self._server.limits.request_s, self._too_slow)
 
     def _go_on(self) -> None:
         if self._transport is not None:
@@ -238,18 +299,14 @@ class _Connection(asyncio.Protocol):
     def _next(self) -> None:
         """Hands on the next request that is whole, or says what is wrong with it."""
         reader = self._reader
-        while self._reply is None and not self._over:
+        while self._reply is None and not self._over and self._room:
             if reader.ready:
                 self._take()
                 continue
             if reader.refused is not None:
                 self._refuse(*reader.refused)
             elif self._early:
-                data = bytes(self._early)
-                self._early.clear()
-                if self._transport is not None:
-                    self._transport.resume_reading()
-                self._feed(data)
+                self._feed(self._take_early())
                 continue
             elif self._ended:
                 self.close()
@@ -259,13 +316,26 @@ class _Connection(asyncio.Protocol):
                 self._within(self._server.limits.request_s, self._too_slow)
             return
 
+    def _keep_early(self, data: bytes) -> None:
+        """What came before the answer to the request before. It is read on: else nobody sees that its client leaves."""
+        limits, bodies, home = self._server.limits, self._server.bodies, self._reader.home
+        self._early += data
+        bodies.hold(home, len(data))
+        if len(self._early) > limits.header_bytes + limits.body_bytes or bodies.refuses(home) is not None:
+            self.close()
+
+    def _take_early(self) -> bytes:
+        data = bytes(self._early[:_EARLY_PIECE])
+        del self._early[:_EARLY_PIECE]
+        self._server.bodies.hold(self._reader.home, -len(data))
+        return data
+
     def _take(self) -> None:
-        request, chunked, keeps = self._reader.ready.popleft()
+        request, chunked, keeps, self._asked_by, self._held = self._reader.ready.popleft()
         self.deadline = float("inf")
-        self._said = False
+        self._said = self._nudged = False
         keeps = keeps and not self._ended and not self._server.closing
         reply = self._reply = Reply(self, chunked=chunked, headless=request.method == "HEAD", keeps=keeps)
-        self._answering_bytes = len(request.body)
         self._server.handle(request, reply)
         if self._reply is reply and not self._room:
             reply.room(False)
@@ -278,8 +348,9 @@ class _Connection(asyncio.Protocol):
 
     def _forget(self) -> None:
         """The request that was answered."""
-        self._server.bodies.bytes -= self._answering_bytes
-        self._answering_bytes = 0
+        if self._held:
+            self._server.bodies.hold(self._asked_by, -self._held)
+        self._held = 0
 
     # -- from the replies ------------------------------------------------------------------------------------------
 
@@ -287,10 +358,15 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         if reply is not self._reply or transport is None:
             return
+        if self._nudged:
+            data = data[len(BEGINNING) :]
+            self._nudged = False
         self._said = True
         transport.write(data)
-        if not self._room and transport.get_write_buffer_size() > self._server.limits.unread_bytes:
-            transport.abort()
+        if not self._room:
+            self._unread += len(data)
+            if transport.get_write_buffer_size() > self._server.limits.unread_bytes:
+                transport.abort()
 
     def answered(self, reply: Reply) -> None:
         if reply is not self._reply:
@@ -330,15 +406,17 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def _refuse(self, status: int, why: str) -> None:
+    def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
         """Says why, if that can still be said, and ends."""
         self._server.idle.pop(self, None)
+        self._reader.drop()
         self._forget()
         if self._transport is not None and not self._over:
             body = self._server.refusal(status, why)
+            more = [b"%b: %b\r\n" % header for header in headers]
             self._transport.write(
-                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
-                % (status, REASONS.get(status, b""), len(body), body)
+                b"%b%d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%bconnection: close\r\n\r\n%b"
+                % (BEGINNING, status, REASONS.get(status, b""), len(body), b"".join(more), body)
             )
         self._linger()
 
@@ -353,7 +431,6 @@ class _Connection(asyncio.Protocol):
             return
         if transport.can_write_eof():
             transport.write_eof()
-        transport.resume_reading()
         self._within(self._server.limits.linger_s, self._end_lingering)
 
     def _end_lingering(self) -> None:
@@ -370,6 +447,16 @@ class _Connection(asyncio.Protocol):
         self.deadline = self._loop.time() + seconds
         self._late = what
         self._server.watch()
+
+
+def _home(peer: str) -> str:
+    """To whom it is put down: of IPv6 a client has a whole network."""
+    if ":" not in peer or peer.startswith("::ffff:"):
+        return peer
+    try:
+        return str(ipaddress.ip_network((peer.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return peer
 
 
 def _named(peer: object) -> str:

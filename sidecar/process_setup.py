@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 1 << 20
 
 
 def die_with_parent(parent_pid: int, *, parent_pidfd: int | None = None) -> None:
@@ -76,6 +77,14 @@ def raise_descriptor_limit() -> int:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
+
+
+def give_large_memory_back() -> None:
+    """What is larger than this goes back to the kernel as soon as it is freed. glibc would raise that bound to the size
+    of what was freed, up to 32 MiB, and keep the holes: 80 MiB of requests took 139.
+    """
+    with contextlib.suppress(AttributeError):  # musl has no such bound
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 @functools.cache

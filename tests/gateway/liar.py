@@ -189,12 +189,20 @@ async def endless(out: Writer, said: engine.Said) -> None:
         await out.drain()
 
 
+async def flood(out: Writer, said: engine.Said) -> None:
+    """A stream that goes on for as long as it is read."""
+    await begin(out, said)
+    while True:
+        out.write(chunk(b": " + b"x" * (1 << 16) + b"\n\n"))
+        await out.drain()
+
+
 FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
     one.__name__: one
     for one in (
         *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
         *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
-        *(error_first, all_at_once),
+        *(error_first, all_at_once, flood),
     )
 }
 

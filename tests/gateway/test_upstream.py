@@ -134,6 +134,44 @@ def test_a_connection_that_is_made_after_its_token_was_forgotten_is_closed_again
     assert asyncio.run(asyncio.wait_for(is_made_too_late(), DEADLINE_S)) == b""
 
 
+async def heard_of_two_answers_at_once(second: bytes) -> tuple[list[e.Event], int]:
+    """What is told of an engine that says more behind its answer, and how often it was connected to."""
+    loop = asyncio.get_running_loop()
+    told: list[e.Event] = []
+    connections = 0
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal connections
+        connections += 1
+        while await reader.readline():
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\ngood" + second)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    upstreams = Upstreams(loop, told.append)
+    try:
+        for number in (1, 2):
+            upstreams.ask(e.Ask(number, 1, 7, url, "GET", b"/", [(b"host", b"x")], b"", True))
+            await until(lambda: sum(isinstance(event, e.Answered | e.Broke) for event in told) == number)  # noqa: B023
+    finally:
+        upstreams.close()
+        server.close()
+    return [event for event in told if isinstance(event, e.Answered | e.Broke)], connections
+
+
+@pytest.mark.parametrize("second", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", b"no HTTP at all\r\n"])
+def test_what_comes_with_an_answers_end_is_nobodys(second: bytes) -> None:
+    told, connections = asyncio.run(asyncio.wait_for(heard_of_two_answers_at_once(second), DEADLINE_S))
+    assert [event.body for event in told if isinstance(event, e.Answered)] == [b"good", b"good"], told
+    assert connections == 2, "a connection on which more was said isn't used again"
+
+
+def test_one_connection_has_answer_after_answer() -> None:
+    told, connections = asyncio.run(asyncio.wait_for(heard_of_two_answers_at_once(b""), DEADLINE_S))
+    assert len(told) == 2 and all(isinstance(event, e.Answered) for event in told) and connections == 1
+
+
 def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same seed for all would be the same answer for all who sample."""
     loop = asyncio.new_event_loop()

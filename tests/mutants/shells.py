@@ -6,8 +6,45 @@ RULES = "tests/chaos/test_shell_rules.py"
 LIFE_FILES = "tests/chaos/test_life_files.py"
 SOCKETS = "sidecar/sockets.py"
 SECCOMP = "tests/chaos/test_seccomp.py"
+BOUNDS = "tests/gateway/test_bounds.py"
 
 SHELLS = (
+    Mutant(
+        "bodies-go-with-their-connection",
+        "what is held of a client goes with its connection",
+        (
+            (
+                "sidecar/http_requests.py",
+                "        self._let_go()\n        self._parser = None\n        self._door, self._go_on = anybody, nothing\n",
+                "        self._bodies.hold(self._client, -self._held)\n",
+            ),
+        ),
+        tests=("tests/sidecar/test_http_requests.py", BOUNDS),
+    ),
+    Mutant(
+        "keys-before-bodies",
+        "only what has a key is read on",
+        (("gateway/server.py", "errors.body, settings.limits, self.let_in)", "errors.body, settings.limits)"),),
+        tests=(f"{BOUNDS}::test_without_a_key_nothing_of_a_body_is_read",),
+    ),
+    Mutant(
+        "leaving-is-noticed",
+        "a client that has closed its sending half is looked at until it has its answer",
+        (("sidecar/http_server.py", "            self._transport.write(BEGINNING)\n", "            pass\n"),),
+        tests=(f"{BOUNDS}::test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version",),
+    ),
+    Mutant(
+        "unread-is-cut",
+        "a client that never reads is cut",
+        (
+            (
+                "sidecar/http_server.py",
+                "        return now >= self._stuck_since + self._server.limits.unread_s\n",
+                "        return False\n",
+            ),
+        ),
+        tests=(f"{BOUNDS}::test_a_client_that_never_reads_is_cut",),
+    ),
     Mutant(
         "cloexec",
         "received descriptors are close-on-exec",

@@ -1,18 +1,21 @@
 """Bytes in, requests out: the reader built alone, without a connection."""
 
+import gc
+import weakref
+
 import pytest
 
-from sidecar.http_requests import Bodies, RequestReader
+from sidecar.http_requests import Bodies, RequestReader, anybody
 
-MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 150
+MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 6000
 HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: h\r\nX-Name: Some\r\n"
 
 
 class Reading:
     def __init__(self, bodies: Bodies | None = None) -> None:
         self.told_to_go_on = 0
-        self.bodies = bodies or Bodies(MOST_BODIES)
-        self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, self._go_on)
+        self.bodies = bodies or Bodies(MOST_BODIES, MOST_BODIES)
+        self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, anybody, self._go_on)
         self.reader.peer = "client"
 
     def _go_on(self) -> None:
@@ -72,12 +75,34 @@ def test_what_breaks_a_rule_is_refused(data: bytes, status: int) -> None:
     assert reading.refused == status and not reading.reader.ready
 
 
-def test_all_bodies_together_have_a_bound_and_whoever_goes_makes_room() -> None:
-    bodies = Bodies(MOST_BODIES)
-    first = Reading(bodies).feed(post(b"x" * 90))
-    assert Reading(bodies).feed(post(b"x" * 90)).refused == 503 and bodies.bytes == 180
-    first.reader.drop()
-    assert bodies.bytes == 90 and not first.reader.ready
+def test_all_requests_together_have_a_bound_and_what_goes_makes_room() -> None:
+    bodies = Bodies(MOST_BODIES, MOST_BODIES)
+    some = [Reading(bodies).feed(post(b"x" * 90)) for _ in range(3)]
+    one = bodies.bytes // 3
+    assert one > 1000, "a small request takes more than its bytes"
+    assert Reading(bodies).feed(post(b"x" * 90)).refused == 429 and bodies.bytes == 3 * one, "it is one client"
+    some.pop().reader.drop()
+    assert bodies.bytes == 2 * one and not Reading(bodies).feed(post(b"x" * 90)).refused
+
+
+def test_half_a_head_is_counted_and_so_is_each_of_its_headers() -> None:
+    bodies = Bodies(1 << 20, 1 << 20)
+    reading = Reading(bodies).feed(HEAD + b"a:\r\n" * 90)
+    assert bodies.bytes > 90 * 128
+    reading.reader.drop()
+    assert bodies.bytes == 0
+
+
+def test_what_is_read_is_gone_with_its_connection_without_the_collector() -> None:
+    gc.disable()
+    try:
+        reading = Reading().feed(post(b"x" * 90)[:-10])
+        gone = weakref.ref(reading.reader)
+        reading.reader.drop()
+        del reading
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_a_client_that_waits_for_a_word_is_told_to_go_on() -> None:
