@@ -10,11 +10,13 @@
 5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
    the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
-   third time, alone, is refused.
+   third time, alone, is refused. Deaths are remembered by what was asked: a client that leaves, or asks again because
+   it was refused, begins where the last one who asked the same had come to.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
    has said for a while that it does, and somebody listens there, it does. Whoever's engine fails while it drains, or
    has withdrawn, waits for the next one at once.
-7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
+7. When the engine that served has left in order and there is no other, nobody new waits: it is refused at once.
+8. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
 Its parts: `grants.py` has the lock's grants and their leases, `visitors.py` has everybody who is here, and who comes
@@ -28,7 +30,7 @@ from typing import Any
 from gateway import events as e
 from gateway.grants import Grant, Grants, Phase
 from gateway.moment import Moment
-from gateway.visitors import Visitors
+from gateway.visitors import Visitor, Visitors
 
 UNREACHABLE_S = 0.05
 """Where nobody listens, it is tried again after so long."""
@@ -36,6 +38,7 @@ POISON = (
     "three engines have died while they had only this request and had given nothing of its answer: it isn't tried again"
 )
 CLOSING = "the door is closing: ask again"
+ENDED = "the engine that served was told to end, and there is no other: ask again"
 
 
 class Door:
@@ -66,6 +69,14 @@ class Door:
         """Nobody listened: one is admitted then, to see whether somebody does. None: somebody is known to listen."""
         self._scout: int | None = None
         """Whoever was admitted for that. Nobody else is, until it is known, or until it is there no more."""
+        self._strikes: dict[int, tuple[int, float]] = {}
+        """By fingerprint: so many engines died while they had such a request and had given it nothing, and when the
+        last one did; in that order."""
+        self._gone: dict[int, tuple[Visitor, float]] = {}
+        """Whose clients left before the newest grant's engine had given them anything, and when it had got them: who
+        sent what it dies of may not wait for that."""
+        self._alone_since: float | None = None
+        """The engine that served has left in order, and there is no other."""
         self._stop_at: float | None = None
         """Whoever is still here then is refused."""
         self._out: list[e.Effect] = []
@@ -90,7 +101,14 @@ class Door:
 
     def ready(self, now: float) -> bool:
         """Somebody serves, or can be expected to within the bound."""
-        return not self.stopping and (self._served or now < self.last_served + self.bounds.failover_timeout_s)
+        if self.stopping or (self._alone_since is not None and now >= self._alone_since + self.bounds.hold_s):
+            return False
+        return self._served or now < self.last_served + self.bounds.failover_timeout_s
+
+    @property
+    def ended(self) -> bool:
+        """Its engines have ended in order, and none is there that could follow."""
+        return self.grants.ended
 
     def check(self, request: int | None) -> str:
         """What is wrong with it, if anything is: after an event of this request's, or of everybody's."""
@@ -125,12 +143,16 @@ class Door:
         for request in sorted(grant.leases):
             visitor = self.visitors[request]
             if died and self._to_blame(grant, request):
-                visitor.strikes += 1
+                self._strike(visitor)
             if request == alone and visitor.strikes > self.bounds.strikes:
                 self._doubts.pop(request, None)
-                self._out.append(e.Refuse(request, 502, POISON))
+                self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             elif request not in self._doubts:
                 self._take_away(request)
+        for visitor, since in self._gone.values():
+            if died and self._now < since + self.bounds.acquit_s:
+                self._strike(visitor)
+        self._gone.clear()
         for request in self._doubts:
             self._out.append(e.Verdict(request, True))
         self._returning |= self._doubts.keys()
@@ -148,6 +170,20 @@ class Door:
             and self._now < grant.leases[request] + self.bounds.acquit_s
         )
 
+    def _strike(self, visitor: Visitor) -> None:
+        visitor.strikes += 1
+        name, known = visitor.fingerprint, self._strikes
+        if name:
+            strikes = max(visitor.strikes, self._strikes_of(name))  # several may have asked the same at a time
+            known.pop(name, None)
+            known[name] = (strikes, self._now)
+            if len(known) > self.bounds.strikes_most:
+                del known[next(iter(known))]
+
+    def _strikes_of(self, fingerprint: int) -> int:
+        strikes, at = self._strikes.get(fingerprint, (0, 0.0))
+        return strikes if self._now < at + self.bounds.strikes_s else 0
+
     # -- the requests ----------------------------------------------------------------------------------------------
 
     def _wait(self, event: e.Wait) -> None:
@@ -160,14 +196,22 @@ class Door:
             why = f"{self.bounds.queue} requests are waiting for an engine already"
             self._out.append(e.Refuse(request, 503, why, 1))
             return
+        strikes = self._strikes_of(event.fingerprint) if new else 0
+        if strikes > self.bounds.strikes:
+            self._out.append(e.Refuse(request, 502, POISON, for_good=True))
+            return
         self._returning.discard(request)
         self.visitors.wait(request, event.again, event.tokens, self._now)
+        if new:
+            self.visitors[request].strikes, self.visitors[request].fingerprint = strikes, event.fingerprint
 
     def _proved(self, event: e.Proved) -> None:
         grant = self.grants.current
         if grant is not None and event.request in grant.leases:
             grant.prove(event.request)
-            self.visitors[event.request].strikes = 0
+            visitor = self.visitors[event.request]
+            visitor.strikes = 0
+            self._strikes.pop(visitor.fingerprint, None)
             self._end_trial(event.request)
 
     def _free(self, event: e.Free | e.Over) -> None:
@@ -180,6 +224,11 @@ class Door:
         self._end_trial(event.request)
 
     def _over(self, event: e.Over) -> None:
+        grant = self.grants.current
+        if event.outcome is e.Outcome.LEFT and grant is not None and self._to_blame(grant, event.request):
+            self._gone[event.request] = (self.visitors[event.request], grant.leases[event.request])
+            if len(self._gone) > self.bounds.strikes_most:
+                del self._gone[next(iter(self._gone))]
         self._free(event)
         self._returning.discard(event.request)
         self.visitors.leave(event.request)
@@ -239,6 +288,7 @@ class Door:
         grant = grants.current
         if grant is not None and grant.phase is Phase.DRAINING and grant.leases and self._reached(grant.sever_at):
             self._sever(grant)
+        self._mind_the_end()
         if self.visitors.waiting:
             self._give_up()
             if grants.open is not None and not self._returning:
@@ -282,9 +332,9 @@ class Door:
         del self._doubts[request]
         grant, visitor = self.grants.current, self.visitors[request]
         if lost and grant is not None and self._to_blame(grant, request) and not grant.planned:
-            visitor.strikes += 1
+            self._strike(visitor)
         if request == self._trial and visitor.strikes > self.bounds.strikes:
-            self._out.append(e.Refuse(request, 502, POISON))
+            self._out.append(e.Refuse(request, 502, POISON, for_good=True))
         else:
             self._out.append(e.Verdict(request, lost))
 
@@ -300,6 +350,19 @@ class Door:
     def _take_away(self, request: int) -> None:
         self._returning.add(request)
         self._out.append(e.TakeAway(request))
+
+    def _mind_the_end(self) -> None:
+        """When a pod ends its engines are told before its door is, and Services may still send requests here. One that
+        waited would wait in vain. A moment is left to an engine that only binds its socket again.
+        """
+        if not self.grants.ended:
+            self._alone_since = None
+            return
+        if self._alone_since is None:
+            self._alone_since = self._now
+        if self._reached(self._alone_since + self.bounds.hold_s):
+            while (request := self.visitors.first_fresh()) is not None:
+                self._refuse(request, 503, ENDED, 1)
 
     def _give_up(self) -> None:
         """Who has waited for too long. Whose engine was lost waits for another one, and then for its turn: as long as
@@ -349,9 +412,12 @@ class Door:
                 room = self.bounds.reread_tokens - sum(grant.rereading.values())
                 return request if visitors[request].tokens <= room or not grant.rereading else None
             suspect = request if suspect is None else suspect
-        if suspect is not None:
-            return None if grant.unproven else suspect
-        return visitors.first_fresh()
+        if suspect is None:
+            first = visitors.first_fresh()
+            if first is None or visitors[first].strikes < strikes:
+                return first
+            suspect = first
+        return None if grant.unproven else suspect
 
     def _acquit(self, grant: Grant) -> None:
         """Who shows nothing until it has all, and has been there for long, is no longer waited for."""

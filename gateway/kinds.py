@@ -63,6 +63,8 @@ class Kind(msgspec.Struct, frozen=True):
     """The seed is ours: another one will do where the answer is continued."""
     model: str = ""
     request_id: str = ""
+    fingerprint: int = 0
+    """Of target and body as the client sent them; 0 without a body. Python's own hash of bytes has a secret key."""
 
 
 class NotAllowed(Exception):
@@ -70,6 +72,7 @@ class NotAllowed(Exception):
 
 
 MOST_CHOICES = 1024
+"""Of a streamed answer with more for each prompt no account is kept: it is passed on as it comes."""
 _PATH = re.compile(rb"/(?:v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+|tokenize|detokenize|version|health)")
 _ASKS = {
     "/tokenize",
@@ -164,7 +167,8 @@ def kind_of(
 ) -> Kind:
     """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed."""
     path = allowed(method, target)
-    base = Kind(method, target, headers, body, request_id=request_id)
+    fingerprint = hash((target, body)) if body else 0
+    base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)
     if method != "POST":
         return msgspec.structs.replace(base, repeatable=method != "DELETE")
     if path not in ("/v1/completions", "/v1/chat/completions"):
@@ -184,6 +188,8 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
     said = {"model": model if isinstance(model, str) else "", "streams": streams}
     if not streams:
         return msgspec.structs.replace(base, **said)
+    if _per_prompt(fields) > MOST_CHOICES:
+        return msgspec.structs.replace(base, **said, api=Api.OTHER)
     options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     why = _why_not_continued(base.api, fields)
@@ -252,7 +258,7 @@ def _only_text(fields: _Raw) -> bool:
 
 def _per_prompt(fields: _Raw) -> int:
     n = value(fields, "n")
-    return n if isinstance(n, int) and 0 < n <= MOST_CHOICES else 1
+    return n if isinstance(n, int) and n > 0 else 1
 
 
 def _prompts(api: Api, fields: _Raw) -> int:

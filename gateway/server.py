@@ -183,7 +183,9 @@ class Gateway:
             door = pair.machine.door
             if door.ready(now):
                 continue
-            if math.isinf(door.last_served):
+            if door.ended:
+                why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
+            elif math.isinf(door.last_served):
                 since_s = time.time() - self.began
                 why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
             else:
