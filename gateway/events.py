@@ -317,7 +317,7 @@ class Wait(Event, frozen=True):
     again: bool
     tokens: int
     fingerprint: int = 0
-    """Of what it asks: the same for whoever asks the same. 0: nothing that could be told from another's."""
+    """It is the same for whoever asks the same. 0: nothing that could be told from another's."""
 
 
 class Doubt(Event, frozen=True):

@@ -64,19 +64,37 @@ class Kind(msgspec.Struct, frozen=True):
     model: str = ""
     request_id: str = ""
     fingerprint: int = 0
-    """Of target and body as the client sent them; 0 without a body. Python's own hash of bytes has a secret key."""
+    """It tells target and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
+    a secret key."""
 
 
 class NotAllowed(Exception):
     """A path that isn't relayed."""
 
 
+class WrongMethod(Exception):
+    """A path that is relayed, and a method that isn't."""
+
+
 MOST_CHOICES = 1024
-"""Of a streamed answer with more for each prompt no account is kept: it is passed on as it comes."""
-_PATH = re.compile(rb"/(?:v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+|tokenize|detokenize|version|health)")
-_ASKS = {
+"""A streamed answer with more for each prompt is passed on as it comes: no account is kept of it."""
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+_NOT_UNDER_V1 = {
     "/tokenize",
     "/detokenize",
+    "/classify",
+    "/pooling",
+    "/score",
+    "/rerank",
+    "/v2/rerank",
+    "/v2/embed",
+    "/cohere/v2/chat",
+    "/generative_scoring",
+}
+"""Where vLLM answers beside `/v1`; `tests/vllm/test_routes.py` asks it. All of these only ask."""
+_PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+")
+_EXACT = frozenset(path.encode() for path in _NOT_UNDER_V1 | {"/version", "/health"})
+_ASKS = _NOT_UNDER_V1 | {
     "/v1/embeddings",
     "/v1/score",
     "/v1/rerank",
@@ -94,6 +112,7 @@ _ASKS = {
     "/v1/audio/translations",
     "/v1/classify",
     "/v1/pooling",
+    "/v1/systemone",
 }
 """What may be posted twice, beside completions and chats: it changes nothing."""
 
@@ -148,10 +167,12 @@ read_fields = msgspec.json.Decoder(_Raw).decode
 
 
 def allowed(method: str, target: bytes) -> str:
-    """The path, if it is relayed. Raises NotAllowed."""
+    """The path, if it is relayed. Raises NotAllowed or WrongMethod."""
     path = target.partition(b"?")[0]
-    if method not in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") or not _PATH.fullmatch(path):
+    if path not in _EXACT and not _PATH.fullmatch(path):
         raise NotAllowed
+    if method not in METHODS:
+        raise WrongMethod
     return path.decode("ascii")
 
 
@@ -165,7 +186,9 @@ def kind_of(
     seed: int,
     parses: Callable[[str], bool] = lambda model: False,
 ) -> Kind:
-    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed."""
+    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed or
+    WrongMethod.
+    """
     path = allowed(method, target)
     fingerprint = hash((target, body)) if body else 0
     base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)

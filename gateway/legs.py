@@ -30,7 +30,7 @@ class Leg:
 
     @property
     def form(self) -> bytes:
-        """Of its answer, as its head says."""
+        """What its answer is, as its head says."""
         return next((value for name, value in self.headers if name == b"content-type"), b"").lower()
 
 

@@ -223,6 +223,12 @@ async def no_events(out: Writer, said: engine.Said) -> None:
     out.write(EVENTS + chunk(b""))
 
 
+async def for_the_hop(out: Writer, said: engine.Said) -> None:
+    """Some of its headers are for this connection alone."""
+    lines = ("content-type: application/json", "connection: keep-alive, X-Hop", "x-hop: 1", "x-other: 2")
+    out.write(head(200, *lines, f"content-length: {len(said.body)}") + said.body)
+
+
 async def dies(out: Writer, said: engine.Said) -> None:
     os._exit(9)
 
@@ -248,7 +254,7 @@ FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
         *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
         *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
         *(error_first, all_at_once, old_error, whole_then_cut, whole_then_noise, nothing, page, half_json, other_json),
-        *(no_content, no_events, dies),
+        *(no_content, no_events, dies, for_the_hop),
     )
 }
 

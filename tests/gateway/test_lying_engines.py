@@ -16,6 +16,7 @@ import pytest
 from tests.engine.shims import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, request_bytes
+from tests.gateway.door import ask as request
 from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.chaos
@@ -180,6 +181,11 @@ def test_a_client_that_does_not_read_disturbs_nobody_who_comes_after_it(stage: S
         until(lambda: stage.asked("all_at_once") and not stage.door.state()["in_flight"], "the door has all of it")
         next_one = Stream(question("none")).run(stage.door.port, "q")
         is_whole(asyncio.run(asyncio.wait_for(next_one, DEADLINE_S)), question("none"), "q")
+
+
+def test_what_an_engine_says_to_this_connection_alone_goes_no_further(stage: Stage) -> None:
+    status, headers, _ = request(stage.door.port, "/v1/completions", question("for_the_hop"))
+    assert status == 200 and headers["x-other"] == "2" and "x-hop" not in headers
 
 
 def test_what_cant_be_read_is_reported(stage: Stage) -> None:
