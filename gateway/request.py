@@ -302,7 +302,7 @@ class Request:
         self._over(e.Outcome.ANSWERED)
 
     def _should_be_json(self, leg: Leg, body: bytes) -> bool:
-        """Of a form that isn't known here: sound, say, is none, and need not be."""
+        """Its form isn't known here: an answer in sound, say, is no JSON and need not be."""
         if self.kind.streams and (not body or leg.form.startswith(b"text/html")):
             return True
         return leg.status != 204 and leg.form.startswith(b"application/json")

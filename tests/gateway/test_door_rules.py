@@ -229,7 +229,7 @@ def ends_alone(it: World, state: str = "HELD") -> None:
     it.lock(state, serves=False)
 
 
-def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused_at_once_and_who_is_there_may_finish() -> None:
+def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     it = world()
     old = it.arrive(COMPLETION, BODY)
     step(it, old, 2)
@@ -602,7 +602,7 @@ def poisons(it: World, *, stays: bool = True) -> tuple[SimClient, int]:
     return client, deaths
 
 
-def test_poison_is_refused_for_a_while_whoever_sends_it_and_its_clients_program_is_told_not_to_ask_again() -> None:
+def test_poison_is_refused_for_a_while_whoever_sends_it() -> None:
     it = world()
     client, deaths = poisons(it)
     assert deaths == 3
