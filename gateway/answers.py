@@ -10,7 +10,7 @@ What this file may not do: know where events come from, or decide (`request.py`)
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -130,7 +130,7 @@ def broken_off(body: bytes) -> str:
 
 
 class _Whole(msgspec.Struct, gc=False):
-    choices: msgspec.Raw
+    choices: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
 
 
 def why_no_answer(body: bytes, *, choices: bool) -> str:

@@ -156,7 +156,9 @@ class Grants:
                 return []
             return [_note("old_token", token=seen.token, newest=self.newest, engine=seen.engine_id)]
         if self.current is None or self.current.token != seen.token:
+            left = self.current is not None and self.current.planned
             self.current = Grant(seen.token, seen.engine_id)
+            self.current.planned = left  # until it serves: both engines may have been told to end
         grant = self.current
         if seen.plan is not None and seen.plan.old_token == grant.token:
             return self._drain(grant, seen.plan, now)

@@ -64,7 +64,7 @@ class Kind(msgspec.Struct, frozen=True):
     model: str = ""
     request_id: str = ""
     fingerprint: int = 0
-    """It tells target and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
+    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
     a secret key."""
 
 
@@ -190,7 +190,7 @@ def kind_of(
     WrongMethod.
     """
     path = allowed(method, target)
-    fingerprint = hash((target, body)) if body else 0
+    fingerprint = hash((path, body)) if body else 0
     base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)
     if method != "POST":
         return msgspec.structs.replace(base, repeatable=method != "DELETE")

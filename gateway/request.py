@@ -98,9 +98,7 @@ class Request:
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
             self._note("engine_silent", phase=self.phase.value)
-        streams = self.account is not None and self.phase in WITH_AN_ENGINE
-        if streams and now >= self._heard_at + self._bounds.silence_s:
-            self._end_badly(f"the engine has said nothing for {self._bounds.silence_s:g} s")
+        if self.account is not None and self.phase in WITH_AN_ENGINE and self._mind_silence(self.account, now):
             return self._out
         if self._delivery.quiet_for(now) < self._bounds.comment_s:
             return self._out
@@ -108,6 +106,15 @@ class Request:
         if self.account is not None and (self._delivery.opened or streaming is not None):
             self._out += self._delivery.comment(f"waiting ({self.phase.value})", now, streaming)
         return self._out
+
+    def _mind_silence(self, account: Account, now: float) -> bool:
+        """Comments keep the client's own time-out from ever passing."""
+        bounds = self._bounds
+        if account.complete and now >= self._heard_at + bounds.stall_s:
+            self._close_stream(now)
+        elif now >= self._heard_at + bounds.silence_s:
+            self._end_badly(f"the engine has said nothing for {bounds.silence_s:g} s")
+        return self.phase is Phase.OVER
 
     def give_up(self) -> list[e.Effect]:
         """Its rules are broken: nobody knows any more what its client should have."""
@@ -217,10 +224,11 @@ class Request:
         leg = self._legs.get(event.leg)
         if leg is None or leg.whole:
             return
-        self._heard_at = now
         if leg.reader is None:
             self._gather(leg, event.data, now)
             return
+        if b"data:" in event.data:  # comments alone are nothing
+            self._heard_at = now
         mode = self._mode
         assert mode is not None
         try:
@@ -256,6 +264,8 @@ class Request:
     def _ends(self, took: Took, number: int, now: float) -> None:
         if took.end is End.COMPLETE:
             self._complete(number)
+        elif took.end is not End.DIFFERS and self.account is not None and self.account.complete:
+            self._close_stream(now)  # whatever it says behind the answer
         elif took.end is End.BROKEN:
             self._doubt(Failure(took.why, event=took.event))
         elif took.end is End.MALFORMED:
@@ -291,6 +301,7 @@ class Request:
         if leg.status < 300 and (known or self._should_be_json(leg, body)):
             why = answers.why_no_answer(body, choices=known)
             if why:
+                why = (answers.broken_off(body) if known else "") or why
                 self._note("engine_malformed", alarm=True, why=why)
                 self._doubt(Failure(why))
                 return

@@ -215,6 +215,10 @@ async def other_json(out: Writer, said: engine.Said) -> None:
     await in_one_piece(out, b'{"status": "fine"}', "application/json")
 
 
+async def error_as_answer(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b'{"error": {"message": "out of memory", "code": 500}}', "application/json")
+
+
 async def no_content(out: Writer, said: engine.Said) -> None:
     out.write(head(204))
 
@@ -254,7 +258,7 @@ FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
         *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
         *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
         *(error_first, all_at_once, old_error, whole_then_cut, whole_then_noise, nothing, page, half_json, other_json),
-        *(no_content, no_events, dies, for_the_hop),
+        *(error_as_answer, no_content, no_events, dies, for_the_hop),
     )
 }
 

@@ -14,7 +14,7 @@ from gateway import events as e
 from gateway.door import POISON, UNREACHABLE_S
 from gateway.grants import Grant
 from tests.gateway import engine
-from tests.gateway.world import SimClient, World
+from tests.gateway.world import SimClient, World, undisturbed
 
 COMPLETION = "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "The sea", "max_tokens": 12, "temperature": 0, "stream": True, "ignore_eos": True}
@@ -250,6 +250,17 @@ def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     it.grant()
     it.run()
     assert answered(again) and it.machine.door.ready(it.now)
+
+
+def test_a_successor_that_is_told_to_end_before_it_serves_leaves_nobody_either() -> None:
+    """Both are told at the same time, and the lock is given on before the second one hears of it."""
+    it = world()
+    ends_alone(it)
+    it.grant(serves=False)
+    it.lock("FENCING", serves=False)
+    it.lock("FREE")
+    it.wait(it.machine.bounds.hold_s)
+    assert it.arrive(COMPLETION, BODY).status == 503 and not it.machine.door.ready(it.now)
 
 
 @pytest.mark.parametrize("why", ["another waits", "it died", "the lock recovers", "the lock is away", "it comes back"])
@@ -670,6 +681,32 @@ def test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound(pie
     it.wait(2.0)
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body and b"[DONE]" not in client.body
     assert leases(it) == 0
+
+
+def test_comments_of_the_engines_own_are_no_word() -> None:
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    (exchange,) = it.exchanges
+    for _ in range(7):
+        it.feed(e.Came(client.number, exchange.ask.leg, b": ping\n\n"))
+        it.wait(10.0)
+    assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body
+
+
+@pytest.mark.parametrize("then", [b"", b'data: {"error": {"message": "late"}}\n\n', b"data: {no json\n\n"])
+def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes) -> None:
+    it = world()
+    body = {**BODY, "stream_options": {"include_usage": True}}
+    client = it.arrive(COMPLETION, body)
+    exchange = it.exchanges[0]
+    step(it, client, len(exchange.said.pieces) - 2)
+    if then:
+        it.feed(e.Came(client.number, exchange.ask.leg, then))
+    else:
+        it.wait(it.machine.bounds.stall_s + 1.0)
+    assert answered(client) and str(client.ended) == "end"
+    assert client.events == undisturbed(COMPLETION, body)[0].events
 
 
 def test_a_stream_that_has_a_word_in_time_may_take_as_long_as_it_likes() -> None:

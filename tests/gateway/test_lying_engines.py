@@ -139,6 +139,11 @@ def test_what_is_no_answer_is_an_error_that_says_so(stage: Stage, fault: str, st
     test_without_an_answer_the_status_is_502(stage, fault, streams)
 
 
+def test_an_error_with_a_status_that_says_all_is_well_is_an_error(stage: Stage) -> None:
+    stream = ask(stage, question("error_as_answer"), "q", streams=False)
+    assert stream.status == 502 and "out of memory" in json.loads(stream.raw)["error"]["message"]
+
+
 OTHER_STREAMS = [("responses", fault) for fault in ("nothing", "page", "half_json", "no_content")]
 
 

@@ -259,7 +259,7 @@ GATEWAY = (
         "silence-has-an-end",
         "a stream whose engine says nothing ends after a bound",
         f"{_RULES}test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound",
-        ("        if streams and now >= self._heard_at + self._bounds.silence_s:\n", "        if False:\n"),
+        ("        elif now >= self._heard_at + bounds.silence_s:\n", "        elif False:\n"),
     ),
     _rule(
         DOOR,

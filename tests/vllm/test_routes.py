@@ -17,7 +17,7 @@ NOT_RELAYED = {
     "/load": "how full one engine is; the door has its own metrics",
     "/kv_event_sources": "where one engine's events are, for a router that is beside it",
     "/ping": "SageMaker's probe of a container; the door has /live and /ready",
-    "/invocations": "SageMaker's one path for everything: what it asks for stands in no path, and has a path of its own",
+    "/invocations": "SageMaker's one path for everything: what it asks for has a path of its own",
     "/inference/v1/generate": "tokens in, tokens out, between the parts of an engine that is spread over several",
     "/inference/v1/abort_requests": "it ends the requests of others",
     "/scale_elastic_ep": "it changes the engine",
