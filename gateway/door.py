@@ -20,7 +20,7 @@
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
 Its parts: `grants.py` has the lock's grants and their leases, `visitors.py` has everybody who is here, and who comes
-first. What this file may not do: know what a request says. Pure.
+first, `deaths.py` what engines have died of. What this file may not do: know what a request says. Pure.
 """
 
 import math
@@ -28,9 +28,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway import events as e
+from gateway.deaths import Deaths
 from gateway.grants import Grant, Grants, Phase
 from gateway.moment import Moment
-from gateway.visitors import Visitor, Visitors
+from gateway.visitors import Visitors
 
 UNREACHABLE_S = 0.05
 """Where nobody listens, it is tried again after so long."""
@@ -69,12 +70,7 @@ class Door:
         """Nobody listened: one is admitted then, to see whether somebody does. None: somebody is known to listen."""
         self._scout: int | None = None
         """Whoever was admitted for that. Nobody else is, until it is known, or until it is there no more."""
-        self._strikes: dict[int, tuple[int, float]] = {}
-        """By fingerprint: so many engines died while they had such a request and had given it nothing, and when the
-        last one did; in that order."""
-        self._gone: dict[int, tuple[Visitor, float]] = {}
-        """Whose clients left before the newest grant's engine had given them anything, and when it had got them: who
-        sent what it dies of may not wait for that."""
+        self._deaths = Deaths(bounds.strikes_s, bounds.strikes_most)
         self._alone_since: float | None = None
         """The engine that served has left in order, and there is no other."""
         self._stop_at: float | None = None
@@ -143,16 +139,13 @@ class Door:
         for request in sorted(grant.leases):
             visitor = self.visitors[request]
             if died and self._to_blame(grant, request):
-                self._strike(visitor)
+                self._deaths.blame(visitor, self._now)
             if request == alone and visitor.strikes > self.bounds.strikes:
                 self._doubts.pop(request, None)
                 self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             elif request not in self._doubts:
                 self._take_away(request)
-        for visitor, since in self._gone.values():
-            if died and self._now < since + self.bounds.acquit_s:
-                self._strike(visitor)
-        self._gone.clear()
+        self._deaths.engine_lost(died, self._now)
         for request in self._doubts:
             self._out.append(e.Verdict(request, True))
         self._returning |= self._doubts.keys()
@@ -170,20 +163,6 @@ class Door:
             and self._now < grant.leases[request] + self.bounds.acquit_s
         )
 
-    def _strike(self, visitor: Visitor) -> None:
-        visitor.strikes += 1
-        name, known = visitor.fingerprint, self._strikes
-        if name:
-            strikes = max(visitor.strikes, self._strikes_of(name))  # several may have asked the same at a time
-            known.pop(name, None)
-            known[name] = (strikes, self._now)
-            if len(known) > self.bounds.strikes_most:
-                del known[next(iter(known))]
-
-    def _strikes_of(self, fingerprint: int) -> int:
-        strikes, at = self._strikes.get(fingerprint, (0, 0.0))
-        return strikes if self._now < at + self.bounds.strikes_s else 0
-
     # -- the requests ----------------------------------------------------------------------------------------------
 
     def _wait(self, event: e.Wait) -> None:
@@ -196,7 +175,7 @@ class Door:
             why = f"{self.bounds.queue} requests are waiting for an engine already"
             self._out.append(e.Refuse(request, 503, why, 1))
             return
-        strikes = self._strikes_of(event.fingerprint) if new else 0
+        strikes = self._deaths.of(event.fingerprint, self._now) if new else 0
         if strikes > self.bounds.strikes:
             self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             return
@@ -209,9 +188,7 @@ class Door:
         grant = self.grants.current
         if grant is not None and event.request in grant.leases:
             grant.prove(event.request)
-            visitor = self.visitors[event.request]
-            visitor.strikes = 0
-            self._strikes.pop(visitor.fingerprint, None)
+            self._deaths.acquit(self.visitors[event.request])
             self._end_trial(event.request)
 
     def _free(self, event: e.Free | e.Over) -> None:
@@ -226,9 +203,8 @@ class Door:
     def _over(self, event: e.Over) -> None:
         grant = self.grants.current
         if event.outcome is e.Outcome.LEFT and grant is not None and self._to_blame(grant, event.request):
-            self._gone[event.request] = (self.visitors[event.request], grant.leases[event.request])
-            if len(self._gone) > self.bounds.strikes_most:
-                del self._gone[next(iter(self._gone))]
+            until = grant.leases[event.request] + self.bounds.acquit_s
+            self._deaths.leave(event.request, self.visitors[event.request], until)
         self._free(event)
         self._returning.discard(event.request)
         self.visitors.leave(event.request)
@@ -332,7 +308,7 @@ class Door:
         del self._doubts[request]
         grant, visitor = self.grants.current, self.visitors[request]
         if lost and grant is not None and self._to_blame(grant, request) and not grant.planned:
-            self._strike(visitor)
+            self._deaths.blame(visitor, self._now)
         if request == self._trial and visitor.strikes > self.bounds.strikes:
             self._out.append(e.Refuse(request, 502, POISON, for_good=True))
         else:

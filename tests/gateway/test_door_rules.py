@@ -663,7 +663,7 @@ def test_only_so_many_bodies_are_remembered() -> None:
         die_with_all(it)
         it.leave(client)
         it.grant()
-    assert len(it.machine.door._strikes) == 3 and poisons(it)[1] == 3
+    assert len(it.machine.door._deaths) == 3 and poisons(it)[1] == 3
 
 
 # -- silence ---------------------------------------------------------------------------------------------------------

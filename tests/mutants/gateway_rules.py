@@ -6,6 +6,7 @@ from tests.mutants.rules import Mutant
 ANSWERS = "gateway/answers.py"
 COMPARING = "gateway/comparing.py"
 CONTINUING = "gateway/continuing.py"
+DEATHS = "gateway/deaths.py"
 DELIVERY = "gateway/delivery.py"
 DOOR = "gateway/door.py"
 GRANTS = "gateway/grants.py"
@@ -231,11 +232,11 @@ GATEWAY = (
         ("        if strikes > self.bounds.strikes:\n", "        if False:\n"),
     ),
     _rule(
-        DOOR,
+        DEATHS,
         "deaths-outlive-clients",
         "a death counts although its client has left",
         f"{_RULES}test_who_leaves_before_the_third_death_begins_where_it_was",
-        ("            if died and self._now < since + self.bounds.acquit_s:\n", "            if False:\n"),
+        ("            if died and now < until:\n", "            if False:\n"),
     ),
     _rule(
         DOOR,
