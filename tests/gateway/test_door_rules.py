@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway import events as e
-from gateway.door import POISON, UNREACHABLE_S
+from gateway.door import ENDED, POISON, UNREACHABLE_S
 from gateway.grants import Grant
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
@@ -761,6 +761,12 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
             it.grant()
         elif deed < 0.11:
             it.feed(e.LockAway())
+        elif deed < 0.112:  # both engines are told to end, and one is started again later
+            ends_alone(it)
+            it.wait(2 * it.machine.bounds.hold_s)
+            assert not it.machine.door.visitors.fresh, "somebody waits in vain"
+            it.others = True
+            it.grant()
         elif it.connecting and deed < 0.4:
             it.connect(dice.choice(it.connecting), refused=dice.random() < 0.6)
         elif slow and deed < 0.5:
@@ -774,7 +780,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
         it.run()
         it.wait(0.1)
     for client, body in clients:
-        if client.number in left or POISON in client.why:
+        if client.number in left or POISON in client.why or ENDED in client.why:
             continue
         said = engine.answer("POST", b"/v1/completions", [(b"x-request-id", f"r{client.number}".encode())],
                              client.kind.body)  # fmt: skip
