@@ -129,6 +129,10 @@ def broken_off(body: bytes) -> str:
     return ""
 
 
+_READ_MOST = 1 << 20
+"""A larger answer is only looked at where it ends: reading 6 MB of embeddings takes 30 ms, and the door stands still."""
+
+
 class _Whole(msgspec.Struct, gc=False):
     choices: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
 
@@ -139,6 +143,8 @@ def why_no_answer(body: bytes, *, choices: bool) -> str:
     """
     if not body:
         return "its answer has no body"
+    if len(body) > _READ_MOST:
+        return "" if body.rstrip().endswith((b"}", b"]")) else "its answer is none: it ends in the middle"
     try:
         msgspec.json.decode(body, type=_Whole if choices else msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -331,7 +337,7 @@ def may_say_nothing(chunk: Chunk) -> bool:
 
 
 def says_nothing(choices: Sequence[Mapping[str, Any]]) -> bool:
-    """vLLM has such a chunk, for a token that its parser keeps to itself, only for whoever asks for token ids."""
+    """vLLM has such a chunk, for a token that its parser keeps to itself, only for a client that asks for token ids."""
     return bool(choices) and all(
         choice.get("delta") == {} and choice.get("finish_reason") is None and not choice.get("logprobs")
         for choice in choices

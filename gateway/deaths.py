@@ -1,7 +1,7 @@
 """What engines have died of: how many deaths each thing that was asked is blamed for. Pure.
 
 Requests come and go, and a client asks again: so deaths are kept under the fingerprint of what was asked, for a while,
-and only of so many. What this file may not do: say who is to blame (`door.py`).
+and only of so many. What this file may not do: say which requests are to blame (`door.py`).
 """
 
 from gateway.visitors import Visitor
@@ -16,7 +16,7 @@ class Deaths:
         self._by_fingerprint: dict[int, tuple[int, float]] = {}
         """So many deaths, and when the last one was; in that order."""
         self._left: dict[int, tuple[Visitor, float]] = {}
-        """Whose clients have left, by request, and until when a death of that engine counts against them."""
+        """Requests that their clients have left, and until when a death of that engine counts against each."""
 
     def __len__(self) -> int:
         return len(self._by_fingerprint)

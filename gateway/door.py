@@ -10,12 +10,12 @@
 5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
    the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
-   third time, alone, is refused. Deaths are remembered by what was asked: a client that leaves, or asks again because
-   it was refused, begins where the last one who asked the same had come to.
+   third time, alone, is refused. Deaths are remembered by what was asked: the same request, sent again by any
+   client, begins where the last one had come to.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
    has said for a while that it does, and somebody listens there, it does. Whoever's engine fails while it drains, or
    has withdrawn, waits for the next one at once.
-7. When the engine that served has left in order and there is no other, nobody new waits: it is refused at once.
+7. When the engine that served has left in order and there is no other, a new request is refused at once.
 8. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 

@@ -32,12 +32,12 @@ def again(retry_safe: bool, retry_after_s: int = 0) -> list[tuple[bytes, bytes]]
 
 
 def lost(why: str, *, detail: str, tokens: int | None, retry_safe: bool, for_good: bool = False) -> bytes:
-    """`tokens`: so many the client has; None where it has some of the answer, and nobody can count. `for_good`: whoever
-    asks again is refused.
+    """`tokens`: so many the client has; None where it has some of the answer, and nobody can count. `for_good`: the
+    same request will be refused again.
     """
     again = "it is safe to ask again" if retry_safe else "asking again may do it twice"
     if for_good:
-        again = "whoever asks again is refused"
+        again = "the same request will be refused again"
     has = "some of the answer was delivered" if tokens is None else f"{tokens} tokens of the answer were delivered"
     if tokens == 0:
         has = "nothing of the answer was delivered"

@@ -294,12 +294,12 @@ class Bounds:
     comment_s: float = 5.0
     silence_s: float = 600.0
     """A stream whose engine has said nothing for so long ends with an error: comments keep its client's own time-out
-    from ever passing, and nobody else may judge that engine."""
+    from ever passing, and no shim may judge that engine."""
     acquit_s: float = 10.0
     """Who shows no tokens and has been with an engine for so long isn't blamed for its death."""
     strikes: int = 2
     strikes_s: float = 600.0
-    """For so long it is remembered which bodies had engines die, whoever sends them; and of so many."""
+    """For so long the door remembers which bodies engines died of; and so many bodies."""
     strikes_most: int = 1000
     event_bytes: int = 32 << 20
     """One event of a stream may have so many."""
@@ -317,7 +317,7 @@ class Wait(Event, frozen=True):
     again: bool
     tokens: int
     fingerprint: int = 0
-    """It is the same for whoever asks the same. 0: nothing that could be told from another's."""
+    """Requests that ask the same have the same one. 0: this one asks nothing that could be told from others."""
 
 
 class Doubt(Event, frozen=True):
@@ -356,7 +356,7 @@ class Refuse(Event, frozen=True):
     why: str
     retry_after_s: int = 0
     for_good: bool = False
-    """Whoever asks the same again is refused, too."""
+    """The same request will be refused again."""
 
 
 class TakeAway(Event, frozen=True):

@@ -472,7 +472,7 @@ class Request:
         self._over(e.Outcome.ANSWERED, leg=leg)
 
     def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0, for_good: bool = False) -> None:
-        """An error that says so. `for_good`: whoever asks again is refused."""
+        """An error that says so. `for_good`: the same request will be refused again."""
         account = self.account
         begun = self._delivery.opened and (account is None or not account.empty)
         tokens = (account.tokens if account is not None else 0) or (None if begun else 0)

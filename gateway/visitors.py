@@ -22,7 +22,7 @@ class Visitor:
         self.strikes = 0
         """So many engines died while they had it and had given it nothing."""
         self.fingerprint = 0
-        """It is the same for whoever asks the same; 0: it can't be told from others."""
+        """Requests that ask the same have the same one; 0: this one can't be told from others."""
 
 
 class Visitors:

@@ -34,7 +34,7 @@ _NONE: frozenset[bytes] = frozenset()
 
 
 def hop_by_hop(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
-    """The headers that `Connection:` names: they are for this connection, and nobody further on gets them."""
+    """The headers that `Connection:` names: they are for this connection, and go no further."""
     said = [value for name, value in headers if name == b"connection"]
     if not said or said in ([b"keep-alive"], [b"close"]):
         return _NONE

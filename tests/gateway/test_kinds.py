@@ -8,6 +8,7 @@ import pytest
 
 from gateway import events as e
 from gateway import kinds
+from gateway.answers import why_no_answer
 from gateway.kinds import Kind, Way
 from tests.gateway import engine
 from tests.gateway.world import World
@@ -128,6 +129,21 @@ def test_without_streaming_it_is_sent_again_whole(path: str) -> None:
     world.run()
     assert (client.status, client.body, client.how) == (200, b'{"data": []}', "restarted")
     assert len(world.asked) == 2
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b'{"choices": [{"in', b'{"choices": []}', b'{"choices": null}', b"[1]"]
+)
+def test_what_is_no_answer_is_known_from_one(body: bytes) -> None:
+    assert why_no_answer(body, choices=True)
+    assert not why_no_answer(b'{"choices": [{}], "more": 1}', choices=True)
+
+
+@pytest.mark.parametrize("choices", [True, False])
+def test_of_a_large_answer_the_end_is_looked_at(choices: bool) -> None:
+    large = b'{"choices": [{"text": "%b"}]}\n' % (b"x" * (2 << 20))
+    assert not why_no_answer(large, choices=choices)
+    assert why_no_answer(large[:-4], choices=choices)
 
 
 def test_what_changes_something_is_not_sent_again() -> None:

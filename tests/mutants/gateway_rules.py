@@ -227,7 +227,7 @@ GATEWAY = (
     _rule(
         DOOR,
         "poison-is-remembered",
-        "what three engines died of is refused, whoever sends it",
+        "what three engines died of is refused to any client",
         f"{_RULES}test_poison_is_refused_for_a_while_whoever_sends_it",
         ("        if strikes > self.bounds.strikes:\n", "        if False:\n"),
     ),
@@ -241,14 +241,14 @@ GATEWAY = (
     _rule(
         DOOR,
         "the-last-has-left",
-        "when the last engine has left in order nobody new waits",
+        "when the last engine has left in order a new request doesn't wait",
         f"{_RULES}test_when_the_last_engine_is_told_to_end_who_is_new_is_refused",
         ("                self._refuse(request, 503, ENDED, 1)\n", "                return\n"),
     ),
     _rule(
         GRANTS,
         "another-may-follow",
-        "as long as another engine may follow, who is new waits",
+        "as long as another engine may follow, a new request waits",
         f"{_RULES}test_as_long_as_an_engine_may_follow_who_is_new_waits",
         (
             '        return left and not (self.away or self.lock.others or self.lock.state == "RECOVERING")\n',
