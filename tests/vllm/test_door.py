@@ -103,8 +103,7 @@ class Patient(Pair):
 def pair(model: Path) -> Iterator[Pair]:
     for house in _house():
         it = Patient(house, model, 1)
-        tools = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-        it.kind = replace(it.kind, arguments=(*it.kind.arguments, "--max-num-seqs", "32", *tools))
+        it.kind = replace(it.kind, arguments=(*it.kind.arguments, "--max-num-seqs", "32"))
         it.start()
         yield it
 
@@ -317,34 +316,3 @@ def asked_directly(shim: Shim, path: str, body: Any = None) -> tuple[int, bytes]
         return response.status, response.read()
     finally:
         connection.close()
-
-
-def test_a_tool_call_has_no_event_that_says_nothing(pair: Pair, door: GatewayProgram) -> None:
-    """The door asks for token ids, and vLLM then has an empty event for each token that its parser keeps to itself. How
-    many tokens come in one event depends on who is quicker.
-    """
-    tool = {"type": "function", "function": {"name": "say", "parameters": SCHEMA}}
-    body = {name: value for name, value in TALK.items() if name not in ("return_token_ids", "ignore_eos")}
-    body |= {"tools": [tool], "tool_choice": {"type": "function", "function": {"name": "say"}}, "stream": True}
-    url = door.state()["pairs"][0]["serves"]["url"]
-
-    def itself(**more: bool) -> bytes:
-        connection = _Unix(url.removeprefix("unix:"))
-        connection.request("POST", CHAT, json.dumps(body | more), {"content-type": "application/json"})
-        return connection.getresponse().read()
-
-    with_ids = _tool_call(itself(return_token_ids=True))
-    expected, found = _tool_call(itself()), _tool_call(ask(door.port, CHAT, body)[2])
-    print(f"empty events: {with_ids[1]} with token ids, {expected[1]} without, {found[1]} through the door")
-    assert found == expected and found[0] and found[1] == 0
-
-
-def _tool_call(said: bytes) -> tuple[str, int]:
-    """The call's arguments, and so many events that say nothing."""
-    arguments, empty = "", 0
-    for line in said.split(b"\n\n"):
-        for choice in json.loads(line[6:])["choices"] if line.startswith(b"data: {") else ():
-            empty += choice["delta"] == {} and choice["finish_reason"] is None
-            for call in choice["delta"].get("tool_calls") or ():
-                arguments += call["function"].get("arguments") or ""
-    return arguments, empty
