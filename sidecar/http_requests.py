@@ -5,6 +5,7 @@ Whole requests wait in `ready`; for what breaks a rule `refused` has a status an
 What this file may not do: touch a socket, keep time, or know who answers.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -13,6 +14,8 @@ import httptools
 
 from sidecar.http_exchange import Headers, Request, nothing
 
+_NO_VERSION = "a request's first line ends with the version of HTTP that it is"
+_ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_HEADERS = 256
 _REQUEST_BYTES, _HEADER_BYTES = 1024, 128
@@ -187,9 +190,11 @@ class RequestReader:
         if self.refused is not None:
             return
         self._headed = True
+        version = self._parser.get_http_version()
         size = len(self._target)
         hosts = said = 0
         has_body = expects = False
+        codings = []
         for name, value in self._headers:
             size += len(name) + len(value)
             if name == b"content-length":
@@ -197,13 +202,18 @@ class RequestReader:
                 has_body = has_body or said > 0
             elif name == b"transfer-encoding":
                 has_body = True
+                codings.append(value.strip().lower())
             elif name == b"host":
                 hosts += 1
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
         if size > self._most_head:
             self._refuse_large_head()
-        elif hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
+        elif version not in ("1.0", "1.1"):
+            self._refuse(*((505, "this speaks HTTP/1.1 and HTTP/1.0") if version == "2.0" else (400, _NO_VERSION)))
+        elif codings and (codings != [b"chunked"] or version == "1.0"):
+            self._refuse(400, "a body may be sent in chunks, by HTTP 1.1, and in no other coding")
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
             self._refuse(400, "a request names one host")
         elif said > self._most_body:
             self._refuse(413, f"a request may have {self._most_body} bytes, and this one has {said}")
@@ -212,7 +222,8 @@ class RequestReader:
 
     def _let_in(self, size: int, has_body: bool, expects: bool) -> None:
         method = self._parser.get_method().decode("ascii")
-        request = self._request = Request(method, self._target, self._headers, b"", self.peer)
+        target = self._target if self._target[:1] == b"/" else _in_origin_form(self._target)
+        request = self._request = Request(method, target, self._headers, b"", self.peer)
         client = self._door(request, has_body)
         if isinstance(client, Refused):
             self._refuse(*client)
@@ -250,6 +261,15 @@ class RequestReader:
         request.body = bytes(self._body)
         self.ready.append(Whole(request, chunked, keeps, self._client, self._held))
         self._clear()
+
+
+def _in_origin_form(target: bytes) -> bytes:
+    """What a client sends that takes this for a proxy means the same: the path and the query count."""
+    named = _ABSOLUTE.match(target)
+    if named is None:
+        return target
+    rest = target[named.end() :]
+    return rest if rest[:1] == b"/" else b"/" + rest
 
 
 def _slack(headers: list[tuple[bytes, bytes]]) -> int:

@@ -8,6 +8,7 @@ import pytest
 
 from gateway import events as e
 from gateway import kinds
+from gateway.answers import why_no_answer
 from gateway.kinds import Kind, Way
 from tests.gateway import engine
 from tests.gateway.world import World
@@ -130,6 +131,21 @@ def test_without_streaming_it_is_sent_again_whole(path: str) -> None:
     assert len(world.asked) == 2
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"<html>", b'{"choices": [{"in', b'{"choices": []}', b'{"choices": null}', b"[1]"]
+)
+def test_what_is_no_answer_is_known_from_one(body: bytes) -> None:
+    assert why_no_answer(body, choices=True)
+    assert not why_no_answer(b'{"choices": [{}], "more": 1}', choices=True)
+
+
+@pytest.mark.parametrize("choices", [True, False])
+def test_of_a_large_answer_the_end_is_looked_at(choices: bool) -> None:
+    large = b'{"choices": [{"text": "%b"}]}\n' % (b"x" * (2 << 20))
+    assert not why_no_answer(large, choices=choices)
+    assert why_no_answer(large[:-4], choices=choices)
+
+
 def test_what_changes_something_is_not_sent_again() -> None:
     world = World(say=said(200, engine.JSON, b"{}"))
     world.grant()
@@ -192,3 +208,27 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     assert client.outcome is e.Outcome.ENDED and client.ended == "cut"
     assert client.body.startswith(had) and b'"engine_lost"' in client.body[len(had) :]
     assert b"[DONE]" not in client.body
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(breaks: bool) -> None:
+    events = [
+        b'data: {"id": "x", "choices": [{"index": %d, "text": "a", "finish_reason": "length"}]}\n\n' % number
+        for number in range(kinds.MOST_CHOICES + 5)
+    ]
+    world = World(say=said(200, engine.EVENTS, *events, b"data: [DONE]\n\n"))
+    world.grant()
+    client = world.arrive("/v1/completions", TEXT | {"n": len(events)})
+    if breaks:
+        for _ in events[:-2]:
+            world.piece(world.exchanges[0])
+        it = world.serving
+        assert it is not None
+        world.die(it)
+        world.lock("FENCING", serves=False)
+        world.grant()
+    world.run()
+    if breaks:
+        assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and b'"engine_lost"' in client.body
+    else:
+        assert (client.outcome, client.body) == (e.Outcome.ANSWERED, b"".join(events) + b"data: [DONE]\n\n")
