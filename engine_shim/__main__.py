@@ -99,6 +99,7 @@ def _main(argv: list[str] | None) -> int:
         init_timeout_s=options.init_timeout_s,
         waking_timeout_s=options.waking_timeout_s,
         stall_s=options.stall_s,
+        busy_stall_s=options.busy_stall_s,
         drain_s=options.drain_s,
     )
     # An engine may change its working directory; the path means the same to everybody.

@@ -48,7 +48,8 @@ def times(parser: Parser) -> None:
     for flag, default, what in (
         ("--waking-timeout-s", 60, "how long a wake may take"),
         ("--init-timeout-s", 7200, "how long Init may take"),
-        ("--stall-s", 60, "how long an engine may be silent, or have work queued and finish no step"),
+        ("--stall-s", 60, "how long an engine may be silent, or have work queued, finish no step and use no processor"),
+        ("--busy-stall-s", 300, "how long it may have work queued and finish no step though it uses processors"),
         ("--drain-s", 20, "how long an engine that is told to end may finish what it has"),
     ):
         parser.setting(flag, default=default, parse=seconds, metavar="S", help=what)

@@ -31,6 +31,7 @@ class Config(msgspec.Struct, frozen=True):
     init_timeout_s: float = 7200.0
     waking_timeout_s: float = 60.0
     stall_s: float = 60.0
+    busy_stall_s: float = 300.0
     drain_s: float = 20.0
 
     @property
@@ -74,6 +75,9 @@ class Beat(msgspec.Struct, frozen=True):
     steps: int = 0
     unreachable: str = ""
     """Why nobody could connect to its address."""
+    used_s: float | None = None
+    """The processor time of the tree so far, as the shim sees it. None: it hasn't looked, or a process of the tree is
+    stopped, and what the others use is waiting."""
 
 
 class Takes(msgspec.Struct, frozen=True):

@@ -295,7 +295,7 @@ def _up(options: Any, run_dir: Path) -> int:
     if _refused(options, run_dir):
         return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
-    for flag in ("stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
+    for flag in ("stall_s", "busy_stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
     listen = options.listen
     if listen == CHOOSE:

@@ -21,8 +21,9 @@ The rules:
  3. A process that registers late, for a start that is over, is turned away and ends.
  4. Steps come from the main process, in the order of the table. Any other step means a broken engine, and its end.
  5. Nothing may take for ever. Init and Waking have their bounds. From Standby on the main process beats; silence for
-    `stall_s` ends the tree, and so does queued work without a step for that long. An engine that says itself that it
-    isn't well (a sleeper whose weights are gone, say) is ended after `UNWELL_S`.
+    `stall_s` ends the tree, and so does queued work without a step for that long while the tree uses no processor. One
+    that uses it may be compiling: that is an alarm, and its end after `busy_stall_s` without a step. An engine that
+    says itself that it isn't well (a sleeper whose weights are gone, say) is ended after `UNWELL_S`.
  6. In place, an ended engine is started again: at once after the first failure, then after longer and longer pauses.
     Having served, or having been ready for a while, makes the next failure the first again. An engine that held the
     lock first leaves the processors to its successor for a moment. With `exit` the shim ends instead.
@@ -63,6 +64,10 @@ FIRST_ANSWERS_S = 0.1
 STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
+BUSY_SHARE = 0.05
+"""So much of one processor is use: a compiler gets that on a machine with twenty times the work that it has processors
+for. An idle vLLM was seen to take 0.02 in all, most of it EngineCore's."""
+LOOKS_PER_STALL = 4
 
 STEPS = {
     # what the main process may say next
@@ -117,7 +122,10 @@ class Lifecycle:
         """The state in which the last tree ended."""
         self._failing, self._hopeless, self._passing = "", False, False
         self._init_failures = InitFailures()
-        self._beat_at = self._progress_at = 0.0
+        self._beat_at = self._progress_at = self._busy_at = 0.0
+        self._used: tuple[float, float] | None = None
+        """The processor time that the tree had used at some moment since its last step."""
+        self._said_busy = False
         self._steps = -1
         self._unwell_since = math.inf
         self._terminate_by = math.inf
@@ -166,8 +174,19 @@ class Lifecycle:
         if self.state is State.WAKING:
             return self.since + self.config.waking_timeout_s
         if self.state in BEATING:
-            return min(self._beat_at, self._progress_at) + self.config.stall_s
+            config = self.config
+            no_step = min(max(self._progress_at, self._busy_at) + config.stall_s, self._step_by)
+            return min(self._beat_at + config.stall_s, no_step)
         return math.inf
+
+    @property
+    def _step_by(self) -> float:
+        """When a step has to be finished, whatever the tree uses."""
+        return self._progress_at + max(self.config.stall_s, self.config.busy_stall_s)
+
+    def makes_no_step(self, queued: int, steps: int) -> bool:
+        """Whether a beat that says this is one without progress: then what the tree uses is of interest."""
+        return bool(queued) and steps == self._steps
 
     def beats(self, now: float) -> bool:
         """The main process has said something of late."""
@@ -201,6 +220,8 @@ class Lifecycle:
             return f"the wake took longer than {config.waking_timeout_s:g} s"
         if self._beat_at <= self._progress_at:
             return f"its main process was silent for {config.stall_s:g} s: is it stopped?"
+        if now >= self._step_by and self._busy_at > self._progress_at:
+            return f"work was queued and no step finished for {config.busy_stall_s:g} s, though it used processors"
         return f"work was queued and no step finished for {config.stall_s:g} s"
 
     # -- a start, and an end ---------------------------------------------------------------------------------------
@@ -376,8 +397,11 @@ class Lifecycle:
     def _on_beat(self, event: e.Beat) -> None:
         if self.tree is not TreePhase.ALIVE or self.state not in BEATING:
             return
-        if not event.queued or event.steps != self._steps:
+        if self.makes_no_step(event.queued, event.steps):
+            self._mind_use(event.used_s)
+        else:
             self._progress_at = self._now
+            self._used, self._said_busy = None, False
         self._beat_at, self._steps, self.queued = self._now, event.steps, event.queued
         if event.well is not self.well:
             self._note("well" if event.well else "unwell", alarm=not event.well, why=event.why)
@@ -390,6 +414,25 @@ class Lifecycle:
         self.unreachable = event.unreachable
         self.well, self.unwell_why = event.well, event.why
         self._unwell_since = math.inf if event.well else min(self._unwell_since, self._now)
+
+    def _mind_use(self, used_s: float | None) -> None:
+        now, config = self._now, self.config
+        if used_s is None or self._used is None:
+            self._used = None if used_s is None else (used_s, now)
+            return
+        before_s, at = self._used
+        if now >= at + config.stall_s / LOOKS_PER_STALL:
+            self._used = (used_s, now)
+            if used_s - before_s >= BUSY_SHARE * (now - at):
+                self._busy_at = now
+        if now >= self._progress_at + config.stall_s and self._busy_at > self._progress_at and not self._said_busy:
+            self._said_busy = True
+            self._note(
+                "no_step",
+                alarm=True,
+                why=f"work is queued and no step finished for {config.stall_s:g} s, but it uses processors: it may be "
+                f"compiling; it is ended after {config.busy_stall_s:g} s without a step (--busy-stall-s)",
+            )
 
     def _on_phase(self, event: e.Phase) -> None:
         self.counters.phase(event.name, event.seconds)

@@ -391,3 +391,5 @@ elif __name__ == "__mp_main__":
     # A process that an engine starts with multiprocessing loads this file first, and then everything that it needs.
     # Looking for garbage meanwhile finds none and took a quarter of vLLM's start. `membership.enter` turns it on.
     gc.disable()
+    # Not only there: seconds pass until then, and vLLM's EngineCore waits five minutes for a parent that has ended.
+    membership.arm()

@@ -71,13 +71,16 @@ def enter() -> Member:
     """For every process of an engine but the main one. Blocks until the lock server counts it as a member. A process
     that may not be one is ended.
     """
-    shim_pid = int(_given(SHIM_PID_VARIABLE))
-    parent = os.getppid()
-    # Orphans become children of the shim (or of PID 1): that parent was not the one that started this process.
-    process_setup.die_with_parent(parent if parent not in (shim_pid, 1) else -1)
+    arm()
     gc.enable()  # it has been off since `main_process.py` was loaded
     shim = _register(main=False)
     return Member(shim, client.join())
+
+
+def arm() -> None:
+    """For every process but the main one. An orphan is a child of the shim, or of PID 1: neither has started it."""
+    shim_pid, parent = int(_given(SHIM_PID_VARIABLE)), os.getppid()
+    process_setup.die_with_parent(parent if parent not in (shim_pid, 1) else -1)
 
 
 def arm_main() -> None:

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+import msgspec
+
 from engine_shim import events as e
 from engine_shim import life_locks, membership, paths, probe_pages, probes, scratch, shim_status
 from engine_shim import messages as m
@@ -258,9 +260,15 @@ class Shim(Shell):
         if isinstance(message, m.AskState):
             self.connections.send(conn, m.StateIs(state=probes.state(self.machine, time.monotonic())))
         elif member is not None and (member.main or isinstance(message, m.Adopted | m.Failing)):
-            self.feed(_event(message))
+            self.feed(self._event(message))
         else:
             self.connections.complain(conn, f"only the main process of an engine may say {type(message).__name__}")
+
+    def _event(self, message: m.ToShim) -> e.Event:
+        event = _event(message)
+        if isinstance(event, e.Beat) and self.machine.makes_no_step(event.queued, event.steps):
+            return msgspec.structs.replace(event, used_s=process_tree.used_s(process_tree.descendants(os.getpid())))
+        return event
 
     def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
         if hello.protocol != m.PROTOCOL or conn in self._members:

@@ -19,7 +19,8 @@ _Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 _App = Callable[[_Scope, _Receive, _Send], Awaitable[None]]
 
-WARM_UP_TIMEOUT_S = 120.0
+WARM_UP_TIMEOUT_S = 1800.0
+"""The first of its kind compiles, on a machine that may be busy."""
 _READS = ("GET", "HEAD", "OPTIONS")
 
 

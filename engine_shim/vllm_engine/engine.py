@@ -1,8 +1,8 @@
 """The vLLM engine, as the contract (`engine_shim/engine.py`) wants it.
 
 vLLM's client of EngineCore and its HTTP application are written for asyncio, so they live in a loop in a thread of its
-own, and the calls of the contract wait for it. `start` makes everything: processes, weights, the application, and one
-request that warms it all. `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
+own, and the calls of the contract wait for it. `start` makes everything: processes, weights, the application, and what
+warms it all (`warm_up.py`). `sleep` and `wake` reach the workers through vLLM's own calls. `serve` only binds.
 
 What this file may not do: know a version of vLLM (`versions.py`), or how a worker sleeps (`pair_worker.py`).
 """
@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
-from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, what_it_takes
+from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, warm_up, what_it_takes
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -31,7 +31,6 @@ _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
-_WARM_UP_TOKENS = 2
 
 
 class NotStarted(Exception):
@@ -89,8 +88,7 @@ class VllmEngine:
         app.state.server = self._endpoint.server
         await self._endpoint.prepare()
         if generates:
-            said = await self._endpoint.warm_up("/v1/completions", self._first_request(), self._api_key())
-            self._log.info("warmed_up", answer=said)
+            await self._warm_up(self._endpoint, config.model_config.max_model_len)
         gc.freeze()  # there are a million objects that stay, and needn't be looked through again and again
         gc.enable()
         huge_pages.move_memory()
@@ -207,16 +205,14 @@ class VllmEngine:
     def _stepped(self) -> None:
         self._steps += 1
 
-    def _first_request(self) -> dict[str, Any]:
+    async def _warm_up(self, endpoint: Endpoint, longest: int) -> None:
+        began = time.monotonic()
         name = (self._args.served_model_name or [self._args.model])[0]
-        return {
-            "model": name,
-            "prompt": [0],
-            "max_tokens": _WARM_UP_TOKENS,
-            "temperature": 0,
-            "ignore_eos": True,
-            "stream": True,
-        }
+        said: dict[str, int] = {}
+        for body in warm_up.bodies(name, longest):
+            answer = await endpoint.warm_up("/v1/completions", body, self._api_key())
+            said[answer] = said.get(answer, 0) + 1
+        self._log.info("warmed_up", seconds=f"{time.monotonic() - began:.1f}", answers=said)
 
     def _api_key(self) -> str:
         return str((self._args.api_key or [""])[0])

@@ -84,6 +84,9 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     args.load_format = LOAD_FORMAT
     args.model_loader_extra_config = settings.to_extra()
     args.worker_cls = CUDA_WORKER if on_gpu else WORKER
+    if not on_gpu:
+        # The first version left kernels for prompts of one token in the cache, under the key of a plain vLLM.
+        args.additional_config = {**_extra(args.additional_config), **versions.OWN_KERNELS}
     if not why_not:
         args.scheduler_cls = SCHEDULER
     elif setting.kv == "keep":

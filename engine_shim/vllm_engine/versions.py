@@ -250,6 +250,15 @@ def processed_elsewhere() -> AbstractContextManager[None] | None:
     return made
 
 
+def compile_model(worker: Any) -> None:
+    """As the CPU's worker does it, for prompts of any length, unless nothing is to be compiled."""
+    worker.model_runner.warming_up_model()
+
+
+OWN_KERNELS = {"gpu_failover": 1}
+"""In `--additional-config`, which is part of the key of vLLM's cache of compiled kernels."""
+
+
 def described(vllm_config: Any, model_config: Any) -> dict[str, str]:
     """What has to be the same in both engines so that they can share weights."""
     parallel = vllm_config.parallel_config

@@ -6,6 +6,7 @@ What this file may not do: know a GPU (`cuda_worker.py`).
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 from engine_shim import kv_room
+from engine_shim.vllm_engine import versions
 from engine_shim.vllm_engine.pair_worker import PairWorker, UnknownCache, step
 
 _RESERVE_BYTES = 16 << 20
@@ -26,6 +27,7 @@ class HostWorker(PairWorker, CPUWorker):
         if given is not None:
             kv_room.check(weights.device, capacity, sum(weights.reader.sizes), given, "--kv-cache-memory-bytes")
             return int(super().determine_available_memory())
+        versions.compile_model(self)  # vLLM's CPU worker does that in the method that isn't called here
         left = capacity - sum(weights.reader.sizes) - max(_RESERVE_BYTES, capacity // _RESERVE_PART)
         if left <= 0:
             raise UnknownCache(

@@ -9,7 +9,16 @@ import pytest
 from engine_shim import events as e
 from engine_shim import probes
 from engine_shim.events import State
-from engine_shim.lifecycle import HANDOFF_S, LOOK_FIRST_S, LOOK_MOST_S, STEADY_S, STUCK_S, UNWELL_S, TreePhase
+from engine_shim.lifecycle import (
+    BUSY_SHARE,
+    HANDOFF_S,
+    LOOK_FIRST_S,
+    LOOK_MOST_S,
+    STEADY_S,
+    STUCK_S,
+    UNWELL_S,
+    TreePhase,
+)
 from tests.engine.machine import CONN, MAIN, WORKER, Harness, at, kinds
 
 LIVING = [State.INIT, State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING]
@@ -66,6 +75,54 @@ def test_that_something_cannot_be_killed_is_said_once_for_each_end() -> None:
             harness.feed(e.Looked(1, False), after_s=STUCK_S)
         assert len(notes(harness, "not_gone")) == 1
         again(harness).register()
+
+
+def works(harness: Harness, seconds: int, share: float | None) -> None:
+    """Work is queued and no step is finished, and the tree uses so much of a processor; None: it can't be said."""
+    for _ in range(seconds):
+        used_s = None if share is None else share * harness.now
+        harness.feed(e.Beat(True, queued=1, steps=1, used_s=used_s), after_s=1.0)
+
+
+def test_what_uses_processors_without_a_step_is_an_alarm_first_and_is_ended_later() -> None:
+    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=20.0)
+    harness.feed(e.Beat(True, queued=1, steps=1))
+    works(harness, 19, BUSY_SHARE * 1.01)
+    assert lives(harness)
+    (said,) = notes(harness, "no_step")
+    assert said.alarm and "20 s" in str(said.detail["why"])
+    works(harness, 1, 1.0)
+    assert not lives(harness) and "20 s, though it used processors" in harness.machine.why
+
+
+@pytest.mark.parametrize("share", [0.0, BUSY_SHARE / 2, None])
+def test_what_uses_none_or_only_waits_for_a_stopped_process_is_ended_at_the_stall(share: float | None) -> None:
+    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=1000.0)
+    harness.feed(e.Beat(True, queued=1, steps=1))
+    works(harness, 7, share)
+    assert lives(harness)
+    works(harness, 1, share)
+    assert not lives(harness) and not notes(harness, "no_step") and "8 s" in harness.machine.why
+
+
+def test_what_stops_using_processors_is_ended_a_stall_later_and_a_step_makes_all_of_it_good() -> None:
+    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=1000.0)
+    for step in range(1, 4):
+        harness.feed(e.Beat(True, queued=1, steps=10 * step))
+        harness.feed(e.Beat(True, queued=1, steps=1))
+        works(harness, 20, 1.0)
+        assert lives(harness) and len(notes(harness, "no_step")) == step
+    works(harness, 1, None)
+    works(harness, 7, 0.0)
+    assert not lives(harness) and "8 s" in harness.machine.why
+
+
+def test_a_silent_main_process_is_ended_whatever_its_tree_used_before() -> None:
+    harness = at(State.ACTIVE, stall_s=8.0, busy_stall_s=1000.0)
+    harness.feed(e.Beat(True, queued=1, steps=1))
+    works(harness, 7, 1.0)
+    harness.wait(8.1)
+    assert not lives(harness)
 
 
 @pytest.mark.parametrize("state", LIVING)

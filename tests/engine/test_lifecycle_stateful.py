@@ -10,6 +10,7 @@ from engine_shim.lifecycle import TreePhase
 from tests.engine.machine import Harness, kinds
 
 steps = st.sampled_from([State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING])
+USED = st.none() | st.floats(0, 100)
 events = st.one_of(
     st.builds(e.Reported, steps, st.integers(0, 9), st.just("unix:/x")),
     st.builds(e.Registered, st.integers(1, 3), st.integers(1, 4), st.integers(0, 4), st.booleans()),
@@ -17,7 +18,7 @@ events = st.one_of(
     st.builds(e.Ended, st.sampled_from([0, 1, -9, 64, 70])),
     st.builds(e.Looked, st.integers(0, 1), st.booleans()),
     st.builds(e.Looked, st.just(0), st.just(False)),
-    st.builds(e.Beat, st.booleans(), st.just("why"), st.integers(0, 2), st.integers(0, 2)),
+    st.builds(e.Beat, st.booleans(), st.just("why"), st.integers(0, 2), st.integers(0, 2), used_s=USED),
     st.just(e.LockAway()),
     st.builds(
         e.LockSeen, st.sampled_from(["", "engine-a.x", "engine-b.y"]), st.booleans(), st.booleans(), st.booleans()

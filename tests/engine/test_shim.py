@@ -71,6 +71,18 @@ def test_an_engine_that_makes_no_progress_is_ended(house: House) -> None:
     a.until("Standby", ready=True)
 
 
+def test_an_engine_that_burns_processor_without_a_step_is_an_alarm_and_is_ended_later(house: House) -> None:
+    a, b = house.pair(TOY, "--stall-s", "2", "--busy-stall-s", "8")
+    (house.faults("a") / "burn").touch()
+    (house.faults("a") / "stall").touch()
+    until(lambda: " alarm shim no_step " in a.said(), "it is an alarm first")
+    assert a.state()["deaths"] == 0 and a.state()["ready"]
+    b.until("Active", ready=True)
+    until(lambda: "no step finished for 8 s, though it used processors" in a.said(), "it says why")
+    (house.faults("a") / "stall").unlink()
+    a.until("Standby", ready=True)
+
+
 @pytest.mark.parametrize("fault", ["hang_init", "hang_wake"])
 def test_the_lock_server_is_killed_in_init_or_waking_and_the_engine_goes_on(house: House, fault: str) -> None:
     lock = house.start_lock()

@@ -2,7 +2,8 @@
 a shared memory by name, and an HTTP endpoint that answers with the engine's name.
 
 Faults are files in the directory --faults: `hang_wake`, `fail_wake`, `fail_init`, `no_memory`, `hang_init`, `unwell`,
-`stall`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it runs.
+`stall`, `burn`, `hang_drain`, and `orphan`: two processes are left that have no parent. They may come and go while it
+runs.
 What this file may not do: know the shim's insides.
 """
 
@@ -46,6 +47,7 @@ class Toy:
         self.listener: socket.socket | None = None
         self.named: ServerSocket | None = None
         self.steps = 0
+        self.burning: subprocess.Popen[bytes] | None = None
 
     def fault(self, name: str) -> bool:
         directory: Path = self.options.faults
@@ -115,6 +117,8 @@ class Toy:
                 self.steps += 1
 
     def health(self) -> Health:
+        if self.fault("burn") and self.burning is None:
+            self.burning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         return Health(queued=int(self.fault("stall")), steps=self.steps)
 
     def drain(self, timeout_s: float) -> None:

@@ -130,7 +130,21 @@ ENGINE = (
     Mutant(
         "engine-no-step",
         "5: work queued and no step is a stall, though it beats",
-        ((LIFECYCLE, "min(self._beat_at, self._progress_at) + self", "self._beat_at + self"),),
+        ((LIFECYCLE, "return min(self._beat_at + config.stall_s, no_step)", "return self._beat_at + config.stall_s"),),
+        tests=_LIFE,
+        in_process=True,
+    ),
+    Mutant(
+        "engine-no-step-busy",
+        "5: what uses processors is ended later only",
+        ((LIFECYCLE, "                self._busy_at = now\n", "                pass\n"),),
+        tests=_LIFE,
+        in_process=True,
+    ),
+    Mutant(
+        "engine-busy-for-ever",
+        "5: what uses processors without a step is ended, too",
+        ((LIFECYCLE, "+ config.stall_s, self._step_by)", "+ config.stall_s, math.inf)"),),
         tests=_LIFE,
         in_process=True,
     ),

@@ -1,6 +1,7 @@
 """Finding the processes of an engine: both ways of asking the kernel see the same."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -44,3 +45,16 @@ def test_every_descendant_is_found_whichever_thread_started_it_and_no_zombie(
         child.wait()
         dead.wait()
     until(lambda: not found(), "all of them are gone")
+
+
+def test_the_processor_time_of_processes_grows_and_isnt_told_of_a_stopped_one() -> None:
+    child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        until(lambda: (process_tree.used_s([child.pid]) or 0.0) > 0.2, "it uses the processor")
+        child.send_signal(signal.SIGSTOP)
+        until(lambda: process_tree.used_s([os.getpid(), child.pid]) is None, "it is stopped")
+        assert process_tree.used_s([os.getpid()]) is not None
+    finally:
+        child.kill()
+        child.wait()
+    assert process_tree.used_s([child.pid]) == 0.0

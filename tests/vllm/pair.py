@@ -29,7 +29,11 @@ PROMPT = "the other one is awake"
 STALL_S, WAKING_TIMEOUT_S = 10, 20
 ENGINE = "tests.vllm.holding:make"
 DISARMED = "FAILOVER_TEST_DISARMED"
+UNCOMPILED = {"TORCH_COMPILE_DISABLE": "1"}
+"""What vLLM compiles on first use even with --enforce-eager takes seconds of every start: here it isn't compiled.
+`test_default_arguments.py` goes without this."""
 ENVIRONMENT = {
+    **UNCOMPILED,
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # else two ranks want more cores than there may be
