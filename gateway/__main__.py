@@ -79,6 +79,10 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "--comment-s", default="5", parse=seconds, metavar="S",
         help="a stream that waits gets a comment so often, so that nobody in between cuts it",
     )  # fmt: skip
+    it.setting(
+        "--silence-s", default="600", parse=seconds, metavar="S",
+        help="a stream whose engine has said nothing for so long ends with an error; longer than the shim's --stall-s",
+    )  # fmt: skip
     it.setting("--max-body", default="64MiB", parse=size_bytes, metavar="SIZE", help="of a request")
     it.setting("--max-headers", default="32KiB", parse=size_bytes, metavar="SIZE", help="of a request's headers")
     it.setting("--max-connections", default="16384", parse=count, metavar="N", help="of clients")
@@ -150,6 +154,7 @@ def _bounds(options: argparse.Namespace) -> Bounds:
         drain_timeout_s=options.drain_timeout_s,
         stall_s=options.stall_s,
         comment_s=options.comment_s,
+        silence_s=options.silence_s,
     )
 
 

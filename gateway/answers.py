@@ -10,7 +10,7 @@ What this file may not do: know where events come from, or decide (`request.py`)
 import re
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -106,6 +106,8 @@ def read(data: bytes, decode: Callable[[bytes], Chunk], choices: int) -> Chunk:
         raise Malformed(f"an event of its stream is no chunk of an answer: {error}") from None
     if chunk.error is not _ABSENT and bytes(chunk.error) != b"null":
         raise BrokenOff("it says: " + _message(chunk.error))
+    if chunk.object == "error":  # vLLM's older form: the error's fields are the event's own
+        raise BrokenOff("it says: " + _message(data))
     for said in chunk.choices:
         if not 0 <= said.index < choices:
             raise Malformed(f"a chunk is for choice {said.index} of {choices}")
@@ -127,6 +129,23 @@ def broken_off(body: bytes) -> str:
     return ""
 
 
+class _Whole(msgspec.Struct, gc=False):
+    choices: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
+
+
+def why_no_answer(body: bytes, *, choices: bool) -> str:
+    """What is wrong with the body of an answer that should be JSON, and with `choices` one of a completion or a chat.
+    Empty if nothing is. A proxy in between answers with a page, and an engine that ends with half of what it has.
+    """
+    if not body:
+        return "its answer has no body"
+    try:
+        msgspec.json.decode(body, type=_Whole if choices else msgspec.Raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        return f"its answer is none: {error}"
+    return ""
+
+
 def tokens(ids: Sequence[int]) -> "array[int]":
     """Raises Malformed."""
     try:
@@ -139,8 +158,8 @@ class _Code(msgspec.Struct, gc=False):
     code: int | str | None = None
 
 
-class _Error(msgspec.Struct, gc=False):
-    error: _Code
+class _Error(_Code, gc=False):
+    error: _Code | None = None
 
 
 # -- the account ---------------------------------------------------------------------------------------------------
@@ -279,7 +298,7 @@ def _message(error: bytes) -> str:
         found = msgspec.json.decode(error)
     except msgspec.DecodeError:
         return "an error"
-    said = found.get("message") if isinstance(found, dict) else found
+    said = found.get("message", "an error") if isinstance(found, dict) else found
     return str(said)[:500]
 
 
@@ -287,7 +306,8 @@ def error_of(said: bytes) -> tuple[int, bytes]:
     """The status and the body of an answer that is nothing but this event of an error."""
     body = data_of(said) or b""
     try:
-        code = msgspec.json.decode(body, type=_Error).error.code
+        found = msgspec.json.decode(body, type=_Error)
+        code = (found.error or found).code
     except (msgspec.DecodeError, UnicodeDecodeError):
         code = None
     return code if isinstance(code, int) and 400 <= code <= 599 else 500, body
@@ -301,6 +321,21 @@ def without_ids(data: bytes) -> bytes:
     within a string of a JSON text it would have a backslash before it.
     """
     return _IDS.sub(b'token_ids":null', data) if _IDS_KEY in data else data
+
+
+_NOTHING = Delta()
+
+
+def may_say_nothing(chunk: Chunk) -> bool:
+    return any(said.delta == _NOTHING and said.finish_reason is None for said in chunk.choices)
+
+
+def says_nothing(choices: Sequence[Mapping[str, Any]]) -> bool:
+    """vLLM has such a chunk, for a token that its parser keeps to itself, only for whoever asks for token ids."""
+    return bool(choices) and all(
+        choice.get("delta") == {} and choice.get("finish_reason") is None and not choice.get("logprobs")
+        for choice in choices
+    )
 
 
 def chunk_of(kind: Kind, account: Account, index: int, piece: Piece) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway import sse
-from gateway.answers import Account, Choice, ChunkChoice, ToolCall
+from gateway.answers import Account, Choice, ChunkChoice, ToolCall, says_nothing
 from gateway.kinds import Kind
 from gateway.legs import Leg
 from gateway.sse import event
@@ -62,6 +62,8 @@ class Comparison:
             if said.index not in self._caught_up:
                 self._cut(choice, said)
                 self._catch_up(said.index)
+        if not self._kind.wants_ids and says_nothing(choices):
+            return b""
         return self._said({**body, "choices": choices})
 
     def _said(self, body: dict[str, Any]) -> bytes:

@@ -4,8 +4,8 @@ the pause that it sees when its engine is lost: how long it is, and where the ti
 Nothing that was said can be taken back.
 """
 
-from gateway import errors, sse
 from gateway import events as e
+from gateway import sse
 from gateway.legs import Leg
 
 
@@ -56,11 +56,12 @@ class Delivery:
         self.opened = True
         return e.Whole(self._number, status, headers, body)
 
-    def fail(self, error: bytes, *, named: bool, retry_after_s: int = 0) -> list[e.Effect]:
-        """The answer ends with an error. `named`: where it is a stream, its events have names."""
+    def fail(self, error: bytes, *, named: bool, headers: e.Headers) -> list[e.Effect]:
+        """The answer ends with an error. `named`: where it is a stream, its events have names. `headers`: where nothing
+        of an answer is out.
+        """
         if not self.opened:
-            again = [(b"retry-after", b"%d" % retry_after_s)] if retry_after_s else []
-            return [self.whole(502, [*errors.JSON, *again], error)]
+            return [self.whole(502, headers, error)]
         said: list[e.Effect] = []
         if self._events:
             said.append(e.Send(self._number, b"event: error\n" * named + sse.event(error)))

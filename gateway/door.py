@@ -10,15 +10,17 @@
 5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
    the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
-   third time, alone, is refused.
+   third time, alone, is refused. Deaths are remembered by what was asked: a client that leaves, or asks again because
+   it was refused, begins where the last one who asked the same had come to.
 6. When an engine fails, the lock is asked whether it still holds. While the lock doesn't know, nobody guesses; when it
    has said for a while that it does, and somebody listens there, it does. Whoever's engine fails while it drains, or
    has withdrawn, waits for the next one at once.
-7. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
+7. When the engine that served has left in order and there is no other, nobody new waits: it is refused at once.
+8. Where nobody listens, one request at a time is admitted to see whether somebody does. As soon as somebody is known to
    listen, all are; when that request has gone and nothing is known, the next one is tried.
 
 Its parts: `grants.py` has the lock's grants and their leases, `visitors.py` has everybody who is here, and who comes
-first. What this file may not do: know what a request says. Pure.
+first, `deaths.py` what engines have died of. What this file may not do: know what a request says. Pure.
 """
 
 import math
@@ -26,6 +28,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gateway import events as e
+from gateway.deaths import Deaths
 from gateway.grants import Grant, Grants, Phase
 from gateway.moment import Moment
 from gateway.visitors import Visitors
@@ -36,6 +39,7 @@ POISON = (
     "three engines have died while they had only this request and had given nothing of its answer: it isn't tried again"
 )
 CLOSING = "the door is closing: ask again"
+ENDED = "the engine that served was told to end, and there is no other: ask again"
 
 
 class Door:
@@ -66,6 +70,9 @@ class Door:
         """Nobody listened: one is admitted then, to see whether somebody does. None: somebody is known to listen."""
         self._scout: int | None = None
         """Whoever was admitted for that. Nobody else is, until it is known, or until it is there no more."""
+        self._deaths = Deaths(bounds.strikes_s, bounds.strikes_most)
+        self._alone_since: float | None = None
+        """The engine that served has left in order, and there is no other."""
         self._stop_at: float | None = None
         """Whoever is still here then is refused."""
         self._out: list[e.Effect] = []
@@ -90,7 +97,14 @@ class Door:
 
     def ready(self, now: float) -> bool:
         """Somebody serves, or can be expected to within the bound."""
-        return not self.stopping and (self._served or now < self.last_served + self.bounds.failover_timeout_s)
+        if self.stopping or (self._alone_since is not None and now >= self._alone_since + self.bounds.hold_s):
+            return False
+        return self._served or now < self.last_served + self.bounds.failover_timeout_s
+
+    @property
+    def ended(self) -> bool:
+        """Its engines have ended in order, and none is there that could follow."""
+        return self.grants.ended
 
     def check(self, request: int | None) -> str:
         """What is wrong with it, if anything is: after an event of this request's, or of everybody's."""
@@ -125,12 +139,13 @@ class Door:
         for request in sorted(grant.leases):
             visitor = self.visitors[request]
             if died and self._to_blame(grant, request):
-                visitor.strikes += 1
+                self._deaths.blame(visitor, self._now)
             if request == alone and visitor.strikes > self.bounds.strikes:
                 self._doubts.pop(request, None)
-                self._out.append(e.Refuse(request, 502, POISON))
+                self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             elif request not in self._doubts:
                 self._take_away(request)
+        self._deaths.engine_lost(died, self._now)
         for request in self._doubts:
             self._out.append(e.Verdict(request, True))
         self._returning |= self._doubts.keys()
@@ -160,14 +175,20 @@ class Door:
             why = f"{self.bounds.queue} requests are waiting for an engine already"
             self._out.append(e.Refuse(request, 503, why, 1))
             return
+        strikes = self._deaths.of(event.fingerprint, self._now) if new else 0
+        if strikes > self.bounds.strikes:
+            self._out.append(e.Refuse(request, 502, POISON, for_good=True))
+            return
         self._returning.discard(request)
         self.visitors.wait(request, event.again, event.tokens, self._now)
+        if new:
+            self.visitors[request].strikes, self.visitors[request].fingerprint = strikes, event.fingerprint
 
     def _proved(self, event: e.Proved) -> None:
         grant = self.grants.current
         if grant is not None and event.request in grant.leases:
             grant.prove(event.request)
-            self.visitors[event.request].strikes = 0
+            self._deaths.acquit(self.visitors[event.request])
             self._end_trial(event.request)
 
     def _free(self, event: e.Free | e.Over) -> None:
@@ -180,6 +201,10 @@ class Door:
         self._end_trial(event.request)
 
     def _over(self, event: e.Over) -> None:
+        grant = self.grants.current
+        if event.outcome is e.Outcome.LEFT and grant is not None and self._to_blame(grant, event.request):
+            until = grant.leases[event.request] + self.bounds.acquit_s
+            self._deaths.leave(event.request, self.visitors[event.request], until)
         self._free(event)
         self._returning.discard(event.request)
         self.visitors.leave(event.request)
@@ -239,6 +264,7 @@ class Door:
         grant = grants.current
         if grant is not None and grant.phase is Phase.DRAINING and grant.leases and self._reached(grant.sever_at):
             self._sever(grant)
+        self._mind_the_end()
         if self.visitors.waiting:
             self._give_up()
             if grants.open is not None and not self._returning:
@@ -282,9 +308,9 @@ class Door:
         del self._doubts[request]
         grant, visitor = self.grants.current, self.visitors[request]
         if lost and grant is not None and self._to_blame(grant, request) and not grant.planned:
-            visitor.strikes += 1
+            self._deaths.blame(visitor, self._now)
         if request == self._trial and visitor.strikes > self.bounds.strikes:
-            self._out.append(e.Refuse(request, 502, POISON))
+            self._out.append(e.Refuse(request, 502, POISON, for_good=True))
         else:
             self._out.append(e.Verdict(request, lost))
 
@@ -300,6 +326,19 @@ class Door:
     def _take_away(self, request: int) -> None:
         self._returning.add(request)
         self._out.append(e.TakeAway(request))
+
+    def _mind_the_end(self) -> None:
+        """When a pod ends its engines are told before its door is, and Services may still send requests here. One that
+        waited would wait in vain. A moment is left to an engine that only binds its socket again.
+        """
+        if not self.grants.ended:
+            self._alone_since = None
+            return
+        if self._alone_since is None:
+            self._alone_since = self._now
+        if self._reached(self._alone_since + self.bounds.hold_s):
+            while (request := self.visitors.first_fresh()) is not None:
+                self._refuse(request, 503, ENDED, 1)
 
     def _give_up(self) -> None:
         """Who has waited for too long. Whose engine was lost waits for another one, and then for its turn: as long as
@@ -349,9 +388,12 @@ class Door:
                 room = self.bounds.reread_tokens - sum(grant.rereading.values())
                 return request if visitors[request].tokens <= room or not grant.rereading else None
             suspect = request if suspect is None else suspect
-        if suspect is not None:
-            return None if grant.unproven else suspect
-        return visitors.first_fresh()
+        if suspect is None:
+            first = visitors.first_fresh()
+            if first is None or visitors[first].strikes < strikes:
+                return first
+            suspect = first
+        return None if grant.unproven else suspect
 
     def _acquit(self, grant: Grant) -> None:
         """Who shows nothing until it has all, and has been there for long, is no longer waited for."""

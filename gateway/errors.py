@@ -24,9 +24,20 @@ def body(status: int, why: str, param: str | None = None) -> bytes:
     return msgspec.json.encode({"error": {"message": why, "type": kind, "param": param, "code": status}})
 
 
-def lost(why: str, *, detail: str, tokens: int | None, retry_safe: bool) -> bytes:
-    """`tokens`: so many the client has; None where it has some of the answer, and nobody can count."""
+def again(retry_safe: bool, retry_after_s: int = 0) -> list[tuple[bytes, bytes]]:
+    """What a client's program is told of asking again. OpenAI's own asks twice more unless it is told not to."""
+    if not retry_safe:
+        return [(b"x-should-retry", b"false")]
+    return [(b"retry-after", b"%d" % retry_after_s)] if retry_after_s else []
+
+
+def lost(why: str, *, detail: str, tokens: int | None, retry_safe: bool, for_good: bool = False) -> bytes:
+    """`tokens`: so many the client has; None where it has some of the answer, and nobody can count. `for_good`: whoever
+    asks again is refused.
+    """
     again = "it is safe to ask again" if retry_safe else "asking again may do it twice"
+    if for_good:
+        again = "whoever asks again is refused"
     has = "some of the answer was delivered" if tokens is None else f"{tokens} tokens of the answer were delivered"
     if tokens == 0:
         has = "nothing of the answer was delivered"

@@ -150,6 +150,8 @@ class LockSeen(Event, frozen=True):
     plan: Plan | None = None
     ready: tuple[str, ...] = ()
     """Engines that could take over."""
+    others: bool = True
+    """Some engine waits for the lock, or starts."""
 
 
 class LockAway(Event, frozen=True):
@@ -290,9 +292,15 @@ class Bounds:
     """At most so long whoever is with an engine may finish in a switchover; None: as the switchover says."""
     stall_s: float = 10.0
     comment_s: float = 5.0
+    silence_s: float = 600.0
+    """A stream whose engine has said nothing for so long ends with an error: comments keep its client's own time-out
+    from ever passing, and nobody else may judge that engine."""
     acquit_s: float = 10.0
     """Who shows no tokens and has been with an engine for so long isn't blamed for its death."""
     strikes: int = 2
+    strikes_s: float = 600.0
+    """For so long it is remembered which bodies had engines die, whoever sends them; and of so many."""
+    strikes_most: int = 1000
     event_bytes: int = 32 << 20
     """One event of a stream may have so many."""
     answer_bytes: int = 64 << 20
@@ -308,6 +316,8 @@ class Wait(Event, frozen=True):
     request: int
     again: bool
     tokens: int
+    fingerprint: int = 0
+    """It is the same for whoever asks the same. 0: nothing that could be told from another's."""
 
 
 class Doubt(Event, frozen=True):
@@ -345,6 +355,8 @@ class Refuse(Event, frozen=True):
     status: int
     why: str
     retry_after_s: int = 0
+    for_good: bool = False
+    """Whoever asks the same again is refused, too."""
 
 
 class TakeAway(Event, frozen=True):

@@ -130,6 +130,14 @@ class Grants:
         """It says for certain who holds."""
         return not self.away and self.lock.state not in ("RECOVERING", "FENCING")
 
+    @property
+    def ended(self) -> bool:
+        """The engine that served has left in order, and there is no other. A server that begins doesn't know them all
+        yet.
+        """
+        left = self.current is not None and self.current.planned and self.current.phase is Phase.CLOSED
+        return left and not (self.away or self.lock.others or self.lock.state == "RECOVERING")
+
     def see(self, seen: e.LockSeen) -> Grant | None:
         """What the lock says. Returns the grant that is lost by it; `follow` comes next."""
         self.away = False
@@ -148,7 +156,9 @@ class Grants:
                 return []
             return [_note("old_token", token=seen.token, newest=self.newest, engine=seen.engine_id)]
         if self.current is None or self.current.token != seen.token:
+            left = self.current is not None and self.current.planned
             self.current = Grant(seen.token, seen.engine_id)
+            self.current.planned = left  # until it serves: both engines may have been told to end
         grant = self.current
         if seen.plan is not None and seen.plan.old_token == grant.token:
             return self._drain(grant, seen.plan, now)

@@ -13,6 +13,11 @@ class BadKeys(Exception):
     """The file can't be used; the text says why."""
 
 
+def is_preflight(method: str, origin: bytes) -> bool:
+    """A browser asks whether a page may ask. It sends no key with that, and gets nothing of a model."""
+    return method == "OPTIONS" and bool(origin)
+
+
 class Keys:
     def __init__(self, path: Path) -> None:
         """Raises BadKeys."""

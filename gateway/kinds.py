@@ -63,17 +63,38 @@ class Kind(msgspec.Struct, frozen=True):
     """The seed is ours: another one will do where the answer is continued."""
     model: str = ""
     request_id: str = ""
+    fingerprint: int = 0
+    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
+    a secret key."""
 
 
 class NotAllowed(Exception):
     """A path that isn't relayed."""
 
 
+class WrongMethod(Exception):
+    """A path that is relayed, and a method that isn't."""
+
+
 MOST_CHOICES = 1024
-_PATH = re.compile(rb"/(?:v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+|tokenize|detokenize|version|health)")
-_ASKS = {
+"""A streamed answer with more for each prompt is passed on as it comes: no account is kept of it."""
+METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
+_NOT_UNDER_V1 = {
     "/tokenize",
     "/detokenize",
+    "/classify",
+    "/pooling",
+    "/score",
+    "/rerank",
+    "/v2/rerank",
+    "/v2/embed",
+    "/cohere/v2/chat",
+    "/generative_scoring",
+}
+"""Where vLLM answers beside `/v1`; `tests/vllm/test_routes.py` asks it. All of these only ask."""
+_PATH = re.compile(rb"/v1(?:/[A-Za-z0-9_~-][A-Za-z0-9._~:-]*)+")
+_EXACT = frozenset(path.encode() for path in _NOT_UNDER_V1 | {"/version", "/health"})
+_ASKS = _NOT_UNDER_V1 | {
     "/v1/embeddings",
     "/v1/score",
     "/v1/rerank",
@@ -91,6 +112,7 @@ _ASKS = {
     "/v1/audio/translations",
     "/v1/classify",
     "/v1/pooling",
+    "/v1/systemone",
 }
 """What may be posted twice, beside completions and chats: it changes nothing."""
 
@@ -145,10 +167,12 @@ read_fields = msgspec.json.Decoder(_Raw).decode
 
 
 def allowed(method: str, target: bytes) -> str:
-    """The path, if it is relayed. Raises NotAllowed."""
+    """The path, if it is relayed. Raises NotAllowed or WrongMethod."""
     path = target.partition(b"?")[0]
-    if method not in ("GET", "HEAD", "POST", "DELETE", "OPTIONS") or not _PATH.fullmatch(path):
+    if path not in _EXACT and not _PATH.fullmatch(path):
         raise NotAllowed
+    if method not in METHODS:
+        raise WrongMethod
     return path.decode("ascii")
 
 
@@ -162,9 +186,12 @@ def kind_of(
     seed: int,
     parses: Callable[[str], bool] = lambda model: False,
 ) -> Kind:
-    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed."""
+    """What has come. `parses`: are a model's chats known to go through a parser of the engine's? Raises NotAllowed or
+    WrongMethod.
+    """
     path = allowed(method, target)
-    base = Kind(method, target, headers, body, request_id=request_id)
+    fingerprint = hash((path, body)) if body else 0
+    base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)
     if method != "POST":
         return msgspec.structs.replace(base, repeatable=method != "DELETE")
     if path not in ("/v1/completions", "/v1/chat/completions"):
@@ -184,6 +211,8 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
     said = {"model": model if isinstance(model, str) else "", "streams": streams}
     if not streams:
         return msgspec.structs.replace(base, **said)
+    if _per_prompt(fields) > MOST_CHOICES:
+        return msgspec.structs.replace(base, **said, api=Api.OTHER)
     options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     why = _why_not_continued(base.api, fields)
@@ -252,7 +281,7 @@ def _only_text(fields: _Raw) -> bool:
 
 def _per_prompt(fields: _Raw) -> int:
     n = value(fields, "n")
-    return n if isinstance(n, int) and 0 < n <= MOST_CHOICES else 1
+    return n if isinstance(n, int) and n > 0 else 1
 
 
 def _prompts(api: Api, fields: _Raw) -> int:

@@ -28,6 +28,11 @@ class Leg:
         self.whole = False
         """It has said all that is wanted; what still comes is its end."""
 
+    @property
+    def form(self) -> bytes:
+        """What its answer is, as its head says."""
+        return next((value for name, value in self.headers if name == b"content-type"), b"").lower()
+
 
 class Legs:
     __slots__ = ("_kind", "_last", "_number", "_open")

@@ -2,8 +2,10 @@
 has is written down. Pure.
 """
 
+import msgspec
+
 from gateway import sse
-from gateway.answers import Account, BrokenOff, Malformed, without_ids
+from gateway.answers import Account, BrokenOff, Malformed, may_say_nothing, says_nothing, without_ids
 from gateway.kinds import Kind
 from gateway.legs import Leg
 from gateway.took import UNFINISHED, End, Took
@@ -28,6 +30,8 @@ class Passing:
             self.proven = self.proven or bool(found)
             return Took(buffer[: found[-1][0]] if found else b"")
         start = end = 0
+        silent: list[tuple[int, int]] = []
+        """Chunks that say nothing, where they begin and end."""
         last = Took(b"")
         for ends, said in found:
             if said is None:
@@ -40,17 +44,22 @@ class Passing:
                 break
             else:
                 try:
-                    account.take(said)
+                    chunk = account.take(said)
                 except BrokenOff as error:
                     last = Took(b"", End.BROKEN, str(error), buffer[end:ends])
                     break
                 except Malformed as error:
                     last = Took(b"", End.MALFORMED, str(error))
                     break
+                if self._hides_ids and may_say_nothing(chunk) and says_nothing(msgspec.json.decode(said)["choices"]):
+                    silent.append((end, ends))
                 end = ends
         if not self.proven:
             self.proven = not account.empty
         passed = buffer[start:end] if start or end < len(buffer) else buffer
+        if silent:
+            cuts = [start, *(at for some in silent for at in some), end]
+            passed = b"".join(buffer[at:to] for at, to in zip(cuts[::2], cuts[1::2], strict=True))
         if self._hides_ids:
             passed = without_ids(passed)
         return Took(passed, last.end, last.why, last.event)

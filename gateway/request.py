@@ -49,8 +49,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Request:
     __slots__ = (
-        "_asked_at", "_bounds", "_delivery", "_failure", "_legs", "_mode", "_out", "_proven", "_restarts", "account",
-        "kind", "max_len", "number", "phase", "silent", "token", "url", "ways",
+        "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
+        "account", "kind", "max_len", "number", "phase", "silent", "token", "url", "ways",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
@@ -75,14 +75,16 @@ class Request:
         self._proven = False
         """The engine has given some of the answer."""
         self._failure: Failure | None = None
-        self._asked_at = now
+        self._asked_at = self._heard_at = now
+        """When its engine was asked, and when it last said anything."""
         self._restarts = 0
         self._out: list[e.Effect] = []
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def begin(self) -> list[e.Effect]:
-        return [e.Wait(self.number, False, ways.tokens_to_read(self.kind, self.account))]
+        tokens = ways.tokens_to_read(self.kind, self.account)
+        return [e.Wait(self.number, False, tokens, self.kind.fingerprint)]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         self._out = []
@@ -96,12 +98,23 @@ class Request:
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
             self._note("engine_silent", phase=self.phase.value)
+        if self.account is not None and self.phase in WITH_AN_ENGINE and self._mind_silence(self.account, now):
+            return self._out
         if self._delivery.quiet_for(now) < self._bounds.comment_s:
             return self._out
         streaming = next((leg for leg in self._legs if leg.reader is not None), None)
         if self.account is not None and (self._delivery.opened or streaming is not None):
             self._out += self._delivery.comment(f"waiting ({self.phase.value})", now, streaming)
         return self._out
+
+    def _mind_silence(self, account: Account, now: float) -> bool:
+        """Comments keep the client's own time-out from ever passing."""
+        bounds = self._bounds
+        if account.complete and now >= self._heard_at + bounds.stall_s:
+            self._close_stream(now)
+        elif now >= self._heard_at + bounds.silence_s:
+            self._end_badly(f"the engine has said nothing for {bounds.silence_s:g} s")
+        return self.phase is Phase.OVER
 
     def give_up(self) -> list[e.Effect]:
         """Its rules are broken: nobody knows any more what its client should have."""
@@ -124,7 +137,7 @@ class Request:
         """No byte for long, of a stream that has begun or while others get theirs."""
         stall_s = self._bounds.stall_s
         if self.phase is Phase.STREAMING:
-            return now >= self._delivery.spoken_at + stall_s
+            return now >= self._heard_at + stall_s
         return self.phase is Phase.ASKED and not self._proven and moved_at > self._asked_at and (
             now >= self._asked_at + stall_s
         )  # fmt: skip
@@ -133,7 +146,7 @@ class Request:
 
     def _admitted(self, event: e.Admit, now: float) -> None:
         self.token, self.url = event.token, event.url
-        self._proven, self._asked_at = False, now
+        self._proven, self._asked_at, self._heard_at = False, now, now
         self._delivery.admitted(now, event.since)
         way = self._way()
         if way is None:
@@ -191,8 +204,7 @@ class Request:
         if leg is None:
             return
         leg.status, leg.headers = event.status, event.headers
-        kind = next((value for name, value in event.headers if name == b"content-type"), b"")
-        if event.status < 300 and kind.lower().startswith(b"text/event-stream"):
+        if event.status < 300 and leg.form.startswith(b"text/event-stream"):
             leg.reader = sse.Reader(self._bounds.event_bytes)
             known = self.kind.api is not Api.OTHER and self.kind.streams
             if known and self.phase is Phase.ASKED:
@@ -215,6 +227,8 @@ class Request:
         if leg.reader is None:
             self._gather(leg, event.data, now)
             return
+        if b"data:" in event.data:  # comments alone are nothing
+            self._heard_at = now
         mode = self._mode
         assert mode is not None
         try:
@@ -250,6 +264,8 @@ class Request:
     def _ends(self, took: Took, number: int, now: float) -> None:
         if took.end is End.COMPLETE:
             self._complete(number)
+        elif took.end is not End.DIFFERS and self.account is not None and self.account.complete:
+            self._close_stream(now)  # whatever it says behind the answer
         elif took.end is End.BROKEN:
             self._doubt(Failure(took.why, event=took.event))
         elif took.end is End.MALFORMED:
@@ -263,26 +279,44 @@ class Request:
             return
         if leg.text:
             self._hear_text(leg, now)
-        elif leg.passes:
+        elif leg.passes and self._delivery.opened:
             self._out.append(e.End(self.number))
             self._over(e.Outcome.ANSWERED)
+        elif leg.passes:
+            self._doubt(Failure("its stream ended before it said anything"))
         elif leg.reader is not None:
             self._stream_finished(leg, now)
         elif leg.status >= 500:
             self._doubt(Failure(f"it answered {leg.status}", leg))
         elif self.phase is Phase.ASKED and not self._delivery.opened:
-            body = b"".join(leg.body)
-            why = answers.broken_off(body) if self.kind.api is not Api.OTHER and leg.status < 300 else ""
-            if why:
-                self._doubt(Failure(why, leg))
-                return
-            self._out.append(self._delivery.whole(leg.status, leg.headers, body))
-            self._over(e.Outcome.ANSWERED)
+            self._in_one_piece(leg, b"".join(leg.body))
         elif leg.status < 300:
             self._malformed("it answers a stream's request without a stream", now)
         else:
             why = f"another engine would not go on with it: it answered {leg.status}"
             self._end_badly(why, b"".join(leg.body)[:500].decode("utf-8", "replace"))
+
+    def _in_one_piece(self, leg: Leg, body: bytes) -> None:
+        known = self.kind.api is not Api.OTHER
+        if leg.status < 300 and (known or self._should_be_json(leg, body)):
+            why = answers.why_no_answer(body, choices=known)
+            if why:
+                why = (answers.broken_off(body) if known else "") or why
+                self._note("engine_malformed", alarm=True, why=why)
+                self._doubt(Failure(why))
+                return
+            why = answers.broken_off(body) if known else ""
+            if why:
+                self._doubt(Failure(why, leg))
+                return
+        self._out.append(self._delivery.whole(leg.status, leg.headers, body))
+        self._over(e.Outcome.ANSWERED)
+
+    def _should_be_json(self, leg: Leg, body: bytes) -> bool:
+        """Its form isn't known here: an answer in sound, say, is no JSON and need not be."""
+        if self.kind.streams and (not body or leg.form.startswith(b"text/html")):
+            return True
+        return leg.status != 204 and leg.form.startswith(b"application/json")
 
     def _stream_finished(self, leg: Leg, now: float) -> None:
         """Without `[DONE]`, or it would be whole already."""
@@ -324,7 +358,10 @@ class Request:
         leg = self._legs.pop(event.leg)
         if leg is None or leg.whole:
             return
-        if event.malformed:
+        account = self.account
+        if leg.reader is not None and account is not None and account.complete:
+            self._close_stream(now)  # only the answer's end is missing, and that is known
+        elif event.malformed:
             self._malformed(event.why, now)
         elif leg.status >= 500:
             self._doubt(Failure(f"it answered {leg.status}", leg))
@@ -395,8 +432,8 @@ class Request:
         self._move(Phase.WAITING)
 
     def _refused(self, event: e.Refuse, now: float) -> None:
-        if self._delivery.opened or self._restarts or self._delivery.paused:
-            self._end_badly(event.why, retry_after_s=event.retry_after_s)
+        if self._delivery.opened or self._restarts or self._delivery.paused or event.for_good:
+            self._end_badly(event.why, retry_after_s=event.retry_after_s, for_good=event.for_good)
             return
         headers = errors.JSON
         if event.retry_after_s:
@@ -434,14 +471,16 @@ class Request:
         self._out.append(e.End(self.number))
         self._over(e.Outcome.ANSWERED, leg=leg)
 
-    def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0) -> None:
-        """An error that says so."""
+    def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0, for_good: bool = False) -> None:
+        """An error that says so. `for_good`: whoever asks again is refused."""
         account = self.account
         begun = self._delivery.opened and (account is None or not account.empty)
         tokens = (account.tokens if account is not None else 0) or (None if begun else 0)
-        said = errors.lost(why, detail=detail, tokens=tokens, retry_safe=self.kind.repeatable)
+        safe = self.kind.repeatable and not for_good
+        said = errors.lost(why, detail=detail, tokens=tokens, retry_safe=safe, for_good=for_good)
         named = self.kind.api is Api.OTHER
-        self._out += self._delivery.fail(said, named=named, retry_after_s=retry_after_s)
+        again = errors.again(safe, retry_after_s)
+        self._out += self._delivery.fail(said, named=named, headers=[*errors.JSON, *again])
         self._over(e.Outcome.ENDED, why + (f" ({detail})" if detail else ""))
 
     def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0) -> None:

@@ -20,10 +20,10 @@ import msgspec
 
 from gateway import errors, kinds
 from gateway import events as e
-from gateway.keys import Keys
+from gateway.keys import Keys, is_preflight
 from gateway.metrics import Counts, Gauges, collect, of_engines
 from gateway.pair import Client, Pair
-from sidecar.http_exchange import Reply, Request
+from sidecar.http_exchange import Reply, Request, hop_by_hop
 from sidecar.http_server import HttpServer, Limits
 from sidecar.logs import Log
 
@@ -35,6 +35,7 @@ _NOT_FOR_ENGINES = frozenset(
         *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
     )
 )
+_NOR_WITH_KEYS = _NOT_FOR_ENGINES | {b"authorization"}
 _HOST = (b"host", b"engine")
 
 
@@ -88,18 +89,17 @@ class Gateway:
                 reply.send(405, errors.body(405, f"{path} takes GET"), allow)
             return
         keys = self.settings.keys
-        if keys is not None and not keys.allow(request.header(b"authorization")):
+        open_to_all = is_preflight(request.method, request.header(b"origin"))
+        if keys is not None and not open_to_all and not keys.allow(request.header(b"authorization")):
             headers = [*errors.JSON, (b"www-authenticate", b"Bearer")]
             reply.send(401, errors.body(401, "this needs an API key: Authorization: Bearer KEY"), headers)
             return
         given = request.header(b"x-request-id")
         request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        hidden = keys is not None
-        headers = [
-            header
-            for header in request.headers
-            if header[0] not in _NOT_FOR_ENGINES and not (hidden and header[0] == b"authorization")
-        ]
+        hidden = _NOT_FOR_ENGINES if keys is None else _NOR_WITH_KEYS
+        named = hop_by_hop(request.headers)
+        hidden = hidden | named if named else hidden
+        headers = [header for header in request.headers if header[0] not in hidden]
         headers += [_HOST, (b"x-request-id", request_id.encode())]
         try:
             kind = kinds.kind_of(
@@ -114,6 +114,10 @@ class Gateway:
         except kinds.NotAllowed:
             why = f"there is no {path[:200]} here; there are /v1/models, /v1/chat/completions and such, and /failover"
             reply.send(404, errors.body(404, why), errors.JSON)
+            return
+        except kinds.WrongMethod:
+            allow = [*errors.JSON, (b"allow", ", ".join(kinds.METHODS).encode())]
+            reply.send(405, errors.body(405, f"{path[:200]} doesn't take {request.method}"), allow)
             return
         pair = self._pair(kind, path, reply)
         if pair is not None:
@@ -131,7 +135,7 @@ class Gateway:
             return None
         known = {name: pair for pair in reversed(self.pairs) for name in pair.machine.models}
         pair = known.get(kind.model)
-        if pair is None and not kind.model and kind.method in ("GET", "HEAD"):
+        if pair is None and not kind.model and kind.method in ("GET", "HEAD", "OPTIONS"):
             serving = (pair for pair in self.pairs if pair.machine.door.ready(time.monotonic()))
             pair = next(serving, self.pairs[0])
         if pair is None:
@@ -183,7 +187,9 @@ class Gateway:
             door = pair.machine.door
             if door.ready(now):
                 continue
-            if math.isinf(door.last_served):
+            if door.ended:
+                why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
+            elif math.isinf(door.last_served):
                 since_s = time.time() - self.began
                 why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
             else:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import httptools
 
 from gateway import events as e
+from sidecar.http_exchange import hop_by_hop
 from sidecar.sockets import address_of
 
 IDLE_MOST = 256
@@ -287,7 +288,9 @@ class _Connection(asyncio.Protocol):
                 self._ups.tell(e.Came(ask.request, ask.leg, body))
 
     def _for_others(self) -> e.Headers:
-        return [header for header in self._headers if header[0] not in _HOP]
+        named = hop_by_hop(self._headers)
+        hidden = _HOP | named if named else _HOP
+        return [header for header in self._headers if header[0] not in hidden]
 
     def _taken(self) -> bytes:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)

@@ -10,7 +10,7 @@ from heapq import heappop, heappush
 
 
 class Visitor:
-    __slots__ = ("again", "since", "strikes", "tokens")
+    __slots__ = ("again", "fingerprint", "since", "strikes", "tokens")
 
     def __init__(self, since: float, tokens: int) -> None:
         self.since = since
@@ -21,6 +21,8 @@ class Visitor:
         """An engine that had it was lost."""
         self.strikes = 0
         """So many engines died while they had it and had given it nothing."""
+        self.fingerprint = 0
+        """It is the same for whoever asks the same; 0: it can't be told from others."""
 
 
 class Visitors:

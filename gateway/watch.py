@@ -33,6 +33,7 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
         url=(holder.endpoint or "") if holder is not None else "",
         plan=_plan(status),
         ready=tuple(waiter.engine_id for waiter in status.waiters if waiter.ready),
+        others=bool(status.waiters) or any(it.holder is not None or it.waiters for it in status.permits.values()),
     )
 
 

@@ -30,6 +30,17 @@ class Request:
         return next((value for key, value in self.headers if key == name), otherwise)
 
 
+_NONE: frozenset[bytes] = frozenset()
+
+
+def hop_by_hop(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
+    """The headers that `Connection:` names: they are for this connection, and nobody further on gets them."""
+    said = [value for name, value in headers if name == b"connection"]
+    if not said or said in ([b"keep-alive"], [b"close"]):
+        return _NONE
+    return frozenset(token.strip().lower() for value in said for token in value.split(b","))
+
+
 Handler = Callable[[Request, "Reply"], None]
 
 

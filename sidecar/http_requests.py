@@ -5,6 +5,7 @@ Whole requests wait in `ready`; for what breaks a rule `refused` has a status an
 What this file may not do: touch a socket, keep time, or know who answers.
 """
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ import httptools
 
 from sidecar.http_exchange import Request
 
+_NO_VERSION = "a request's first line ends with the version of HTTP that it is"
+_ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -111,8 +114,10 @@ class RequestReader:
         if size > self._most_head:
             self.refused = (431, f"the headers of a request may have {self._most_head} bytes")
             return
+        version = self._parser.get_http_version()
         hosts = said = 0
         expects = False
+        codings = []
         for name, value in self._headers:
             if name == b"content-length":
                 said = int(value)
@@ -120,7 +125,13 @@ class RequestReader:
                 hosts += 1
             elif name == b"expect":
                 expects = value.lower() == b"100-continue"
-        if hosts > 1 or (hosts == 0 and self._parser.get_http_version() == "1.1"):
+            elif name == b"transfer-encoding":
+                codings.append(value.strip().lower())
+        if version not in ("1.0", "1.1"):
+            self.refused = (505, "this speaks HTTP/1.1 and HTTP/1.0") if version == "2.0" else (400, _NO_VERSION)
+        elif codings and (codings != [b"chunked"] or version == "1.0"):
+            self.refused = (400, "a body may be sent in chunks, by HTTP 1.1, and in no other coding")
+        elif hosts > 1 or (hosts == 0 and version == "1.1"):
             self.refused = (400, "a request names one host")
         elif said > self._most_body:
             self.refused = (413, f"a request may have {self._most_body} bytes, and this one has {said}")
@@ -146,8 +157,18 @@ class RequestReader:
         chunked = parser.get_http_version() == "1.1"
         keeps = parser.should_keep_alive() and method != "CONNECT"
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self.ready.append(Whole(Request(method, self._target, self._headers, body, self.peer), chunked, keeps))
+        target = self._target if self._target[:1] == b"/" else _in_origin_form(self._target)
+        self.ready.append(Whole(Request(method, target, self._headers, body, self.peer), chunked, keeps))
         self._clear()
+
+
+def _in_origin_form(target: bytes) -> bytes:
+    """What a client sends that takes this for a proxy means the same: the path and the query count."""
+    named = _ABSOLUTE.match(target)
+    if named is None:
+        return target
+    rest = target[named.end() :]
+    return rest if rest[:1] == b"/" else b"/" + rest
 
 
 def _slack(headers: list[tuple[bytes, bytes]]) -> int:

@@ -148,6 +148,7 @@ MACHINES = {
         "answers",
         "comparing",
         "continuing",
+        "deaths",
         "delivery",
         "door",
         "errors",

@@ -174,6 +174,69 @@ async def error_first(out: Writer, said: engine.Said) -> None:
     out.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
 
 
+async def old_error(out: Writer, said: engine.Said) -> None:
+    """As vLLM said it once: the error's fields are the event's own."""
+    out.write(EVENTS)
+    out.write(chunk(b'data: {"object": "error", "message": "too long", "type": "BadRequestError", "code": 400}\n\n'))
+    out.write(chunk(b"data: [DONE]\n\n") + chunk(b""))
+
+
+async def whole_then_cut(out: Writer, said: engine.Said) -> None:
+    """Each choice has its reason to end, and then the connection breaks."""
+    out.write(EVENTS)
+    await pieces(out, said.pieces[:-1])
+    out.transport.abort()
+
+
+async def whole_then_noise(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS)
+    await pieces(out, said.pieces[:-1])
+    out.write(b"this is no chunk\r\n")
+    await stay(out)
+
+
+async def in_one_piece(out: Writer, body: bytes, kind: str, status: int = 200) -> None:
+    out.write(head(status, f"content-type: {kind}", f"content-length: {len(body)}") + body)
+
+
+async def nothing(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b"", "text/plain")
+
+
+async def page(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b"<html><body>Welcome</body></html>", "text/html")
+
+
+async def half_json(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b'{"id": "x", "choices": [{"index": 0, "te', "application/json")
+
+
+async def other_json(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b'{"status": "fine"}', "application/json")
+
+
+async def error_as_answer(out: Writer, said: engine.Said) -> None:
+    await in_one_piece(out, b'{"error": {"message": "out of memory", "code": 500}}', "application/json")
+
+
+async def no_content(out: Writer, said: engine.Said) -> None:
+    out.write(head(204))
+
+
+async def no_events(out: Writer, said: engine.Said) -> None:
+    out.write(EVENTS + chunk(b""))
+
+
+async def for_the_hop(out: Writer, said: engine.Said) -> None:
+    """Some of its headers are for this connection alone."""
+    lines = ("content-type: application/json", "connection: keep-alive, X-Hop", "x-hop: 1", "x-other: 2")
+    out.write(head(200, *lines, f"content-length: {len(said.body)}") + said.body)
+
+
+async def dies(out: Writer, said: engine.Said) -> None:
+    os._exit(9)
+
+
 async def all_at_once(out: Writer, said: engine.Said) -> None:
     """More than fits between the door and a client that doesn't read, and the answer's end right behind it."""
     more = chunk(b": " + b"x" * (16 << 20) + b"\n\n")
@@ -194,7 +257,8 @@ FAULTS: dict[str, Callable[[Writer, engine.Said], Awaitable[None]]] = {
     for one in (
         *(reset, silent, slow, head_only, cut, stall, no_json, wrong_choice, event_error, early_done, no_done),
         *(two_dones, late_words, bad_request, failure, busy, long_length, two_lengths, no_http, large_chunk, endless),
-        *(error_first, all_at_once),
+        *(error_first, all_at_once, old_error, whole_then_cut, whole_then_noise, nothing, page, half_json, other_json),
+        *(error_as_answer, no_content, no_events, dies, for_the_hop),
     )
 }
 

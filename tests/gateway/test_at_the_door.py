@@ -78,6 +78,12 @@ REFUSED = {
     "two hosts": post("host: x\r\nhost: y\r\ncontent-length: 0"),
     "no host": post("content-length: 0"),
     "a coding nobody knows": post("host: x\r\ntransfer-encoding: gzip"),
+    "two codings": post("host: x\r\ntransfer-encoding: gzip, chunked", b"0\r\n\r\n"),
+    "two codings in two headers": post(
+        "host: x\r\ntransfer-encoding: gzip\r\ntransfer-encoding: chunked", b"0\r\n\r\n"
+    ),
+    "chunks in HTTP/1.0": b"POST /tokenize HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+    "no version": b"GET /version\r\n\r\n",
     "a length that is none": post("host: x\r\ncontent-length: -1"),
     "a chunk that is none": post("host: x\r\ntransfer-encoding: chunked", b"zz\r\n"),
 }
@@ -88,6 +94,28 @@ def test_what_two_servers_could_read_in_two_ways_reaches_no_engine(door: Gateway
     said = exchanged(door.port, REFUSED[name])
     assert said.startswith(b"HTTP/1.1 400 ") and said.count(b"HTTP/1.1") == 1, said[:300]
     assert json.loads(said.partition(b"\r\n\r\n")[2])["error"]["type"]
+
+
+def test_another_major_version_is_refused(door: GatewayProgram) -> None:
+    said = exchanged(door.port, b"GET /v1/models HTTP/2.0\r\nhost: x\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 505 ") and b"HTTP/1.1 and HTTP/1.0" in said
+
+
+def test_a_target_in_absolute_form_is_the_same_target(door: GatewayProgram) -> None:
+    for target in (b"http://door:8000/v1/models", b"HTTPS://other/v1/models?x=1", b"http://door/live"):
+        said = exchanged(door.port, b"GET %b HTTP/1.1\r\nhost: door\r\nconnection: close\r\n\r\n" % target)
+        assert said.startswith(b"HTTP/1.1 200 "), said
+    for target in (b"http://door", b"http://door/sleep", b"ftp://door/v1/models", b"*"):
+        said = exchanged(door.port, b"OPTIONS %b HTTP/1.1\r\nhost: door\r\nconnection: close\r\n\r\n" % target)
+        assert said.startswith(b"HTTP/1.1 404 "), said
+
+
+def test_a_method_that_no_engine_has_is_answered_with_those_that_there_are(door: GatewayProgram) -> None:
+    lines = "HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+    for method, path, status in (("PUT", "/v1/models", 405), ("PATCH", "/rerank", 405), ("PUT", "/nothing", 404)):
+        said = exchanged(door.port, f"{method} {path} {lines}".encode())
+        assert said.startswith(b"HTTP/1.1 %d " % status), said
+        assert (b"allow: GET, HEAD, POST, DELETE, OPTIONS" in said) is (status == 405)
 
 
 @pytest.mark.parametrize(
@@ -231,6 +259,11 @@ def test_keys_are_asked_for_and_read_again(house: House, tmp_path: Path) -> None
 
     assert (status(), status("Bearer second"), status("Basic first"), status("Bearer first")) == (401, 401, 401, 200)
     assert ask(door.port, "/ready")[0] == 200, "probes have no key"
+    for lines, refused in (("origin: http://page\r\n", False), ("", True)):  # a browser's question has none either
+        said = exchanged(
+            door.port, f"OPTIONS /v1/models HTTP/1.1\r\nhost: x\r\n{lines}connection: close\r\n\r\n".encode()
+        )
+        assert said.startswith(b"HTTP/1.1 401 ") is refused, said
     keys.write_text("second\n")
     door.signal(signal.SIGHUP)
     until(lambda: status("Bearer second") == 200, "the new key is known")

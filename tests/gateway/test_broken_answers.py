@@ -148,6 +148,19 @@ def test_a_break_anywhere_is_not_in_what_the_client_has(name: str) -> None:
         check(client, like)
 
 
+NOT_THE_SAME = ("tools, sampled", "sampled, with a penalty")
+"""The door gives these a seed."""
+
+
+@pytest.mark.parametrize("name", [name for name in ALL if name not in NOT_THE_SAME])
+def test_undisturbed_it_is_what_the_engine_says_event_for_event(name: str) -> None:
+    """To whom doesn't ask for token ids an engine says nothing of a token that its parser keeps to itself."""
+    path, body = ALL[name]
+    like, _ = undisturbed(path, body)
+    said = engine.answer("POST", path.encode(), [(b"x-request-id", b"r1")], json.dumps(body).encode())
+    assert like.events == SimClient(1, like.kind, body=said.body).events
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_two_breaks_within_one_answer_are_not_either(name: str) -> None:
     path, body = ALL[name]

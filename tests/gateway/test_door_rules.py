@@ -14,7 +14,7 @@ from gateway import events as e
 from gateway.door import POISON, UNREACHABLE_S
 from gateway.grants import Grant
 from tests.gateway import engine
-from tests.gateway.world import SimClient, World
+from tests.gateway.world import SimClient, World, undisturbed
 
 COMPLETION = "/v1/completions"
 BODY: dict[str, Any] = {"prompt": "The sea", "max_tokens": 12, "temperature": 0, "stream": True, "ignore_eos": True}
@@ -218,6 +218,72 @@ def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
     it.grant()
     it.run()
     assert answered(client)
+
+
+# -- the end of all engines -------------------------------------------------------------------------------------------
+
+
+def ends_alone(it: World, state: str = "HELD") -> None:
+    """The engine that serves withdraws, and nobody waits for the lock."""
+    it.others = False
+    it.lock(state, serves=False)
+
+
+def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
+    it = world()
+    old = it.arrive(COMPLETION, BODY)
+    step(it, old, 2)
+    ends_alone(it)
+    waits = it.arrive(COMPLETION, BODY)
+    assert it.machine.door.ready(it.now) and not waits.ended, "it may only bind its socket again"
+    it.wait(it.machine.bounds.hold_s)
+    assert not it.machine.door.ready(it.now)
+    for client in (waits, it.arrive(COMPLETION, BODY)):
+        assert client.status == 503 and (b"retry-after", b"1") in client.headers and b"told to end" in client.body
+    it.run()
+    assert answered(old)
+    it.lock("FREE")
+    assert it.arrive(COMPLETION, BODY).status == 503
+    it.others = True
+    it.lock("FREE")  # it starts again
+    again = it.arrive(COMPLETION, BODY)
+    it.grant()
+    it.run()
+    assert answered(again) and it.machine.door.ready(it.now)
+
+
+def test_a_successor_that_is_told_to_end_before_it_serves_leaves_nobody_either() -> None:
+    """Both are told at the same time, and the lock is given on before the second one hears of it."""
+    it = world()
+    ends_alone(it)
+    it.grant(serves=False)
+    it.lock("FENCING", serves=False)
+    it.lock("FREE")
+    it.wait(it.machine.bounds.hold_s)
+    assert it.arrive(COMPLETION, BODY).status == 503 and not it.machine.door.ready(it.now)
+
+
+@pytest.mark.parametrize("why", ["another waits", "it died", "the lock recovers", "the lock is away", "it comes back"])
+def test_as_long_as_an_engine_may_follow_who_is_new_waits(why: str) -> None:
+    it = world()
+    if why == "it died":
+        it.others = False
+        die_with_all(it)
+    elif why == "another waits":
+        it.lock("HELD", serves=False)
+    else:
+        ends_alone(it, "RECOVERING" if why == "the lock recovers" else "HELD")
+    if why == "the lock is away":
+        it.feed(e.LockAway())
+    if why == "it comes back":
+        it.wait(0.9 * it.machine.bounds.hold_s)
+        it.lock("HELD")
+        ends_alone(it)
+    new = it.arrive(COMPLETION, BODY)
+    it.wait(0.9 * it.machine.bounds.hold_s)
+    if why != "it comes back":
+        it.wait(10.0)
+    assert not new.ended and it.machine.door.ready(it.now)
 
 
 # -- the queue -------------------------------------------------------------------------------------------------------
@@ -530,6 +596,126 @@ def test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothin
         it.grant()
     it.run()
     assert answered(client), client.why
+
+
+def poisons(it: World, *, stays: bool = True) -> tuple[SimClient, int]:
+    """A request of which each engine dies that has it: the client, and so many engines. Unless it `stays`, its client
+    leaves after the first death.
+    """
+    client = it.arrive(COMPLETION, {**BODY, "prompt": "poison"})
+    deaths = 0
+    while not client.ended and any(exchange.ask.request == client.number for exchange in it.exchanges):
+        deaths += 1
+        die_with_all(it)
+        if not stays:
+            it.leave(client)
+        it.grant()
+    return client, deaths
+
+
+def test_poison_is_refused_for_a_while_whoever_sends_it() -> None:
+    it = world()
+    client, deaths = poisons(it)
+    assert deaths == 3
+    for again in (client, poisons(it)[0], poisons(it)[0]):
+        assert (again.status, json.loads(again.body)["error"]["retry_safe"]) == (502, False)
+        assert (b"x-should-retry", b"false") in again.headers and b"three engines have died" in again.body
+    assert it.newest == 4, "no other engine died of it"
+    other = it.arrive(COMPLETION, {**BODY, "prompt": "another"})
+    it.run()
+    assert answered(other)
+    it.wait(it.machine.bounds.strikes_s)
+    assert poisons(it)[1] == 3, "it is remembered for a while, and not for good"
+
+
+def test_who_leaves_before_the_third_death_begins_where_it_was() -> None:
+    it = world()
+    assert [poisons(it, stays=False)[1] for _ in range(4)] == [1, 1, 1, 0]
+
+
+def test_an_answer_makes_its_deaths_forgotten() -> None:
+    it = world()
+    for _ in range(4):
+        poisons(it, stays=False)
+        poisons(it, stays=False)
+        well = it.arrive(COMPLETION, {**BODY, "prompt": "poison"})
+        it.run()
+        assert answered(well)
+
+
+def test_who_asks_what_two_engines_died_of_is_tried_alone() -> None:
+    it = world()
+    poisons(it, stays=False)
+    poisons(it, stays=False)
+    first, suspect, later = (it.arrive(COMPLETION, {**BODY, "prompt": said}) for said in ("one", "poison", "two"))
+    assert [exchange.ask.request for exchange in it.exchanges] == [first.number]
+    step(it, first)
+    assert [exchange.ask.request for exchange in it.exchanges] == [first.number, suspect.number]
+    it.run()
+    assert answered(first, suspect, later)
+
+
+def test_only_so_many_bodies_are_remembered() -> None:
+    it = world(strikes_most=3)
+    poisons(it)
+    for number in range(3):
+        client = it.arrive(COMPLETION, {**BODY, "prompt": f"p{number}"})
+        die_with_all(it)
+        it.leave(client)
+        it.grant()
+    assert len(it.machine.door._deaths) == 3 and poisons(it)[1] == 3
+
+
+# -- silence ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pieces", [1, 4])
+@pytest.mark.parametrize("more", [{}, {"presence_penalty": 1.0}])
+def test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound(pieces: int, more: dict[str, Any]) -> None:
+    """Comments keep its client's own time-out from ever passing, and no shim may judge that engine."""
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, {**BODY, **more})
+    step(it, client, pieces)
+    it.wait(59.0)
+    assert not client.ended and b": waiting" in client.body
+    it.wait(2.0)
+    assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body and b"[DONE]" not in client.body
+    assert leases(it) == 0
+
+
+def test_comments_of_the_engines_own_are_no_word() -> None:
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, BODY)
+    step(it, client, 2)
+    (exchange,) = it.exchanges
+    for _ in range(7):
+        it.feed(e.Came(client.number, exchange.ask.leg, b": ping\n\n"))
+        it.wait(10.0)
+    assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body
+
+
+@pytest.mark.parametrize("then", [b"", b'data: {"error": {"message": "late"}}\n\n', b"data: {no json\n\n"])
+def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes) -> None:
+    it = world()
+    body = {**BODY, "stream_options": {"include_usage": True}}
+    client = it.arrive(COMPLETION, body)
+    exchange = it.exchanges[0]
+    step(it, client, len(exchange.said.pieces) - 2)
+    if then:
+        it.feed(e.Came(client.number, exchange.ask.leg, then))
+    else:
+        it.wait(it.machine.bounds.stall_s + 1.0)
+    assert answered(client) and str(client.ended) == "end"
+    assert client.events == undisturbed(COMPLETION, body)[0].events
+
+
+def test_a_stream_that_has_a_word_in_time_may_take_as_long_as_it_likes() -> None:
+    it = world(silence_s=60.0)
+    client = it.arrive(COMPLETION, BODY)
+    while not client.ended:
+        step(it, client)
+        it.wait(50.0)
+    assert answered(client)
 
 
 # -- anything --------------------------------------------------------------------------------------------------------

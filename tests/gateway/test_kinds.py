@@ -192,3 +192,27 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     assert client.outcome is e.Outcome.ENDED and client.ended == "cut"
     assert client.body.startswith(had) and b'"engine_lost"' in client.body[len(had) :]
     assert b"[DONE]" not in client.body
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(breaks: bool) -> None:
+    events = [
+        b'data: {"id": "x", "choices": [{"index": %d, "text": "a", "finish_reason": "length"}]}\n\n' % number
+        for number in range(kinds.MOST_CHOICES + 5)
+    ]
+    world = World(say=said(200, engine.EVENTS, *events, b"data: [DONE]\n\n"))
+    world.grant()
+    client = world.arrive("/v1/completions", TEXT | {"n": len(events)})
+    if breaks:
+        for _ in events[:-2]:
+            world.piece(world.exchanges[0])
+        it = world.serving
+        assert it is not None
+        world.die(it)
+        world.lock("FENCING", serves=False)
+        world.grant()
+    world.run()
+    if breaks:
+        assert client.outcome is e.Outcome.ENDED and client.ended == "cut" and b'"engine_lost"' in client.body
+    else:
+        assert (client.outcome, client.body) == (e.Outcome.ANSWERED, b"".join(events) + b"data: [DONE]\n\n")

@@ -16,6 +16,7 @@ import pytest
 from tests.engine.shims import House, Program
 from tests.gateway import engine
 from tests.gateway.door import GatewayProgram, Stream, request_bytes
+from tests.gateway.door import ask as request
 from tests.support.waiting import DEADLINE_S, until
 
 pytestmark = pytest.mark.chaos
@@ -101,7 +102,10 @@ def ends_with_an_error(stream: Stream) -> None:
     assert said and not any(choice["finish_reason"] for event in said for choice in event["choices"])
 
 
-@pytest.mark.parametrize("fault", ["slow", "no_done", "two_dones", "late_words", "large_chunk"])
+INVISIBLE = ["slow", "no_done", "two_dones", "late_words", "large_chunk", "whole_then_cut", "whole_then_noise"]
+
+
+@pytest.mark.parametrize("fault", INVISIBLE)
 def test_what_the_client_never_notices(stage: Stage, fault: str) -> None:
     for _ in range(2):
         stream = ask(stage, question(fault), "q")
@@ -129,6 +133,35 @@ def test_without_an_answer_the_status_is_502(stage: Stage, fault: str, streams: 
     assert json.loads(stream.raw)["error"]["type"] == "engine_lost"
 
 
+@pytest.mark.parametrize("fault", ["nothing", "page", "half_json", "other_json", "no_content"])
+@pytest.mark.parametrize("streams", [True, False])
+def test_what_is_no_answer_is_an_error_that_says_so(stage: Stage, fault: str, streams: bool) -> None:
+    test_without_an_answer_the_status_is_502(stage, fault, streams)
+
+
+def test_an_error_with_a_status_that_says_all_is_well_is_an_error(stage: Stage) -> None:
+    stream = ask(stage, question("error_as_answer"), "q", streams=False)
+    assert stream.status == 502 and "out of memory" in json.loads(stream.raw)["error"]["message"]
+
+
+OTHER_STREAMS = [("responses", fault) for fault in ("nothing", "page", "half_json", "no_content")]
+
+
+@pytest.mark.parametrize("streams", [True, False])
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/responses", "/v1/audio/transcriptions"])
+def test_a_stream_without_an_event_has_a_head_that_says_so(stage: Stage, path: str, streams: bool) -> None:
+    stream = asyncio.run(Stream(question("no_events"), path, streams).run(stage.door.port, "q"))
+    assert (stream.status, stream.whole) == (502, True), (stream.raw, stream.error)
+    assert json.loads(stream.raw)["error"]["type"] == "engine_lost"
+
+
+@pytest.mark.parametrize(("path", "fault"), [("embeddings", "half_json"), *OTHER_STREAMS])
+def test_what_is_no_answer_of_any_other_kind_is_an_error_too(stage: Stage, path: str, fault: str) -> None:
+    stream = Stream(question(fault), f"/v1/{path}", streams=path != "embeddings")
+    asyncio.run(stream.run(stage.door.port, "q"))
+    assert (stream.status, stream.whole) == (502, True), (stream.raw, stream.error)
+
+
 @pytest.mark.parametrize(("fault", "status"), [("failure", 500), ("busy", 503), ("bad_request", 400)])
 def test_an_engines_own_error_is_passed_on_as_it_is(stage: Stage, fault: str, status: int) -> None:
     before = stage.asked(fault)
@@ -141,6 +174,9 @@ def test_an_error_that_is_all_of_a_stream_is_told_with_its_status(stage: Stage) 
     stream = ask(stage, question("error_first"), "q")
     assert (stream.status, stream.whole) == (503, True), stream.raw
     assert json.loads(stream.raw)["error"]["message"] == "out of memory"
+    stream = ask(stage, question("old_error"), "q")
+    assert (stream.status, stream.whole) == (400, True), stream.raw
+    assert json.loads(stream.raw)["message"] == "too long"
 
 
 def test_a_client_that_does_not_read_disturbs_nobody_who_comes_after_it(stage: Stage) -> None:
@@ -150,6 +186,11 @@ def test_a_client_that_does_not_read_disturbs_nobody_who_comes_after_it(stage: S
         until(lambda: stage.asked("all_at_once") and not stage.door.state()["in_flight"], "the door has all of it")
         next_one = Stream(question("none")).run(stage.door.port, "q")
         is_whole(asyncio.run(asyncio.wait_for(next_one, DEADLINE_S)), question("none"), "q")
+
+
+def test_what_an_engine_says_to_this_connection_alone_goes_no_further(stage: Stage) -> None:
+    status, headers, _ = request(stage.door.port, "/v1/completions", question("for_the_hop"))
+    assert status == 200 and headers["x-other"] == "2" and "x-hop" not in headers
 
 
 def test_what_cant_be_read_is_reported(stage: Stage) -> None:
@@ -179,6 +220,15 @@ def test_a_silent_stream_gets_comments_and_the_client_that_leaves_is_noticed(sta
     asyncio.run(wait_for_comments())
     until(lambda: stage.door.state()["in_flight"] == 0, "nobody is in flight")
     assert "engine_silent" in stage.door.said()
+
+
+def test_an_engine_that_says_nothing_more_is_not_waited_for_for_ever(stage: Stage) -> None:
+    """No shim judges this one, and comments keep the client's own time-out from ever passing."""
+    door = GatewayProgram(stage.house, "--comment-s", "0.3", "--silence-s", "1.5", name="impatient").serving()
+    stream = asyncio.run(Stream(question("stall")).run(door.port, "q"))
+    assert b": waiting" in stream.raw and b"said nothing for 1.5 s" in stream.raw
+    ends_with_an_error(stream)
+    door.kill()
 
 
 DIES = ["reset", "silent", "head_only", "cut", "stall", "event_error", "early_done", "failure", "busy", "long_length"]

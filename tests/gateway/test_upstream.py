@@ -150,6 +150,22 @@ def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeyp
     assert first != second
 
 
+def test_what_a_client_says_to_this_connection_alone_goes_no_further(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.new_event_loop()
+    settings = Settings((tmp_path,), e.Bounds(), Limits(), access_log=False)
+    gateway = Gateway(loop, settings, Log("gateway", stream=io.StringIO()))
+    taken: list[Kind] = []
+    monkeypatch.setattr(gateway.pairs[0], "take", lambda kind, *_: taken.append(kind))
+    headers = [(b"connection", b"Keep-Alive, X-One"), (b"connection", b"x-two"), (b"keep-alive", b"5")]
+    headers += [(b"x-one", b"1"), (b"x-two", b"2"), (b"x-three", b"3")]
+    reply = Reply(Nobody(), chunked=True, headless=False, keeps=True)
+    gateway.handle(Request("POST", b"/v1/completions", headers, json.dumps(BODY).encode(), "x"), reply)
+    loop.close()
+    assert [name for name, _ in taken[0].headers] == [b"x-three", b"host", b"x-request-id"]
+
+
 class Nobody:
     """A client's connection to which nothing is said."""
 

@@ -24,6 +24,7 @@ class SimClient:
     number: int
     kind: kinds.Kind
     status: int = 0
+    headers: e.Headers = ()
     body: bytes = b""
     ended: str = ""
     """`end`, `cut` or `whole`."""
@@ -96,6 +97,7 @@ class World:
         self.plan: e.Plan | None = None
         self.serving: SimEngine | None = None
         self.ready: tuple[str, ...] = ()
+        self.others = True
         self.forgotten: set[int] = set()
         self._say = say
         self._slow = slow
@@ -144,6 +146,7 @@ class World:
                 url=url,
                 plan=plan,
                 ready=self.ready,
+                others=self.others,
             )
         )
 
@@ -291,6 +294,7 @@ class World:
         if isinstance(effect, e.Whole):
             assert not client.body and not client.status
             client.status, client.body, client.ended = effect.status, effect.body, "whole"
+            client.headers = effect.headers
         elif isinstance(effect, e.Open):
             assert not client.status
             client.status = effect.status

@@ -6,6 +6,7 @@ from tests.mutants.rules import Mutant
 ANSWERS = "gateway/answers.py"
 COMPARING = "gateway/comparing.py"
 CONTINUING = "gateway/continuing.py"
+DEATHS = "gateway/deaths.py"
 DELIVERY = "gateway/delivery.py"
 DOOR = "gateway/door.py"
 GRANTS = "gateway/grants.py"
@@ -222,6 +223,44 @@ GATEWAY = (
             "            request in grant.unproven\n            and request in grant.sent\n",
             "            request in grant.sent\n",
         ),
+    ),
+    _rule(
+        DOOR,
+        "poison-is-remembered",
+        "what three engines died of is refused, whoever sends it",
+        f"{_RULES}test_poison_is_refused_for_a_while_whoever_sends_it",
+        ("        if strikes > self.bounds.strikes:\n", "        if False:\n"),
+    ),
+    _rule(
+        DEATHS,
+        "deaths-outlive-clients",
+        "a death counts although its client has left",
+        f"{_RULES}test_who_leaves_before_the_third_death_begins_where_it_was",
+        ("            if died and now < until:\n", "            if False:\n"),
+    ),
+    _rule(
+        DOOR,
+        "the-last-has-left",
+        "when the last engine has left in order nobody new waits",
+        f"{_RULES}test_when_the_last_engine_is_told_to_end_who_is_new_is_refused",
+        ("                self._refuse(request, 503, ENDED, 1)\n", "                return\n"),
+    ),
+    _rule(
+        GRANTS,
+        "another-may-follow",
+        "as long as another engine may follow, who is new waits",
+        f"{_RULES}test_as_long_as_an_engine_may_follow_who_is_new_waits",
+        (
+            '        return left and not (self.away or self.lock.others or self.lock.state == "RECOVERING")\n',
+            "        return left\n",
+        ),
+    ),
+    _rule(
+        REQUEST,
+        "silence-has-an-end",
+        "a stream whose engine says nothing ends after a bound",
+        f"{_RULES}test_a_stream_whose_engine_says_nothing_ends_with_an_error_after_a_bound",
+        ("        elif now >= self._heard_at + bounds.silence_s:\n", "        elif False:\n"),
     ),
     _rule(
         DOOR,
