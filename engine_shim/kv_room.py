@@ -20,5 +20,14 @@ def check(device: str, capacity: int, weights: int, cache: int, flag: str) -> No
         )
 
 
+def check_request(cache: int, needed: int, tokens: int, way_out: str) -> None:
+    """`needed`: what the longest request, of so many tokens, takes. Raises NeverFits."""
+    if cache < needed:
+        raise NeverFits(
+            f"a KV cache of {_said(cache)} can't hold one request of {tokens} tokens (--max-model-len), which takes "
+            f"{_said(needed)}: {way_out}, or --max-model-len smaller"
+        )
+
+
 def _said(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB"
+    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.1f} KiB"

@@ -10,6 +10,7 @@ What this file may not do: know a version of vLLM (`versions.py`), or how a work
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import gc
 import math
 import threading
@@ -20,7 +21,17 @@ from typing import Any, TypeVar
 import msgspec
 
 from engine_shim.engine import CannotRun, Health, Listen, Setting, WorkerFailed
-from engine_shim.vllm_engine import engine_directory, huge_pages, kv_index, options, versions, warm_up, what_it_takes
+from engine_shim.kv.adoption import Why
+from engine_shim.vllm_engine import (
+    contents,
+    engine_directory,
+    huge_pages,
+    kv_index,
+    options,
+    versions,
+    warm_up,
+    what_it_takes,
+)
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_weights
 from sidecar.logs import Log
@@ -37,11 +48,18 @@ class NotStarted(Exception):
     """A call came before `start`, or after `stop`: the contract has the order."""
 
 
+class FilesChanged(Exception):
+    """Nobody knows which of its contents vLLM has read. Followed by another start."""
+
+
 class VllmEngine:
     def __init__(self, setting: Setting) -> None:
         """Touches no device. Raises CannotRun; SystemExit where vLLM's own parser says no."""
         self._setting = setting
-        self._args, self._for_workers = options.parse(setting)
+        self._args, told = options.parse(setting)
+        self._contents = contents.read(self._args)
+        self._for_workers = dataclasses.replace(told, contents=self._contents.digests)
+        self._args.model_loader_extra_config = self._for_workers.to_extra()
         self._log = Log("vllm-engine")
         self._loop = asyncio.new_event_loop()
         # EngineCore dies with the thread that started it; this one ends with the process.
@@ -84,6 +102,8 @@ class VllmEngine:
             raise
         await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
+        if self._changed():
+            raise FilesChanged("files of the model or of an adapter have changed while the engine started")
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
         await self._endpoint.prepare()
@@ -95,7 +115,7 @@ class VllmEngine:
         self._was_well = True
 
     def takes(self) -> dict[str, str]:
-        return what_it_takes.said(self._args, _started(self._client).vllm_config)
+        return what_it_takes.said(self._args, _started(self._client).vllm_config, self._contents.digests)
 
     def sleep(self) -> None:
         self._run(_started(self._client).sleep(level=1))
@@ -147,6 +167,9 @@ class VllmEngine:
         await client.wake_up()
         pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
         token, proven = self._grant
+        if self._changed():  # the predecessor may have computed with what is there now
+            why_empty = (Why.OTHER_DIGEST.value,) * len(pools)
+            self._log.warning("kv_not_believed", why="files of the model or of an adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
         await client.reset_prefix_cache()  # the scheduler adopts what is there
@@ -201,6 +224,9 @@ class VllmEngine:
             self._client.shutdown(timeout=_STOP_TIMEOUT_S)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _changed(self) -> bool:
+        return contents.stamps(self._args) != self._contents.stamps
 
     def _stepped(self) -> None:
         self._steps += 1

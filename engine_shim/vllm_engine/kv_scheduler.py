@@ -37,7 +37,11 @@ class _Keeping:
         if why_not:
             Log("kv-index").warning("kv_not_kept", why=why_not)
             return
-        facts = {**versions.described(config, config.model_config), **versions.block_facts(self)}
+        facts = {
+            **versions.described(config, config.model_config),
+            **versions.block_facts(self),
+            **{f"contents of {what}": digest for what, digest in settings.contents.items()},
+        }
         facts.pop("rank")
         self._index = KvIndex(
             versions.block_pool(self), facts, settings.directory, settings.devices[0], settings.engine_id

@@ -4,13 +4,16 @@ What this file may not do: start anything. A wrong argument ends the program wit
 a CannotRun.
 """
 
+import difflib
 import json
 import os
+import re
 from argparse import Namespace
+from collections.abc import Sequence
 from typing import Any
 
 from engine_shim.engine import CannotRun, Setting
-from engine_shim.vllm_engine import budget, versions
+from engine_shim.vllm_engine import budget, contents, versions
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.memory import DeviceError, cuda
@@ -51,7 +54,11 @@ _NONE = (
 
 def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     """vLLM's own arguments with ours put in, and what its workers are to be told."""
-    args = versions.arguments(setting.arguments)
+    try:
+        args = versions.arguments(setting.arguments)
+    except versions.Refused as error:
+        said = re.sub(r" to <function .*>\.?", "", str(error))
+        raise CannotRun(f"vLLM refuses these arguments: {said}{_hint(error, setting.arguments)}") from None
     for name, flag, why in _ONE:
         if getattr(args, name, None) not in (None, 0, 1):
             raise CannotRun(f"{flag} {getattr(args, name)} can't be in a pair: {why}")
@@ -67,7 +74,7 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     if not on_gpu and not versions.on_cpu():
         raise CannotRun("vLLM here is for another platform than the CPU and NVIDIA's GPUs, and a pair can't be on that")
     ranks = args.tensor_parallel_size * args.pipeline_parallel_size
-    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu)
+    why_not = why_not_kept(setting.kv, args.scheduler_cls, on_gpu) or why_adapters_may_change(args)
     settings = WorkerSettings(
         run_dir=str(setting.run_dir),
         engine_id=setting.engine_id,
@@ -94,6 +101,20 @@ def parse(setting: Setting) -> tuple[Namespace, WorkerSettings]:
     return args, settings
 
 
+def _hint(error: versions.Refused, words: Sequence[str]) -> str:
+    """What may be meant: a flag that is mistyped, or a size as the flags in front of -- take it."""
+    for word in words:
+        flag, _, value = word.partition("=")
+        if flag.startswith("--") and flag not in error.flags and flag in str(error):
+            meant = difflib.get_close_matches(flag.replace("_", "-"), error.flags, 1)
+            return f"; is {meant[0]} meant?" if meant else ""
+        size = re.fullmatch(r"(\d+)([KMGT])(i?)B", value or word)
+        if size is not None and size[0] in str(error):
+            unit = size[2] if size[3] else size[2].lower()
+            return f"; vLLM writes it {size[1]}{unit} (K, M, G and T count in 1,024, and k, m, g and t in 1,000)"
+    return ""
+
+
 def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
     """Why the KV cache doesn't outlive this engine; empty where it does."""
     if kv != "keep":
@@ -104,6 +125,25 @@ def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
         return "--scheduler-cls is another's"
     if not versions.can_keep_blocks():
         return f"vLLM {versions.VERSION} isn't known well enough for that"
+    return ""
+
+
+def why_adapters_may_change(args: Namespace) -> str:
+    """Why the KV cache isn't kept where an adapter's contents, which go into it, aren't what they were at the start."""
+    adapters = contents.adapters(args)
+    if not adapters and not args.enable_lora:
+        return ""
+    if os.environ.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "0").lower() in ("1", "true"):
+        return "adapters may be replaced while it serves (VLLM_ALLOW_RUNTIME_LORA_UPDATING)"
+    at_once = args.max_cpu_loras or args.max_loras
+    if len(adapters) > at_once:
+        return (
+            f"there are {len(adapters)} LoRA adapters, and {at_once} at a time are in memory: the others are read anew "
+            f"when they are wanted, and may be others by then (give --max-cpu-loras {len(adapters)})"
+        )
+    elsewhere = [name for name, path in adapters.items() if not os.path.isdir(os.path.expanduser(path))]
+    if elsewhere:
+        return f"the LoRA adapter {elsewhere[0]} is in no directory here, so it isn't known what is in it"
     return ""
 
 

@@ -10,6 +10,7 @@ What this file may not do: decide when, or import a worker class of vLLM's.
 import dataclasses
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -23,6 +24,7 @@ from engine_shim.vllm_engine.kv_tensors import Allocating
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
+from sidecar.exit_codes import EX_USAGE
 
 MOST_RANGES = 250
 """A pool has no more (docs/gms.md). A cache of more allocations is the engine's own."""
@@ -51,6 +53,9 @@ def step(method: Callable[P, T]) -> Callable[P, T]:
             return method(*args, **kwargs)
         except Exception as error:
             plugin.say_failure(error)
+            if isinstance(error, CannotRun) and plugin.has_joined():
+                print(f"engine: {error}", file=sys.stderr, flush=True)
+                os._exit(EX_USAGE)  # vLLM would say twice where in its code that was
             raise
 
     return taken

@@ -61,11 +61,27 @@ def _find(name: str) -> Any:
 # -- the main process ----------------------------------------------------------------------------------------------
 
 
+class Refused(ValueError):
+    """In the words of vLLM's parser, without the 600 lines of usage that it prints before them."""
+
+    def __init__(self, why: str, flags: Sequence[str]) -> None:
+        super().__init__(why)
+        self.flags = flags
+        """All that there are."""
+
+
 def arguments(words: Sequence[str]) -> Namespace:
-    """Parses what `vllm serve` takes. SystemExit when its parser refuses it."""
+    """Parses what `vllm serve` takes. Raises Refused; SystemExit where help was asked for."""
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     parser = _find("make_arg_parser")(FlexibleArgumentParser(prog="vllm"))
+
+    def end(status: int = 0, message: str | None = None) -> None:
+        if message is None:
+            raise SystemExit(status)
+        raise Refused(message.strip().removeprefix("vllm: error: "), list(parser._option_string_actions))
+
+    parser.exit, parser.print_usage = end, lambda file=None: None
     args: Namespace = parser.parse_args(list(words))
     if args.model_tag is not None:
         args.model = args.model_tag
@@ -250,6 +266,15 @@ def processed_elsewhere() -> AbstractContextManager[None] | None:
     return made
 
 
+def longest_request(worker: Any) -> tuple[int, int]:
+    """The bytes of KV cache that the longest request takes on this rank, and its tokens. A block is vLLM's own."""
+    config, specs = worker.vllm_config, worker.get_kv_cache_spec().values()
+    tokens = int(config.model_config.max_model_len)
+    if getattr(config.model_config, "original_max_model_len", None) == -1:  # as many as fit: one block at least
+        return sum(2 * spec.page_size_bytes for spec in specs), 1
+    return sum(spec.max_memory_usage_bytes(config) + spec.page_size_bytes for spec in specs), tokens
+
+
 def compile_model(worker: Any) -> None:
     """As the CPU's worker does it, for prompts of any length, unless nothing is to be compiled."""
     worker.model_runner.warming_up_model()
@@ -324,6 +349,8 @@ def why_blocks_cannot_be_kept(scheduler: Any) -> str:
         return f"blocks of {spec.block_size} tokens have keys for each {pool.hash_block_size}"
     if scheduler.connector is not None:
         return "a KV connector writes to the cache, too"
+    if getattr(scheduler.vllm_config.cache_config, "calculate_kv_scales", False):
+        return "its scales are each engine's own (--calculate-kv-scales)"
     return ""
 
 
@@ -339,4 +366,5 @@ def block_facts(scheduler: Any) -> dict[str, str]:
         "hash": str(config.cache_config.prefix_caching_hash_algo),
         "hash_seed": bytes(kv_cache_utils.NONE_HASH).hex() if hasattr(kv_cache_utils, "NONE_HASH") else "",
         "lora": repr(config.lora_config),
+        "multimodal": repr(config.model_config.multimodal_config),
     }

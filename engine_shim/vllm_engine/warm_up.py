@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 LENGTHS = (100, 1, 33, 7)
-"""Of prompts. A long one comes first: torch leaves the loop over tokens out of what it compiles for one token, and what
+"""How long prompts are. A long one comes first: torch leaves the loop over tokens out of what it compiles for one token, and what
 is so compiled writes past its end for every longer prompt, and stays in vLLM's cache."""
 _TOKENS = 2
 _TOGETHER, _TOKENS_TOGETHER = 3, 8

@@ -9,6 +9,7 @@ What this file may not do: know how arguments are parsed (`options.py`).
 import hashlib
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,18 @@ _PLAIN = (
 """Arguments of vLLM's that are said as they are. What a version doesn't know isn't said."""
 
 
-def said(args: Namespace, config: Any) -> dict[str, str]:
-    """`config` is vLLM's own configuration, once its EngineCore has filled it in."""
+def said(args: Namespace, config: Any, contents: Mapping[str, str]) -> dict[str, str]:
+    """`config` is vLLM's own configuration, once its EngineCore has filled it in. `contents`: digests of files, by what
+    they are; what is on the hub is known by its commit.
+    """
     model, cache = config.model_config, config.cache_config
+    adapters = {what: digest for what, digest in contents.items() if what.startswith("LoRA ")}
     found = {
         "--max-model-len": str(model.max_model_len),
         "--served-model-name": ", ".join(args.served_model_name or [args.model]),
-        "--lora-modules": ", ".join(sorted(module.name for module in args.lora_modules or [])),
+        "--lora-modules": ", ".join(f"{what} {digest}" for what, digest in sorted(adapters.items())),
+        "commit": str(getattr(model.hf_config, "_commit_hash", None)),
+        **{what: digest for what, digest in contents.items() if what not in adapters},
         "--chat-template": _template(args.chat_template),
         "--api-key": f"{len(args.api_key or [])} of them",
         "sampling defaults": json.dumps(_sampling(model), sort_keys=True, default=str),

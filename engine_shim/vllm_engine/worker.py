@@ -24,8 +24,10 @@ class HostWorker(PairWorker, CPUWorker):
         given = self.vllm_config.cache_config.kv_cache_memory_bytes
         weights = self._weights
         capacity = weights.memory.capacity()
+        needed, tokens = versions.longest_request(self)
         if given is not None:
             kv_room.check(weights.device, capacity, sum(weights.reader.sizes), given, "--kv-cache-memory-bytes")
+            kv_room.check_request(given, needed, tokens, f"give --kv-cache-memory-bytes {needed} at least")
             return int(super().determine_available_memory())
         versions.compile_model(self)  # vLLM's CPU worker does that in the method that isn't called here
         left = capacity - sum(weights.reader.sizes) - max(_RESERVE_BYTES, capacity // _RESERVE_PART)
@@ -34,4 +36,5 @@ class HostWorker(PairWorker, CPUWorker):
                 f"{weights.device} has {capacity} bytes, of which the weights leave nothing for a KV cache; give it "
                 "more (gms --capacity)"
             )
+        kv_room.check_request(left, needed, tokens, "make the device larger (--capacity of gms or failover up)")
         return left

@@ -24,6 +24,8 @@ class WorkerSettings:
     load_extra: Mapping[str, Any] = field(default_factory=dict)
     keeps: bool = False
     """The KV cache outlives the engine."""
+    contents: Mapping[str, str] = field(default_factory=dict)
+    """Digests of the files that decide what is computed, by what they are (`contents.py`)."""
     share: float = 0.0
     """On a GPU: the part of it that the pair may have, between 0 and 1 (`budget.py`)."""
     reserve: int = 0

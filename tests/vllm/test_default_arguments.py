@@ -4,7 +4,6 @@ nothing is compiled any more once an engine is ready.
 """
 
 import json
-import re
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -45,9 +44,9 @@ def started(house: House, directory: Path, *words: str) -> Program:
 
 
 def door(up: Program) -> str:
-    found: list[str] = until(lambda: up.dead or re.findall(r"OpenAI-compatible: (\S+)", up.said()), "clients can come")
+    until(lambda: up.dead or "OpenAI-compatible: " in up.said(), "clients can come")
     assert not up.dead, up.said()[-4000:]
-    return found[0]
+    return up.said().partition("OpenAI-compatible: ")[2].split()[0]
 
 
 def ask(up: Program, prompt: list[int], count: int = TOKENS, **more: Any) -> list[int]:

@@ -77,10 +77,21 @@ def test_a_model_that_cant_be_one_of_a_pair_is_refused(
 
 
 def test_a_cache_too_small_for_one_request_is_refused(house: House, model: Path) -> None:
-    """vLLM finds it in EngineCore, and says in the main process only that something failed."""
-    a = engine(house, model, "--kv-cache-memory-bytes", "4096")
+    """In a sentence with the size that would do. vLLM's own gives other advice, in the middle of tracebacks."""
+    a = engine(house, model, "--kv-cache-memory-bytes", "65536")
     assert a.code() == 64
-    assert "cache" in a.said().splitlines()[-1] and a.said().count(" start ") == 1, a.said()[-3000:]
+    last = a.said().splitlines()[-1]
+    assert "a KV cache of 64.0 KiB can't hold one request of 512 tokens (--max-model-len)" in last, a.said()[-3000:]
+    assert "Traceback" not in a.said() and a.said().count(" start ") == 1, a.said()[-3000:]
+    enough = last.partition("--kv-cache-memory-bytes ")[2].split()[0]
+    house.until_announced(engine(house, model, "--kv-cache-memory-bytes", enough))
+
+
+def test_a_mistyped_flag_is_a_sentence_and_nothing_else_of_vllms_usage(house: House, model: Path) -> None:
+    a = engine(house, model, "--max-modle-len", "512")
+    assert a.code() == 64
+    assert "is --max-model-len meant?" in a.said().splitlines()[-1], a.said()
+    assert "usage:" not in a.said() and len(a.said().splitlines()) < 30, a.said()
 
 
 def test_a_port_that_is_taken_during_the_wake_is_a_sentence_and_a_socket_that_is_removed_is_bound_again(

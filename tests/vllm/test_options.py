@@ -36,7 +36,7 @@ def test_what_cant_be_in_a_pair_is_refused_with_a_sentence(arguments: tuple[str,
 
 
 def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine_shim.vllm_engine import options
+    from engine_shim.vllm_engine import options, versions
     from engine_shim.vllm_engine.worker_settings import WorkerSettings
 
     words = ("/m", "--load-format", "safetensors", "--tensor-parallel-size", "2", "--port", "1")
@@ -45,6 +45,7 @@ def test_ours_is_put_in_and_a_checkpoints_own_format_kept_for_the_writer(monkeyp
     assert home.devices == ("host:0", "host:1") and home.load_format == "safetensors" and not home.writes
     assert WorkerSettings.of(args.model_loader_extra_config) == home
     assert args.gpu_memory_utilization < 0.1, "the machine's memory isn't where the KV cache will be"
+    assert args.additional_config == versions.OWN_KERNELS, "a plain vLLM's kernels are another's"
     given, _ = options.parse(setting(*words, "--kv-cache-memory-bytes", "16M", "--gpu-memory-utilization", "0.5"))
     assert given.gpu_memory_utilization == 0.5
     monkeypatch.setenv(options.DEVICES_VARIABLE, "host:x,host:y")
@@ -61,6 +62,7 @@ def played_scheduler(*specs: Any, **more: Any) -> Any:
         kv_cache_manager=SimpleNamespace(block_pool=pool),
         kv_cache_config=SimpleNamespace(kv_cache_groups=[SimpleNamespace(kv_cache_spec=spec) for spec in specs]),
         connector=more.get("connector"),
+        vllm_config=SimpleNamespace(cache_config=SimpleNamespace()),
     )
 
 
@@ -90,20 +92,43 @@ def test_a_kv_cache_that_cannot_be_kept_is_refused_by_name(monkeypatch: pytest.M
     ):
         why = versions.why_blocks_cannot_be_kept(scheduler)
         assert said in why and bool(said) == bool(why)
+    played = played_scheduler(full)
     assert options.why_not_kept("keep", None, False) == ""
     assert "was not given" in options.why_not_kept("drop", None, False)
+    played.vllm_config.cache_config.calculate_kv_scales = True
+    assert "its scales" in versions.why_blocks_cannot_be_kept(played)
     assert "on a GPU" in options.why_not_kept("keep", None, True)
     assert "another's" in options.why_not_kept("keep", "a.B", False)
     monkeypatch.setattr(versions, "VERSION", "0.33.0")
     assert "vLLM 0.33.0 isn't known" in options.why_not_kept("keep", None, False)
 
 
-def test_an_argument_that_vllm_doesnt_know_is_its_own_parsers_business(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--no-such-thing",), "unrecognized arguments: --no-such-thing"),
+        (("--max-modle-len", "512"), "--max-modle-len 512; is --max-model-len meant?"),
+        (("--max-modle-len=512",), "--max-modle-len=512; is --max-model-len meant?"),
+        (("--kv-cache-memory-bytes", "4MiB"), r"4MiB cannot be converted; vLLM writes it 4M \(K, M, G"),
+        (("--kv-cache-memory-bytes=1GB",), r"1GB cannot be converted; vLLM writes it 1g \(K, M, G"),
+        (("--max-num-seqs", "few"), "argument --max-num-seqs: .*'few'$"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_mistyped_argument_is_one_line(
+    arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     from engine_shim.vllm_engine import options
 
-    with pytest.raises(SystemExit):
-        options.parse(setting("--no-such-thing"))
-    assert "--no-such-thing" in capsys.readouterr().err
+    with pytest.raises(CannotRun, match=f"^vLLM refuses these arguments: .*{said}") as refused:
+        options.parse(setting("/m", *arguments))
+    assert "\n" not in str(refused.value) and "usage" not in capsys.readouterr().err
+
+
+def test_vllm_serve_finds_its_own_version() -> None:
+    from importlib.metadata import version
+
+    assert version("vllm"), "make venv-vllm gives the environment of the tests that name"
 
 
 def test_in_a_vllm_of_somebodys_own_the_plugin_does_nothing() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 HIDDEN, LAYERS, INNER, HEADS, KV_HEADS = 64, 2, 128, 4, 2
 HEAD_DIM = 32  # the smallest that vLLM's attention on the CPU takes
 VOCABULARY, POSITIONS = 320, 1024
+RANK = 8  # of an adapter
 SPECIAL = ("<pad>", "<s>", "</s>")
 TEXT = "one engine sleeps while the other one is awake"
 """Its words are tokens."""
@@ -108,6 +109,26 @@ def _weights(directory: Path) -> None:
         }
         weights |= {f"model.layers.{layer}.{name}.weight": weight for name, weight in own.items()}
     save_file(weights, str(directory / "model.safetensors"), metadata={"format": "pt"})
+
+
+def make_adapter(directory: Path, seed: int) -> Path:
+    """A LoRA adapter for that model. Another seed makes another one."""
+    import torch
+    from safetensors.torch import save_file
+
+    directory.mkdir(parents=True, exist_ok=True)
+    chance = torch.Generator().manual_seed(seed)
+    sizes = {"q_proj": HEADS * HEAD_DIM, "v_proj": KV_HEADS * HEAD_DIM}
+    weights = {}
+    for layer in range(LAYERS):
+        for name, out in sizes.items():
+            place = f"base_model.model.model.layers.{layer}.self_attn.{name}"
+            weights[f"{place}.lora_A.weight"] = torch.randn(RANK, HIDDEN, generator=chance)
+            weights[f"{place}.lora_B.weight"] = torch.randn(out, RANK, generator=chance)
+    save_file(weights, str(directory / "adapter_model.safetensors"), metadata={"format": "pt"})
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "target_modules": list(sizes), "bias": "none"}
+    _write(directory / "adapter_config.json", config)
+    return directory
 
 
 def _write(path: Path, document: Any) -> None:

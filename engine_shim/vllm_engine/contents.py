@@ -1,0 +1,77 @@
+"""What is in the files that decide what an engine computes, and what it makes of a request. Two engines are compared by
+that and not by names: a file may have changed between their starts.
+
+`read` is called before vLLM starts, and `stamps` again when it has: what has changed meanwhile may have been read
+before or after.
+
+What this file may not do: say what follows (`what_it_takes.py`, `kv_index.py`, `engine.py`).
+"""
+
+import hashlib
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SMALL = tuple(f"**/*.{kind}" for kind in ("json", "jinja", "py", "txt", "model", "tiktoken"))
+"""Configuration, tokenizer, chat template, processors, a model's own code. Its weights are compared by their generation
+in GMS."""
+_ADAPTER = ("*.json", "*.safetensors", "*.bin", "*.pt")
+_SHOWN = 12
+
+Stamps = tuple[tuple[str, int, int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    digests: dict[str, str]
+    """By what the files are: `model files`, `LoRA NAME`. Empty where there are none here."""
+    stamps: Stamps
+    """By which a change is seen without reading."""
+
+
+def read(args: Namespace) -> Contents:
+    seen = stamps(args)
+    return Contents({what: _digest(place, patterns) for what, place, patterns in _places(args)}, seen)
+
+
+def stamps(args: Namespace) -> Stamps:
+    found = []
+    for _, place, patterns in _places(args):
+        for path in _files(place, patterns):
+            stat = path.stat()
+            found.append((str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns))
+    return tuple(found)
+
+
+def adapters(args: Namespace) -> dict[str, str]:
+    """Paths of LoRA adapters, by name. vLLM refuses two of one name."""
+    found = {str(module.name): str(module.path) for module in args.lora_modules or []}
+    by_modality: Any = getattr(args, "default_mm_loras", None) or {}
+    return found | {f"of {modality}": str(path) for modality, path in by_modality.items()}
+
+
+def _places(args: Namespace) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    yield "model files", str(args.model), _SMALL
+    for what in ("tokenizer", "hf_config_path"):
+        if getattr(args, what, None) not in (None, args.model):
+            yield f"{what} files", str(getattr(args, what)), _SMALL
+    for name, path in adapters(args).items():
+        yield f"LoRA {name}", path, _ADAPTER
+
+
+def _files(place: str, patterns: tuple[str, ...]) -> list[Path]:
+    """Nothing for a name on the hub."""
+    directory = Path(place).expanduser()
+    return sorted({path for pattern in patterns for path in directory.glob(pattern) if path.is_file()})
+
+
+def _digest(place: str, patterns: tuple[str, ...]) -> str:
+    files, directory = _files(place, patterns), Path(place).expanduser()
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as file:
+            inside = hashlib.file_digest(file, "sha256").hexdigest()
+        digest.update(f"{path.relative_to(directory)} {inside}\n".encode())
+    return digest.hexdigest()[:_SHOWN] if files else ""
