@@ -72,6 +72,7 @@ class VllmEngine:
         self._grant: tuple[int, bool] | None = None
         self._order: kv_index.Order | None = None
         """What the scheduler was told at the wake, if every rank has its part of the predecessor's KV cache."""
+        self._kept: tuple[int, int] | None = None
         kv_index.forget_order(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
@@ -172,7 +173,8 @@ class VllmEngine:
             self._log.warning("kv_not_believed", why="files of the model or of an adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
-        await client.reset_prefix_cache()  # the scheduler adopts what is there
+        kept: Any = await client.reset_prefix_cache()  # the scheduler adopts what is there
+        self._kept = (kept[0], kept[1]) if isinstance(kept, (list, tuple)) else None
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
@@ -196,6 +198,9 @@ class VllmEngine:
 
     def resume(self) -> None:
         _started(self._endpoint).gate.closed = False
+
+    def kept(self) -> tuple[int, int] | None:
+        return self._kept
 
     def leave(self) -> None:
         if self._order is None:

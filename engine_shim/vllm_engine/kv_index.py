@@ -121,19 +121,20 @@ class KvIndex:
         self._kept.release()
         return True
 
-    def begin(self) -> None:
+    def begin(self, block_tokens: int) -> list[int] | None:
         """Adopts what is there, once the main process has said whether every rank has its part; never later, when the
-        ranks have written to their memory. May be called again.
+        ranks have written to their memory. May be called again. If all was adopted: for how many tokens there is room,
+        and how many are in a block.
         """
         order = self._order()
         if self._begun or order is None:
-            return
+            return None
         self._begun = True
         claimed = self._kept.claim(order.token, order.proven, CLAIM_S) if order.pools else None
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
             self._say(0, 0, Why.NO_POOL)
-            return
+            return None
         words = self._words = mapping.table.cast("Q")
         table = Table(words, self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
@@ -142,6 +143,9 @@ class KvIndex:
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
         self._say(adopted, adoption.dropped, adoption.why)
+        if not adopted or adoption.why is not Why.NONE:
+            return None
+        return [(self._pool.num_gpu_blocks - 1) * block_tokens, block_tokens]  # one is vLLM's own: it is no one's
 
     def _order(self) -> Order | None:
         try:

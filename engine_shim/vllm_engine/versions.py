@@ -328,6 +328,10 @@ def block_pool(scheduler: Any) -> Any:
     return scheduler.kv_cache_manager.block_pool
 
 
+def block_tokens(scheduler: Any) -> int:
+    return int(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+
+
 def why_blocks_cannot_be_kept(scheduler: Any) -> str:
     """Why the KV cache of this model, or of this configuration, can't outlive the engine; empty if it can."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec
