@@ -15,6 +15,7 @@ What this file may not do: decide when a block may be published (`publishing.py`
 
 import hashlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -46,6 +47,7 @@ class Words(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, at: int, /) -> int: ...
     def __setitem__(self, at: int, value: int, /) -> None: ...
+    def __iter__(self) -> Iterator[int]: ...
 
 
 @dataclass(frozen=True)

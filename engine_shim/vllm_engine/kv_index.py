@@ -121,20 +121,19 @@ class KvIndex:
         self._kept.release()
         return True
 
-    def begin(self, block_tokens: int) -> list[int] | None:
+    def begin(self) -> bool:
         """Adopts what is there, once the main process has said whether every rank has its part; never later, when the
-        ranks have written to their memory. May be called again. If all was adopted: for how many tokens there is room,
-        and how many are in a block.
+        ranks have written to their memory. May be called again. True: there was something, and all of it was adopted.
         """
         order = self._order()
         if self._begun or order is None:
-            return None
+            return False
         self._begun = True
         claimed = self._kept.claim(order.token, order.proven, CLAIM_S) if order.pools else None
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
             self._say(0, 0, Why.NO_POOL)
-            return None
+            return False
         words = self._words = mapping.table.cast("Q")
         table = Table(words, self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
@@ -143,9 +142,7 @@ class KvIndex:
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
         self._say(adopted, adoption.dropped, adoption.why)
-        if not adopted or adoption.why is not Why.NONE:
-            return None
-        return [(self._pool.num_gpu_blocks - 1) * block_tokens, block_tokens]  # one is vLLM's own: it is no one's
+        return adopted > 0 and adoption.why is Why.NONE
 
     def _order(self) -> Order | None:
         try:

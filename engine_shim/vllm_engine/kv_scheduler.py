@@ -70,8 +70,8 @@ class _Keeping:
         if self._index is not None and self._index.leaves():
             return True
         done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
-        kept = self._index.begin(versions.block_tokens(self)) if done and self._index is not None else None
-        return kept or done
+        kept = done and self._index is not None and self._index.begin()
+        return versions.room(self) if kept else done
 
 
 class KeepingAsyncScheduler(_Keeping, AsyncScheduler):

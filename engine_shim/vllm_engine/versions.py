@@ -328,8 +328,10 @@ def block_pool(scheduler: Any) -> Any:
     return scheduler.kv_cache_manager.block_pool
 
 
-def block_tokens(scheduler: Any) -> int:
-    return int(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+def room(scheduler: Any) -> list[int]:
+    """For how many tokens there is room in the cache, and how many are in a block. One of the blocks is nobody's."""
+    block = int(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+    return [(block_pool(scheduler).num_gpu_blocks - 1) * block, block]
 
 
 def why_blocks_cannot_be_kept(scheduler: Any) -> str:
