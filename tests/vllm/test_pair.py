@@ -285,7 +285,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_the_p
     why = standby.state()["last_end"]
     memory.release(hog)
     memory.close()
-    assert "failed in waking" in why and f"bytes of host:{rank} are needed, and" in why
+    assert "failed in waking" in why and f"pool kv-{rank} needs" in why and "are free" in why
     pair.settles(*served_anew(pair, set()))
 
 
