@@ -173,7 +173,7 @@ class VllmEngine:
             self._log.warning("kv_not_believed", why="files of the model or of an adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
-        kept: Any = await client.reset_prefix_cache()  # the scheduler adopts what is there
+        kept = await versions.reset_prefix_cache(client)  # the scheduler adopts what is there
         self._kept = (kept[0], kept[1]) if isinstance(kept, (list, tuple)) else None
 
     def serve(self, listen: Listen) -> None:
