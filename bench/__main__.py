@@ -49,6 +49,7 @@ class Size:
     vllm_kills: int = 20
     contexts: tuple[int, ...] = (1 << 10, 8 << 10, 32 << 10)
     """Tokens of one stream's context."""
+    flat_contexts: tuple[int, ...] = (1 << 10, 4 << 10, 16 << 10)
     stream_contexts: tuple[int, ...] = (1 << 10, 8 << 10)
     """Each of sixteen streams has so many. To read sixteen of 32k again is a matter of many minutes."""
     gap_kills: int = 100
@@ -74,6 +75,7 @@ QUICK = Size(
     stalls=1,
     vllm_kills=2,
     contexts=(128, 512),
+    flat_contexts=(128, 512),
     stream_contexts=(128,),
     gap_kills=2,
     gap_rounds=1,
@@ -114,6 +116,7 @@ BENCHES: dict[str, Bench] = {
 }
 NAMED: dict[str, Bench] = {
     "kv": lambda w, n: kv.measure(w.tmpfs, n.contexts, n.stream_contexts, n.heavy_rounds),
+    "kv-flat": lambda w, n: kv.measure_flat(w.tmpfs, n.flat_contexts, n.heavy_rounds),
     "gap": lambda w, n: gap.measure(w.tmpfs, n.gap_kills, n.stream_contexts, n.gap_rounds),
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),

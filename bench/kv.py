@@ -2,6 +2,7 @@
 
     python -m bench --only kv                    ten rounds, most of it `drop` reading its contexts again
     python -m bench --only kv --rounds 3 --json
+    python -m bench --only kv-flat --rounds 5    only the longest gap of one answer, of 1k, 4k and 16k tokens
 
 * kill -9 -> first token: the main process of a pair that has just answered is killed, and whoever takes over is asked
   the same, with so many tokens of context. What `keep` takes must not grow with the context. An answer's own first
@@ -36,7 +37,7 @@ from tests.engine.kinds import Kind
 from tests.engine.shims import Shim
 
 MODEL = "reference"
-FLAT = 1.3
+FLAT = 1.5
 PRICE = 1 / 0.99
 STREAMS = 16
 HEARD = 8
@@ -139,6 +140,31 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
         yield gaps[context].against(f"--kv keep: longest gap of {STREAMS} streams, {context} tokens of context each")
     yield price.against(f"--kv keep, no kill: {STREAMS} answers of {ANSWER} tokens", PRICE)
     yield between.against("    between two tokens of one of them")
+
+
+def measure_flat(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator[Result]:
+    """The longest gap of one answer whose engine is killed: both kinds and all contexts in turns, so that a machine
+    that becomes busy is so for all of them.
+    """
+    rng = random.Random(0)
+    with contextlib.ExitStack() as stack:
+        kind = engine(max(contexts), max(contexts))
+        keep, drop = (
+            Pair(stack.enter_context(house(parent)), kind, MODEL, "ab", ("--kv", kv), DEADLINE_S, kind.lock)
+            for kv in ("keep", "drop")
+        )
+        gaps = {context: _Series() for context in contexts}
+        for _ in range(rounds):
+            for context, series in gaps.items():
+                prompts = [prompt_of(rng, context)]
+                series.keep.append(_longest_gap(keep, prompts, adopts=True))
+                series.drop.append(_longest_gap(drop, prompts, adopts=False))
+    for context in contexts:
+        yield gaps[context].against(f"--kv keep: longest gap of an answer, {context} tokens of context")
+    first, *others = sorted(contexts)
+    for context in others:
+        what = f"--kv keep: {context} tokens of context"
+        yield Comparison(what, f"{first} tokens", FLAT, ours=gaps[context].keep, floor=gaps[first].keep)
 
 
 def engine(longest: int, cached: int, *more: str) -> Kind:

@@ -37,7 +37,7 @@ def kv(parser: Parser) -> None:
     parser.setting(
         "--kv",
         choices=["keep", "drop"],
-        shown_default="keep for the reference engine, drop for vllm",
+        shown_default="keep in host memory, drop on a GPU",
         help="keep: the engine that takes over goes on with its predecessor's KV cache; drop: it begins with an empty "
         "one",
     )

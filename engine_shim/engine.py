@@ -201,3 +201,14 @@ class GoesOn(Protocol):
         raise.
         """
         ...
+
+
+@runtime_checkable
+class SaysWhatItKept(Protocol):
+    """An engine that says what it goes on with, so that clients needn't take turns for what isn't computed again."""
+
+    def kept(self) -> tuple[int, int] | None:
+        """Known after `wake`: it has all of its predecessor's KV cache, which has room for so many tokens, in blocks of
+        so many. None: it has nothing of it, or not all.
+        """
+        ...

@@ -28,6 +28,7 @@ from engine_shim.engine import (
     Engine,
     GoesOn,
     Listen,
+    SaysWhatItKept,
     SaysWhatItTakes,
     Setting,
     WaitsForOthers,
@@ -128,7 +129,7 @@ class Main:
         with self._timed("serve"):
             engine.serve(at)
         self.address = Address(at)
-        lock.serving(at.url)
+        lock.serving(at.url, engine.kept() if isinstance(engine, SaysWhatItKept) else None)
         self._step("active", token=grant.token, url=at.url)
         last = self._serve(grant.token, at.url)
         self._is_leaving = True

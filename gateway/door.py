@@ -5,8 +5,10 @@
 2. A newer token is the end of every older grant: all leases on those are taken away before anything else happens.
 3. In a switchover nobody new is admitted, so that nobody can starve it; whoever is there may finish within a bound, and
    is then taken away, to be continued by the successor.
-4. Interrupted answers come first, oldest first, and only so many tokens of theirs are read again at a time. Then
-   whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all.
+4. Interrupted answers come first, oldest first, and only so many tokens of theirs are computed again at a time. Then
+   whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all. Where
+   the successor has the whole KV cache of the engine that was lost, a context that was read there is kept but for its
+   last block, as long as all of these together fit in that cache: so none of them had to make room for another.
 5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
    the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
@@ -31,7 +33,7 @@ from gateway import events as e
 from gateway.deaths import Deaths
 from gateway.grants import Grant, Grants, Phase
 from gateway.moment import Moment
-from gateway.visitors import Visitors
+from gateway.visitors import Visitor, Visitors
 
 UNREACHABLE_S = 0.05
 """Where nobody listens, it is tried again after so long."""
@@ -49,6 +51,8 @@ class Door:
         self.visitors = Visitors()
         self.last_served = -math.inf
         """When somebody was last known to serve."""
+        self._served_last = 0
+        """The token of the newest of the lost grants that were ever open: a KV cache that is kept is that engine's."""
         self.severed = 0
         self.deadline = math.inf
         self._served = False
@@ -135,6 +139,8 @@ class Door:
             return
         died = not grant.planned
         self._note("lost", token=grant.token, engine=grant.engine_id, in_flight=len(grant.leases), died=died)
+        if grant.url:
+            self._served_last = grant.token
         alone = self._trial
         for request in sorted(grant.leases):
             visitor = self.visitors[request]
@@ -189,6 +195,7 @@ class Door:
         if grant is not None and event.request in grant.leases:
             grant.prove(event.request)
             self._deaths.acquit(self.visitors[event.request])
+            self.visitors[event.request].read_by = grant.token
             self._end_trial(event.request)
 
     def _free(self, event: e.Free | e.Over) -> None:
@@ -371,7 +378,7 @@ class Door:
                 return
             visitor = self.visitors[request]
             self.visitors.stop_waiting(request)
-            grant.lease(request, self._now, visitor.tokens if visitor.again else None)
+            grant.lease(request, self._now, self._charge(grant, visitor) if visitor.again else None)
             if visitor.strikes >= self.bounds.strikes:
                 self._trial = request
                 self._note("suspect", request=request, token=grant.token, deaths=visitor.strikes)
@@ -386,7 +393,7 @@ class Door:
         for request in visitors.interrupted:
             if visitors[request].strikes < strikes:
                 room = self.bounds.reread_tokens - sum(grant.rereading.values())
-                return request if visitors[request].tokens <= room or not grant.rereading else None
+                return request if self._to_compute(grant, visitors[request]) <= room or not grant.rereading else None
             suspect = request if suspect is None else suspect
         if suspect is None:
             first = visitors.first_fresh()
@@ -394,6 +401,16 @@ class Door:
                 return first
             suspect = first
         return None if grant.unproven else suspect
+
+    def _to_compute(self, grant: Grant, visitor: Visitor) -> int:
+        kept = visitor.read_by == self._served_last and visitor.tokens <= grant.kept_tokens
+        return min(visitor.tokens, grant.kept_block) if kept else visitor.tokens
+
+    def _charge(self, grant: Grant, visitor: Visitor) -> int:
+        tokens = self._to_compute(grant, visitor)
+        if tokens < visitor.tokens:
+            grant.kept_tokens -= visitor.tokens
+        return tokens
 
     def _acquit(self, grant: Grant) -> None:
         """Who shows nothing until it has all, and has been there for long, is no longer waited for."""

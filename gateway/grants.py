@@ -52,7 +52,9 @@ class Grant:
         self.sent: set[int] = set()
         """And those that were sent to it: the others are still being connected."""
         self.rereading: dict[int, int] = {}
-        """Those among them that are interrupted answers, and how many tokens of each it has to read again."""
+        """Those among them that are interrupted answers, and how many tokens of each it has to compute again."""
+        self.kept_tokens = self.kept_block = 0
+        """It goes on with its predecessor's KV cache, of so many tokens that no context was counted for yet."""
         self.sever_at = math.inf
         """When a drain's bound is over."""
         self.planned = False
@@ -68,7 +70,7 @@ class Grant:
     # -- leases ----------------------------------------------------------------------------------------------------
 
     def lease(self, request: int, now: float, reread: int | None) -> None:
-        """`reread`: it was interrupted, and so many tokens have to be read again."""
+        """`reread`: it was interrupted, and so many tokens have to be computed again."""
         self.leases[request] = now
         self.unproven[request] = None
         if reread is not None:
@@ -171,6 +173,7 @@ class Grants:
         if grant.phase is not Phase.OPEN:
             grant.open_since = now
             notes = [_note("open", token=grant.token, engine=grant.engine_id, url=seen.url)]
+            grant.kept_tokens, grant.kept_block = seen.kept_tokens, seen.kept_block
         grant.url, grant.planned = seen.url, False
         grant.move(Phase.OPEN)
         return notes

@@ -10,13 +10,15 @@ from heapq import heappop, heappush
 
 
 class Visitor:
-    __slots__ = ("again", "fingerprint", "since", "strikes", "tokens")
+    __slots__ = ("again", "fingerprint", "read_by", "since", "strikes", "tokens")
 
     def __init__(self, since: float, tokens: int) -> None:
         self.since = since
         """When it came, or was interrupted for the first time."""
         self.tokens = tokens
         """So many an engine has to read before it can answer."""
+        self.read_by = 0
+        """The token of the engine that gave it something last: that one has computed all of its context."""
         self.again = False
         """An engine that had it was lost."""
         self.strikes = 0

@@ -25,12 +25,15 @@ def seen(status: Status | None) -> e.LockSeen | e.LockAway:
     if status is None:
         return e.LockAway()
     holder = status.holder
+    kept = holder.kept if holder is not None else None
     return e.LockSeen(
         state=status.state,
         newest=status.token,
         token=holder.token if holder is not None else 0,
         engine_id=holder.engine_id if holder is not None else "",
         url=(holder.endpoint or "") if holder is not None else "",
+        kept_tokens=kept.tokens if kept is not None else 0,
+        kept_block=kept.block if kept is not None else 0,
         plan=_plan(status),
         ready=tuple(waiter.engine_id for waiter in status.waiters if waiter.ready),
         others=bool(status.waiters) or any(it.holder is not None or it.waiters for it in status.permits.values()),

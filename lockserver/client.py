@@ -129,10 +129,13 @@ class LockClient(Session):
         self.tell(c.Withdraw(lock))
         self.wait(lambda: lock in self.withdrawn or (lock == ACTIVE and lock in self.tokens) or self.over, None)
 
-    def serving(self, url: str) -> None:
-        """Says where the engine serves; an empty address takes it back. ValueError: the wire doesn't take it."""
-        m.check(m.Serving(url=url))
-        self.tell(c.SetServing(url))
+    def serving(self, url: str, kept: tuple[int, int] | None = None) -> None:
+        """Says where the engine serves; an empty address takes it back. `kept`: it goes on with its predecessor's whole
+        KV cache, which has room for so many tokens, in blocks of so many. ValueError: the wire doesn't take it.
+        """
+        room = None if kept is None else m.KeptRoom(*kept)
+        m.check(m.Serving(url=url, kept=room))
+        self.tell(c.SetServing(url, room))
 
     def ready(self, ready: bool, needs: Mapping[str, int] | None = None) -> None:
         """A waiter's word about itself. One that isn't ready isn't granted."""

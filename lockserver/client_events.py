@@ -75,6 +75,7 @@ class SetReady(msgspec.Struct, frozen=True):
 
 class SetServing(msgspec.Struct, frozen=True):
     url: str
+    kept: m.KeptRoom | None = None
 
 
 class Checked(msgspec.Struct, frozen=True):

@@ -126,7 +126,7 @@ class ClientMachine:
         """The grant of `active` stands on the whole proof."""
         self._children: dict[int, int] = {}
         """Those that were adopted and live."""
-        self._url = ""
+        self._serving = m.Serving(url="")
         self._secret = ""
         self._number = 0
         self._policy: m.Policy | None = None
@@ -349,8 +349,8 @@ class ClientMachine:
                 self._say(m.Acquire(lock=lock, needs=needs, again=True))
         if ACTIVE in self.wants and not self.ready:
             self._say(m.Ready(ready=False))
-        if ACTIVE in self.holds and self._url:
-            self._say(m.Serving(url=self._url))
+        if ACTIVE in self.holds and self._serving.url:
+            self._say(self._serving)
 
     def _return_copies(self, server_incarnation: str = "") -> None:
         for tree, (given_by, keep) in self._kept.items():
@@ -508,9 +508,9 @@ class ClientMachine:
             self._say_if_in(m.Ready(ready=event.ready, needs=event.needs))
 
     def _on_set_serving(self, event: SetServing) -> None:
-        self._url = event.url
+        self._serving = m.Serving(url=event.url, kept=event.kept)
         if ACTIVE in self.holds:
-            self._say_if_in(m.Serving(url=event.url))
+            self._say_if_in(self._serving)
 
     def _on_checked(self, event: Checked) -> None:
         self._say_if_in(m.Prepared(round=event.round, ok=event.ok, why=event.why))

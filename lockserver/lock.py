@@ -106,6 +106,8 @@ class Lock:
     granted_at: str = ""
     """Empty: by an earlier server, and its file is lost."""
     endpoint: str | None = None
+    kept: m.KeptRoom | None = None
+    """What it says with its endpoint that it has taken over. It isn't in the file."""
     verified: bool = False
     """Its memory was seen to be free at the grant."""
     proven: bool = False
@@ -161,7 +163,7 @@ class Lock:
         if self.doubt is None:
             raise WrongTransition(f"{self.name}: {holder.name} is heard of, and nothing is in doubt")
         self._move(Phase.IN_DOUBT, _D, _X)
-        self.holder, self.token, self.granted_at, self.endpoint = holder, token, "", None
+        self.holder, self.token, self.granted_at, self.endpoint, self.kept = holder, token, "", None, None
         self.verified, self.proven, self.fencing_since, self.recorded_by = False, False, 0.0, None
 
     def grant(
@@ -176,7 +178,7 @@ class Lock:
         self._move(Phase.GRANTING, _F)
         self.holder, self.token, self.granted_at = holder, token, at
         self.waiter, self.verified, self.endpoint, self.recorded_by = waiter, verified, None, None
-        self.proven = proven
+        self.proven, self.kept = proven, None
 
     def written_by(self, number: int) -> None:
         """The write with this number says how the lock stands. It counts if it is the first that names the holder, and
@@ -207,7 +209,8 @@ class Lock:
         """Somebody says that it holds the lock, and nothing speaks against it. No file says since when."""
         self._move(Phase.HELD, _F, _D, _X)
         self.holder, self.token, self.granted_at = holder, token, ""
-        self.endpoint, self.doubt, self.fencing_since, self.waiter = None, None, 0.0, None
+        self.endpoint = self.kept = self.doubt = self.waiter = None
+        self.fencing_since = 0.0
         self.verified, self.proven, self.recorded_by = False, False, None
 
     def come_back(self) -> None:
@@ -237,14 +240,14 @@ class Lock:
         self._move(Phase.FREE, _D)
         self._clear()
 
-    def serve_at(self, endpoint: str | None) -> bool:
+    def serve_at(self, endpoint: str | None, kept: m.KeptRoom | None = None) -> bool:
         """The holder says where it serves. True if that is news."""
-        news = endpoint != self.endpoint
-        self.endpoint = endpoint
+        news = (endpoint, kept) != (self.endpoint, self.kept)
+        self.endpoint, self.kept = endpoint, kept
         return news
 
     def _clear(self) -> None:
-        self.holder = self.endpoint = self.doubt = self.waiter = None
+        self.holder = self.endpoint = self.kept = self.doubt = self.waiter = None
         self.granted_at, self.verified, self.fencing_since, self.recorded_by = "", False, 0.0, None
 
     def _move(self, to: Phase, *since: Phase) -> None:

@@ -40,7 +40,8 @@ exit codes:
 
 fields of --json:
   state               FREE, HELD, FENCING or RECOVERING
-  holder              null, or engine_id, incarnation, token, granted_at, pid, members (pid, alive), endpoint;
+  holder              null, or engine_id, incarnation, token, granted_at, pid, members (pid, alive), endpoint,
+                      kept (tokens, block: the room in the KV cache that it took over; left out where it has none);
                       while FENCING and RECOVERING it is the one who must be gone, or come back; granted_at is empty
                       where it was granted before this server began, and the file that said when is lost
   waiters             in order: engine_id, ready, needs (device: bytes), incarnation, pid, since

@@ -331,7 +331,7 @@ class Machine:
         assert isinstance(message, m.Serving)
         if not self.active.held_by(who):
             self._throw_out(event, "only the holder serves")
-        elif self.active.serve_at(message.url or None):
+        elif self.active.serve_at(message.url or None, message.kept):
             self.context.note("serving", engine=who.engine_id, url=message.url)
             self.context.changed = self.succession.must_write = True
 

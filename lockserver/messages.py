@@ -118,10 +118,19 @@ class Prepared(Message, frozen=True):
     why: Sentence = ""
 
 
+class KeptRoom(msgspec.Struct, frozen=True):
+    """A holder goes on with all of its predecessor's KV cache, which has room for so many tokens."""
+
+    tokens: Bytes
+    block: Bytes
+    """So many make up a block. Of a context its last one, which isn't full, is computed again."""
+
+
 class Serving(Message, frozen=True):
     """The holder is Active, here."""
 
     url: Sentence
+    kept: KeptRoom | None = None
 
 
 class Release(Message, frozen=True):
@@ -351,7 +360,7 @@ class MemberState(msgspec.Struct, frozen=True):
     alive: bool
 
 
-class HolderState(msgspec.Struct, frozen=True):
+class HolderState(msgspec.Struct, frozen=True, omit_defaults=True):
     engine_id: str
     incarnation: str
     token: int
@@ -360,6 +369,8 @@ class HolderState(msgspec.Struct, frozen=True):
     pid: int
     members: list[MemberState]
     endpoint: str | None
+    kept: KeptRoom | None = None
+    """Left out where there is nothing."""
 
 
 class WaiterState(msgspec.Struct, frozen=True):

@@ -70,7 +70,7 @@ def _holder(lock: Lock) -> m.HolderState | None:
         return None
     members = [m.MemberState(member.pid, not member.dead) for member in holder.members.values()]
     return m.HolderState(
-        holder.engine_id, holder.random, lock.token, lock.granted_at, holder.pid, members, lock.endpoint
+        holder.engine_id, holder.random, lock.token, lock.granted_at, holder.pid, members, lock.endpoint, lock.kept
     )
 
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from engine_shim.engine import Health, Listen, WorkerFailed
 from engine_shim.kept_cache import Claimed
-from engine_shim.kv.adoption import Facts
+from engine_shim.kv.adoption import Facts, Why
 from engine_shim.weights_wait import await_weights
 from reference_engine import api, options
 from reference_engine.app import App
@@ -181,6 +181,10 @@ class ReferenceEngine:
     def resume(self) -> None:
         service = _started(self._service)
         service.call(service.open)
+
+    def kept(self) -> tuple[int, int] | None:
+        whole = self.adopted and self.adoption.why is Why.NONE
+        return (self._blocks.count * BLOCK, BLOCK) if whole else None
 
     def leave(self) -> None:
         """All ranks release what they have before one of their processes ends: the shim then kills the others."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from reference_engine.places import BLOCK
 
 Key = bytes
-_TOKENS = struct.Struct(f"<{BLOCK}I")
+_TOKENS_BYTES = struct.calcsize(f"<{BLOCK}I")
 
 
 def blocks_for(positions: int) -> int:
@@ -35,10 +35,11 @@ class Chain:
     def extend(self, tokens: Iterable[int]) -> None:
         self._rest += tokens
         full = len(self._rest) // BLOCK * BLOCK
-        for at in range(0, full, BLOCK):
-            before = self.keys[-1] if self.keys else b""
-            text = _TOKENS.pack(*self._rest[at : at + BLOCK])
-            self.keys.append(hashlib.sha256(before + text).digest())
+        text = struct.pack(f"<{full}I", *self._rest[:full])
+        before = self.keys[-1] if self.keys else b""
+        for at in range(0, len(text), _TOKENS_BYTES):
+            before = hashlib.sha256(before + text[at : at + _TOKENS_BYTES]).digest()
+            self.keys.append(before)
         del self._rest[:full]
 
 

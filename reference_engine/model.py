@@ -32,6 +32,9 @@ ACTIVATION_STD = 32.0
 EXACT = 1 << 24
 CHUNK = 128
 """Positions of a prompt that are computed at a time."""
+_SCORES_MOST = 1 << 18
+"""So many pairs of positions are compared at a time. All that this takes at once stays with the process, and the kernel
+clears it when the process is killed: with the 128 MiB of a context of 16k tokens that was a fifth of the takeover."""
 
 _SHARPNESS = 3.0
 """Standard deviation of the attention's logits. Sharp, so that an answer depends on each token before it."""
@@ -155,15 +158,19 @@ class Part:
             for part in self._cache.read(layer, group.table)
         )
         asked = queries.reshape(requests, count, len(self._heads), self._head_width)
-        scores = np.matmul(asked.transpose(0, 2, 1, 3), keys.transpose(0, 2, 3, 1))
-        scores += group.hidden
-        scores = scores.max(axis=-1, keepdims=True) - scores
-        scores *= self._sharpness
-        shares = _EXP[np.minimum(np.rint(scores), 255).astype(np.intp)]
-        mixed = np.matmul(shares, values.transpose(0, 2, 1, 3).astype(np.float64))  # whole numbers below 2**53
-        mixed /= shares.sum(axis=-1, keepdims=True) / 2
-        result: Floats = mixed.astype(np.float32).transpose(0, 2, 1, 3).reshape(requests * count, -1)
-        return result
+        asked, keys = asked.transpose(0, 2, 1, 3), keys.transpose(0, 2, 3, 1)
+        wide = values.transpose(0, 2, 1, 3).astype(np.float64)
+        mixed = np.empty(asked.shape, np.float32)
+        rows = max(1, _SCORES_MOST // (requests * len(self._heads) * keys.shape[-1]))
+        for at in range(0, count, rows):
+            some = slice(at, at + rows)
+            scores = np.matmul(asked[:, :, some], keys)
+            scores += group.hidden[:, :, some]
+            scores = scores.max(axis=-1, keepdims=True) - scores
+            scores *= self._sharpness
+            shares = _EXP[np.minimum(np.rint(scores), 255).astype(np.intp)]
+            mixed[:, :, some] = np.matmul(shares, wide) / (shares.sum(axis=-1, keepdims=True) / 2)  # exact: below 2**53
+        return mixed.transpose(0, 2, 1, 3).reshape(requests * count, -1)
 
     def _where(self, spans: Sequence[Span]) -> Places:
         """The same for all layers of a step."""

@@ -15,6 +15,7 @@ What this file may not do: decide when a block may be published (`publishing.py`
 
 import hashlib
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -34,6 +35,7 @@ _RECORD = 8
 _SIZES_ARE = _WORD * _HEADER | _WORD * _RECORD << 32
 
 _FIXED = struct.Struct("<8Q")
+_NUMBER = struct.Struct("<Q")
 _COVERED = struct.Struct("<QQQ40s")
 _KEY_WORDS = struct.Struct("<5Q")
 _DIGEST_WORDS = struct.Struct("<4Q")
@@ -45,6 +47,7 @@ class Words(Protocol):
     def __len__(self) -> int: ...
     def __getitem__(self, at: int, /) -> int: ...
     def __setitem__(self, at: int, value: int, /) -> None: ...
+    def __iter__(self) -> Iterator[int]: ...
 
 
 @dataclass(frozen=True)
@@ -145,13 +148,13 @@ class Table:
         somebody.
         """
         true, broken = [], []
+        table = struct.pack(f"<{len(self._words)}Q", *self._words)  # at once: a wake has thousands of them before it
         for block in range(self.blocks):
-            said = self._words[self._at(block)]
+            at = _WORD * (_HEADER + _RECORD * block)
+            said, _, meta, key = _COVERED.unpack_from(table, at)
             if not said:
                 continue
-            covered = self._covered(block)
-            if said == _sum(covered, self._seed):
-                _, _, meta, key = _COVERED.unpack(covered)
+            if said == _sum(_NUMBER.pack(block) + table[at + _WORD : at + _WORD * _RECORD], self._seed):
                 true.append(Record(block, key[: meta & 0xFF], meta >> 8))
             else:
                 broken.append(block)

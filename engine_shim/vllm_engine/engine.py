@@ -73,6 +73,7 @@ class VllmEngine:
         self._grant: tuple[int, bool] | None = None
         self._order: kv_index.Order | None = None
         """What the scheduler was told at the wake, if every rank has its part of the predecessor's KV cache."""
+        self._kept: tuple[int, int] | None = None
         kv_index.forget_order(setting.run_dir, setting.engine_id)
         self._asking = threading.Lock()
         self._was_well = False
@@ -173,7 +174,8 @@ class VllmEngine:
             self._log.warning("kv_not_believed", why="files of a LoRA adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
         kv_index.give(self._order, told.directory, told.engine_id)
-        await client.reset_prefix_cache()  # the scheduler adopts what is there
+        kept = await versions.reset_prefix_cache(client)  # the scheduler adopts what is there
+        self._kept = (kept[0], kept[1]) if isinstance(kept, (list, tuple)) else None
 
     def serve(self, listen: Listen) -> None:
         endpoint = _started(self._endpoint)
@@ -197,6 +199,9 @@ class VllmEngine:
 
     def resume(self) -> None:
         _started(self._endpoint).gate.closed = False
+
+    def kept(self) -> tuple[int, int] | None:
+        return self._kept
 
     def leave(self) -> None:
         if self._order is None:

@@ -121,19 +121,19 @@ class KvIndex:
         self._kept.release()
         return True
 
-    def begin(self) -> None:
+    def begin(self) -> bool:
         """Adopts what is there, once the main process has said whether every rank has its part; never later, when the
-        ranks have written to their memory. May be called again.
+        ranks have written to their memory. May be called again. True: there was something, and all of it was adopted.
         """
         order = self._order()
         if self._begun or order is None:
-            return
+            return False
         self._begun = True
         claimed = self._kept.claim(order.token, order.proven, CLAIM_S) if order.pools else None
         mapping = self._kept.mapping
         if claimed is None or mapping is None:
             self._say(0, 0, Why.NO_POOL)
-            return
+            return False
         words = self._words = mapping.table.cast("Q")
         table = Table(words, self._pool.num_gpu_blocks)
         facts = Facts("vllm", {"weights": json.dumps(order.weights)}, self._facts, (claimed.name, *order.pools))
@@ -142,6 +142,7 @@ class KvIndex:
         adopted = self._adopt(adoption)
         self._publisher = Publisher(table)
         self._say(adopted, adoption.dropped, adoption.why)
+        return adopted > 0 and adoption.why is Why.NONE
 
     def _order(self) -> Order | None:
         try:

@@ -1,13 +1,14 @@
 """vLLM's scheduler, with a KV cache that outlives the engine. It runs in EngineCore's process.
 
 Overridden of vLLM's: schedule, update_from_output, reset_prefix_cache. Each calls vLLM's own, and changes neither what
-it is given nor what it returns. What happens to blocks is in `kv_index.py`.
+it is given nor, but for one call, what it returns. What happens to blocks is in `kv_index.py`.
 
 * `schedule` plans a step. The keys that blocks get meanwhile belong to that step.
 * `update_from_output` is called when that step has finished on every rank. With async scheduling tokens become known
   here, and blocks get keys here, without those that are still under way: these are finished, too.
 * `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by whoever wants the cache
-  to be forgotten.
+  to be forgotten. At the wake it answers with how much room there is in what was adopted, if all of it was: a list,
+  which is as true as the `True` that vLLM gives.
 """
 
 from typing import Any
@@ -69,9 +70,8 @@ class _Keeping:
         if self._index is not None and self._index.leaves():
             return True
         done = super().reset_prefix_cache(*args, **kwargs)  # type: ignore[misc]
-        if done and self._index is not None:
-            self._index.begin()
-        return done
+        kept = done and self._index is not None and self._index.begin()
+        return versions.room(self) if kept else done
 
 
 class KeepingAsyncScheduler(_Keeping, AsyncScheduler):

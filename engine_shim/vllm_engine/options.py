@@ -117,8 +117,8 @@ def _hint(error: versions.Refused, words: Sequence[str]) -> str:
 
 def why_not_kept(kv: str, scheduler: object, on_gpu: bool) -> str:
     """Why the KV cache doesn't outlive this engine; empty where it does."""
-    if kv != "keep":
-        return "--kv keep was not given"
+    if kv == "drop":
+        return "--kv drop was given"
     if on_gpu:
         return "on a GPU it hasn't been seen yet that with a process its kernels' writes end (tests/gpu)"
     if scheduler is not None:

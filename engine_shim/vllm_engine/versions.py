@@ -338,6 +338,17 @@ def block_pool(scheduler: Any) -> Any:
     return scheduler.kv_cache_manager.block_pool
 
 
+async def reset_prefix_cache(client: Any) -> Any:
+    """What the scheduler itself answers: vLLM's own call makes a yes or no of it."""
+    return await client.engine_core.call_utility_async("reset_prefix_cache", False, False)
+
+
+def room(scheduler: Any) -> list[int]:
+    """For how many tokens there is room in the cache, and how many are in a block. One of the blocks is nobody's."""
+    block = int(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
+    return [(block_pool(scheduler).num_gpu_blocks - 1) * block, block]
+
+
 def why_blocks_cannot_be_kept(scheduler: Any) -> str:
     """Why the KV cache of this model, or of this configuration, can't outlive the engine; empty if it can."""
     from vllm.v1.kv_cache_interface import FullAttentionSpec, MLAAttentionSpec

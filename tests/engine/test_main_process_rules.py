@@ -72,7 +72,7 @@ class Lock:
         self.book.note(f"lock.acquire {needs}")
         return type("Grant", (), {"token": TOKEN, "proven": True})
 
-    def serving(self, url: str) -> None:
+    def serving(self, url: str, kept: tuple[int, int] | None = None) -> None:
         self.book.note(f"lock.serving {url}".strip())
 
     def ready(self, ready: bool, needs: dict[str, int] | None = None) -> None:

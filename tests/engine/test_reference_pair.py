@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from gms.memory.host import HostMemory
+from lockserver.messages import KeptRoom
+from reference_engine.places import BLOCK
 from sidecar import process_tree
 from tests.engine.kinds import PROMPT, REFERENCE, there
 from tests.engine.shims import House, Program, Shim
@@ -38,10 +40,13 @@ def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_a
     a = house.shim(REFERENCE, "a")
     house.until_announced(a)
     before = tokens(house)
+    assert kept(house) is None
     a.main().kill()
     a.until("Active", ready=True, starts=2)
     house.until_announced(a)
     assert adopted(a, wakes=1) and tokens(house) == before
+    room = kept(house)
+    assert room is not None and room.block == BLOCK and room.tokens % BLOCK == 0 < room.tokens
     b = house.shim(REFERENCE, "b")
     b.until("Standby", ready=True)
     asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
@@ -54,6 +59,12 @@ def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_a
     b.main().signal(signal.SIGTERM)
     house.until_announced(a)
     assert adopted(a, wakes=2) and tokens(house) == before
+
+
+def kept(house: House) -> KeptRoom | None:
+    status = house.status()
+    assert status is not None and status.holder is not None
+    return status.holder.kept
 
 
 def adopted(shim: Shim, *, wakes: int) -> bool:

@@ -332,6 +332,48 @@ def test_the_interrupted_come_first_oldest_first_and_only_some_at_a_time() -> No
     assert order == sorted(order), "oldest first, then who was new"
 
 
+def test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept() -> None:
+    """One that had got nothing may not have been read; and of more contexts than the cache has room for, some had to go
+    out of it.
+    """
+    it = world(reread_tokens=40)
+    clients = [it.arrive(COMPLETION, {**BODY, "prompt": "x" * 20}) for _ in range(5)]
+    for client in clients[:4]:
+        step(it, client, 2)
+    die_with_all(it)
+    it.newest += 1
+    it.lock("FREE")
+    waiting = it.machine.door.visitors
+    tokens = [waiting[client.number].tokens for client in clients]
+    it.kept = (sum(tokens[:3]), 4)
+    it.grant()
+    admitted = it.machine.door.grants.current
+    assert admitted is not None
+    assert list(admitted.rereading.values()) == [4, 4, 4, tokens[3]], "of what is kept nothing is left for the fourth"
+    it.run()
+    assert answered(*clients)
+
+
+@pytest.mark.parametrize("between", ["an engine that never served", "an engine that gave it nothing"])
+def test_a_context_is_kept_only_by_the_last_engine_that_served(between: str) -> None:
+    it = world(reread_tokens=40)
+    client = it.arrive(COMPLETION, {**BODY, "prompt": "x" * 20})
+    step(it, client, 2)
+    die_with_all(it)
+    if between == "an engine that never served":
+        it.grant(serves=False)
+    else:
+        it.grant()
+        assert it.serving is not None
+        it.die(it.serving)
+    it.kept = (1000, 4)
+    it.grant()
+    grant = it.machine.door.grants.current
+    assert grant is not None
+    (charged,) = grant.rereading.values()
+    assert (charged == 4) is (between == "an engine that never served"), charged
+
+
 # -- fencing ---------------------------------------------------------------------------------------------------------
 
 
@@ -754,6 +796,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
                 break_within_a_piece(it, dice)
             die_with_all(it)
             it.wait(dice.choice([0.0, 0.02, 0.5]))
+            it.kept = dice.choice([(0, 0), (30, 4), (1000, 4)])
             it.grant()
         elif deed < 0.10:
             switchover(it, dice.choice([0.0, 0.1, 5.0]))

@@ -11,6 +11,7 @@ import signal
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -235,3 +236,29 @@ def test_what_dies_under_load_is_not_in_the_answers(house: House) -> None:
         f"{max(gaps) * 1000:.0f} ms; {state['continued']} continued, {state['compared']} compared, "
         f"{state['restarted']} restarted"
     )
+
+
+def test_contexts_that_are_kept_take_no_turns(house: House) -> None:
+    """With turns each would have its first token one step of the engine after the one before it at the earliest."""
+    clients, reread = 10, 160
+    shims = pair(house, "--tokens-per-s", "4")
+    whole(shims)
+    door = GatewayProgram(house, "--reread-tokens", str(reread)).serving()
+    body = {"max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    asked = [Stream({**body, "prompt": f"{number} of those who have said much: " * 10}) for number in range(clients)]
+
+    async def broken() -> list[Stream]:
+        streams = [Stream(one.body) for one in asked]
+        tasks = [asyncio.create_task(stream.run(door.port, f"q{place}")) for place, stream in enumerate(streams)]
+        while any(len(stream.at) < 4 for stream in streams):
+            await asyncio.sleep(0.01)
+        shims[0].main().kill() if house.holder() == "a" else shims[1].main().kill()
+        await asyncio.gather(*tasks)
+        return streams
+
+    streams = asyncio.run(broken())
+    check(streams, asyncio.run(all_of(door.port, asked)))
+    firsts = [max(pairwise(stream.at), key=lambda two: two[1] - two[0])[1] for stream in streams]
+    earliest = streams[firsts.index(min(firsts))]
+    meanwhile = sum(min(firsts) < at < max(firsts) for at in earliest.at)
+    assert meanwhile < clients // 2, f"{meanwhile} tokens for one until the last had its first"

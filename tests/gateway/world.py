@@ -99,6 +99,8 @@ class World:
         self.ready: tuple[str, ...] = ()
         self.others = True
         self.forgotten: set[int] = set()
+        self.kept = (0, 0)
+        """Of how many tokens, in blocks of how many, the KV cache is with which the next engine goes on."""
         self._say = say
         self._slow = slow
 
@@ -144,6 +146,8 @@ class World:
                 token=holder.token if holder is not None else 0,
                 engine_id=holder.name if holder is not None else "",
                 url=url,
+                kept_tokens=self.kept[0],
+                kept_block=self.kept[1],
                 plan=plan,
                 ready=self.ready,
                 others=self.others,

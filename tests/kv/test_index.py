@@ -112,7 +112,7 @@ def test_when_a_ranks_memory_is_another_or_was_somebody_elses_nothing_is_believe
         pool = Played()
         it = index(chain, pool)
         told(chain, token, pools=pools, before=before)
-        it.begin()
+        assert it.begin() is bool(found), "it says whether it has all"
         assert set(cached(pool)) == found
         pool._insert_block_hash(b"a" * 36, pool.blocks[2], 32)
         it.finished(it.step)

@@ -11,6 +11,7 @@ this rank, at this moment. And at each adoption: so does every record.
 
 import random
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from engine_shim.kv import adoption
@@ -52,6 +53,9 @@ class MortalWords:
 
     def __getitem__(self, at: int, /) -> int:
         return self.words[at]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.words)
 
     def __setitem__(self, at: int, value: int, /) -> None:
         if self.left == 0:

@@ -47,6 +47,30 @@ GATEWAY = (
     ),
     _rule(
         DOOR,
+        "kept-contexts-take-no-turns",
+        "a context that is kept counts as its last block",
+        f"{_RULES}test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept",
+        (
+            "        return min(visitor.tokens, grant.kept_block) if kept else visitor.tokens",
+            "        return visitor.tokens",
+        ),
+    ),
+    _rule(
+        DOOR,
+        "kept-contexts-fit",
+        "contexts that don't fit in what was kept count whole",
+        f"{_RULES}test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept",
+        ("            grant.kept_tokens -= visitor.tokens\n", "            pass\n"),
+    ),
+    _rule(
+        DOOR,
+        "kept-by-the-last",
+        "what is kept is what the last engine that served had read",
+        f"{_RULES}test_a_context_is_kept_only_by_the_last_engine_that_served[an engine that gave it nothing]",
+        ("visitor.read_by == self._served_last and", "visitor.read_by and"),
+    ),
+    _rule(
+        DOOR,
         "doubts-are-held",
         "a failure is held back until the lock has said whether that engine still holds",
         f"{_RULES}test_an_end_without_a_reason_is_held_until_the_lock_has_spoken",

@@ -60,7 +60,7 @@ _ALL = (
         "check-sum",
         "a record is true only if its check sum is",
         _TABLE,
-        ("if said == _sum(covered, self._seed):", "if covered:"),
+        ("if said == _sum(_NUMBER.pack(block) + table[at + _WORD : at + _WORD * _RECORD], self._seed):", "if table:"),
     ),
     _rule(
         TABLE,
@@ -132,7 +132,7 @@ _ALL = (
         "key-of-all-before",
         "a key stands for all tokens before its block's end",
         _PREFIXES,
-        ("hashlib.sha256(before + text)", "hashlib.sha256(text)"),
+        ("hashlib.sha256(before + text[", "hashlib.sha256(text["),
     ),
     _rule(
         PREFIX,

@@ -51,7 +51,8 @@ def kind(model: Path, ranks: int, engine: str = "vllm") -> Kind:
         *("--tensor-parallel-size", str(ranks)),
     )
     devices = ",".join(f"host:{rank}" for rank in range(ranks))
-    return Kind("vllm", engine, arguments, "/v1/models", ("--devices", devices, "--capacity", CAPACITY))
+    gms = ("--devices", devices, "--capacity", CAPACITY)
+    return Kind("vllm", engine, arguments, "/v1/models", gms, ("--memory", "host"))
 
 
 class _Unix(http.client.HTTPConnection):
@@ -147,7 +148,7 @@ class Pair:
         self.answers_as_ever()
 
     def servers(self) -> None:
-        self.house.start_lock()
+        self.house.start_lock(*self.kind.lock)
         self.house.start_gms(self.kind)
 
     def shim(self, engine_id: str, *more: str, arguments: tuple[str, ...] = ()) -> Shim:

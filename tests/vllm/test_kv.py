@@ -143,6 +143,9 @@ def test_an_engine_that_is_started_again_where_nobody_took_over_goes_on_with_its
     active.until("Active", ready=True, starts=2)
     house.until_announced(active)
     assert adopted(active) == there
+    status = house.status()
+    assert status is not None and status.holder is not None and status.holder.kept is not None
+    assert (status.holder.kept.block, status.holder.kept.tokens % BLOCK) == (BLOCK, 0) < (BLOCK, there)
     go_on(pair, whole, [HEARD] * len(whole))
     if pair.ranks > 1:
         before = hits(pair)

@@ -94,7 +94,9 @@ def test_a_kv_cache_that_cannot_be_kept_is_refused_by_name(monkeypatch: pytest.M
         assert said in why and bool(said) == bool(why)
     played = played_scheduler(full)
     assert options.why_not_kept("keep", None, False) == ""
-    assert "was not given" in options.why_not_kept("drop", None, False)
+    assert options.why_not_kept("", None, False) == "", "in host memory it is the default"
+    assert "on a GPU" in options.why_not_kept("", None, True)
+    assert "--kv drop was given" in options.why_not_kept("drop", None, False)
     played.vllm_config.cache_config.calculate_kv_scales = True
     assert "its scales" in versions.why_blocks_cannot_be_kept(played)
     assert "on a GPU" in options.why_not_kept("keep", None, True)
