@@ -196,7 +196,7 @@ class Supervisor:
                 self._await_killed(device, child)
 
     def _await_killed(self, device: str, child: subprocess.Popen[bytes]) -> None:
-        """What even SIGKILL doesn't end keeps nobody else from ending."""
+        """What even SIGKILL doesn't end keeps the others from nothing."""
         try:
             child.wait(STOP_S)
         except subprocess.TimeoutExpired:
