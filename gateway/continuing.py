@@ -184,7 +184,7 @@ def _limits_of(kind: Kind) -> _Limits:
 
 
 def _left(limits: _Limits, max_len: int | None, prompt: int, has: int) -> int | None:
-    """So many tokens may still come. None: nobody knows."""
+    """So many tokens may still come. None: that isn't known."""
     room = None if max_len is None else max_len - prompt - has
     most = None if limits.max_tokens is None else limits.max_tokens - has
     return min((limit for limit in (room, most) if limit is not None), default=None)

@@ -7,8 +7,11 @@ The client has the bytes that were passed on, and nothing takes them back. Every
 2. An answer is complete when each of its choices has a reason to end. `[DONE]` without that, a body that ends early, an
    error of the engine's: all of these are doubts, and the lock is asked. If the engine has lost it, another goes on. If
    it still holds it, the failure is the engine's own word, and is passed on.
-3. What is no answer at all (HTTP or JSON that is none) isn't put down to a death: it is the end, and is reported.
+3. What is no answer at all (HTTP or JSON that is none) isn't put down to a death: it is the end, and is reported. A
+   body in one piece that is none is reported, and is a doubt all the same: an engine that dies may leave half of it.
 4. Nothing is passed on of an engine that the door has taken away.
+5. A stream whose engine says nothing for long ends with an error: comments keep its client's own time-out from passing.
+6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
 
 Its parts: `legs.py` has the exchanges with the engine, `passing.py`, `continuing.py` and `comparing.py` each make an
 answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of phases,

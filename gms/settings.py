@@ -27,4 +27,4 @@ class Settings(Options, frozen=True, kw_only=True):
     host_devices: str
     log_json: bool = False
     asked_at: int = -1
-    """The descriptor on which the supervisor asks whether its loop turns; -1: nobody asks."""
+    """The descriptor on which the supervisor asks whether its loop turns; -1: it doesn't ask."""

@@ -1,4 +1,4 @@
-"""Whether a device's server still turns, by what its supervisor hears of it. Pure; who asks and kills: `supervisor.py`.
+"""Whether a device's server still turns, by what its supervisor hears of it. Pure; `supervisor.py` asks and kills.
 
 The supervisor asks each server every `ASK_S`, and the server's own loop answers.
 

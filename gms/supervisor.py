@@ -86,10 +86,8 @@ class Supervisor:
         here = rundir.directory(self.run_dir)
         try:
             make_private_directory(here)
-            listed, said = DurableFile(here, rundir.DEVICES), "".join(f"{device}\n" for device in devices).encode()
             self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
-            if listed.read() != said:  # else a directory without room would keep a new start from happening
-                listed.write(said)
+            DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
             for device in devices:
                 self._await_predecessor(device)
         except OSError as error:
@@ -198,7 +196,7 @@ class Supervisor:
                 self._await_killed(device, child)
 
     def _await_killed(self, device: str, child: subprocess.Popen[bytes]) -> None:
-        """What even SIGKILL doesn't end keeps nobody else from ending."""
+        """What even SIGKILL doesn't end keeps the others from nothing."""
         try:
             child.wait(STOP_S)
         except subprocess.TimeoutExpired:

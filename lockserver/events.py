@@ -172,7 +172,7 @@ class LookedAt(msgspec.Struct, frozen=True):
     processes: tuple[tuple[int, str], ...] = ()
     """Handle, and how it is: "is stopped (T): ..."."""
     life: tuple[str, ...] = ()
-    """Who has the life lock."""
+    """The processes that have the life lock."""
 
 
 class NamesTaken(msgspec.Struct, frozen=True):

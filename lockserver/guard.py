@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from sidecar import process_setup
+from sidecar import process_setup, process_tree
 from sidecar.exit_codes import EX_CANT_RUN, EX_LOST
 from sidecar.lifelock import LifeLock, LifeLockError
 
@@ -85,53 +85,21 @@ def _watch(pid: int, parent: int) -> int:
     while True:
         if os.getppid() != parent:
             os.kill(pid, signal.SIGKILL)
-        ended = _collect()
-        if ended is None or pid in ended:
-            return (ended or {}).get(pid, -signal.SIGKILL)
+        ended, left = process_tree.collect()
+        if pid in ended or not left:
+            return ended.get(pid, -signal.SIGKILL)
         signal.sigwaitinfo({signal.SIGCHLD, _PARENT_DIED})
 
 
 def kill_all_children() -> None:
     """Until there are none. Their own children become this process's when they die."""
-    while _collect() is not None:
-        for pid in _children():
+    while process_tree.collect()[1]:
+        for pid in process_tree.children(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 continue  # it has ended; or it is another user's, and the lock waits for it
         time.sleep(0.001)
-
-
-def _collect() -> dict[int, int] | None:
-    """The children that have ended, with their exit codes; None when there is no child left."""
-    ended: dict[int, int] = {}
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return ended or None
-        if pid == 0:
-            return ended
-        ended[pid] = os.waitstatus_to_exitcode(status)
-
-
-def _children() -> list[int]:
-    found: list[int] = []
-    for thread in os.listdir("/proc/self/task"):
-        try:
-            with open(f"/proc/self/task/{thread}/children", "rb") as children:
-                found += map(int, children.read().split())
-        except OSError:  # a kernel without that list
-            found += [int(name) for name in os.listdir("/proc") if name.isdigit() and _parent(name) == os.getpid()]
-    return found
-
-
-def _parent(pid: str) -> int:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return int(stat.read().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
 
 
 def _close_all_but(keep: set[int]) -> None:

@@ -1,7 +1,8 @@
-"""The life files of a run directory and who locks them, for people: `lockctl doctor`.
+"""The life files of a run directory and who locks them, for people: `lockctl doctor`, and the server's alarm about a
+takeover that hangs (`overdue.py`).
 
 It takes no lock: files are asked with F_OFD_GETLK, and who holds one is read from /proc, as far as this user may see
-it. The server needs none of this; it asks each file itself (`server.py`).
+it. No proof rests on this; for that the server asks each file itself (`server.py`).
 """
 
 import os

@@ -28,6 +28,8 @@ The rules, and where they stand:
  9. Nobody is granted while somebody else has the name of this path, or of a device, or lost it a moment ago and may
     be dying (`exclusion.py`).
 10. Who can't talk with this server (another version) holds on to what it has, and is fenced by its pidfds alone.
+11. A waiter that gives up (`Withdraw`) isn't granted until it asks again; unless the grant came first, which holds.
+12. A takeover that hangs for longer than the window is an alarm that says what lives, and how it is (`overdue.py`).
 
 The permit `init` is a lock too, with less (`permit.py`).
 """

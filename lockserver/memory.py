@@ -43,7 +43,7 @@ def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
 
 
 def reader_in_time(kind: str, host_devices: Path, patience_s: float = START_S) -> tuple[Reader | None, str]:
-    """Like `reader`, from a thread of its own: a driver may hang as it is loaded, and whoever asks is needed. Where it
+    """Like `reader`, from a thread of its own: a driver may hang as it is loaded, and the server is needed. Where it
     takes longer the reader that is returned waits for it. A driver that says after that time that it doesn't work is
     one that can't be read.
     """

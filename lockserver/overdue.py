@@ -46,7 +46,7 @@ class Overdue:
             self._await(holder, "")
 
     def not_granted(self, waiter: Incarnation, why: str) -> None:
-        """Nobody holds, and the first in the queue can't be granted."""
+        """The lock is free, and the first in the queue can't be granted."""
         self._await(waiter, why)
 
     def _await(self, who: Incarnation, why: str) -> None:

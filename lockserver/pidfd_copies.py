@@ -45,7 +45,7 @@ class PidfdCopies:
         """By their connections."""
 
     def hand_out(self, active: Lock) -> None:
-        """Whoever keeps copies gets those that are new, and that it has not been given for want of room."""
+        """Each keeper gets those copies that are new, and those for which there was no room before."""
         for conn, keeper in list(self._keepers.items()):
             if keeper.who.conn != conn:
                 del self._keepers[conn]

@@ -118,7 +118,7 @@ def _unproven(holder: Incarnation, policy: Policy, missing: tuple[str, ...]) -> 
 
 
 def what_is_missing(holder: Incarnation, *, new_server: bool, seen: LookedAt | None = None) -> list[str]:
-    """For people: what stands in the way of the proof. `seen`: somebody has looked at what lives (`overdue.py`)."""
+    """For people: what stands in the way of the proof. `seen`: what a look at the living showed (`overdue.py`)."""
     missing = []
     sights = dict(seen.processes) if seen is not None else {}
     for member in holder.members.values():

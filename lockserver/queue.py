@@ -160,7 +160,7 @@ class Queue:
 
     @property
     def first_unprepared(self) -> Waiter | None:
-        """The first who is ready and hasn't said yet that its engine could wake."""
+        """The first waiter that is ready and hasn't said yet that its engine could wake."""
         return next((w for w in self.waiters.values() if w.ready and w.looked_in != self.round), None)
 
     @property

@@ -179,7 +179,9 @@ TO_DO = (
 
 
 def _advice(status: m.Status) -> list[str]:
-    said = [*status.alarms, *(status.fencing.waiting_for if status.fencing is not None else ())]
+    said = [*status.alarms]
+    if status.fencing is not None and not any("s, and nobody is granted: " in alarm for alarm in said):
+        said += status.fencing.waiting_for  # the alarm of `overdue.py` has looked, and says what to do about each
     todo: list[str] = []
     for reason in said:
         advice = next((text for words, text in TO_DO if words in reason), "")

@@ -94,7 +94,7 @@ class DurableFile:
             os.close(directory)
 
     def deleted(self) -> bool:
-        """It was in its place, and somebody has taken it away. Said once."""
+        """It was in its place, and is gone. Said once."""
         deleted = self._in_place and not self.path.exists()
         self._in_place = self._in_place and not deleted
         return deleted

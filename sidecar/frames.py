@@ -190,7 +190,7 @@ class Channel:
             if error.errno != errno.ETOOMANYREFS:
                 raise
             # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE:
-            # that somebody else doesn't read is no fault of this peer's.
+            # what another peer doesn't read is no fault of this one's.
             self.held_up = True
             return 0
 

@@ -317,7 +317,7 @@ class _Connection(asyncio.Protocol):
             return
 
     def _keep_early(self, data: bytes) -> None:
-        """What came before the answer to the request before. It is read on: else nobody sees that its client leaves."""
+        """What came before the answer to the request before. It is read on: else its client could leave unseen."""
         limits, bodies, home = self._server.limits, self._server.bodies, self._reader.home
         self._early += data
         bodies.hold(home, len(data))

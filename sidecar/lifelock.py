@@ -186,8 +186,8 @@ class LifeProbe:
     def again(cls, fd: int) -> Self:
         """An eye on an open life file, which may have no name any more. Takes nothing of what the descriptor holds.
 
-        Somebody sent it, so it is looked at first: opening a FIFO waits for a writer, and opening a file on which its
-        owner has a lease waits for that owner.
+        Another process sent it, so it is looked at first: opening a FIFO waits for a writer, and opening a file on
+        which its owner has a lease waits for that owner.
         """
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "that is no life file")

@@ -2,7 +2,7 @@
 nothing here proves anything.
 
 Only files are read that the kernel answers without waiting for the process (`status`, `comm`, `cgroup`, the files of
-cgroups), and yet whoever asks does so in a thread of its own. What this file may not do: end or wake anything.
+cgroups), and yet the server asks in a thread of its own. What this file may not do: end or wake anything.
 """
 
 import contextlib

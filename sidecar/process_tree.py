@@ -42,14 +42,16 @@ def descendants(of: int) -> list[int]:
     found: list[int] = []
     queue = [of]
     while queue:
-        below = _children(queue.pop())
+        below = children(queue.pop())
         queue += below
         found += below
     return [pid for pid in found if not _is_zombie(pid)]
 
 
-def _children(pid: int) -> list[int]:
-    """Read from the lists of its threads. Going through all of /proc takes ten times as long on a busy machine, and
+def children(pid: int) -> list[int]:
+    """Those that have ended and aren't collected are among them.
+
+    Read from the lists of its threads. Going through all of /proc takes ten times as long on a busy machine, and
     the shim asks in the middle of a handoff. Kernels without CONFIG_PROC_CHILDREN leave no other way.
     """
     if not _HAS_LISTS:
@@ -57,8 +59,8 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as children:
-                found += map(int, children.read().split())
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", "rb") as listed:
+                found += map(int, listed.read().split())
     return found
 
 

@@ -36,8 +36,8 @@ class ServerSocket:
         self._keeps_inode = False
 
     def open(self, mode: int = 0o600) -> socket.socket:
-        """Listens. The socket appears under its name only once it does: who sees it can connect. Where there is no
-        inode for it, that of the server before, at which nobody listens any more, goes first.
+        """Listens. The socket appears under its name only once it does: a client that sees it can connect. Where there
+        is no inode for it, that of the server before, which listens no more, goes first.
         """
         try:
             listener = self._open(mode)

@@ -50,7 +50,7 @@ class NotStarted(Exception):
 
 
 class FilesChanged(Exception):
-    """Nobody knows which of its contents vLLM has read. Followed by another start."""
+    """Which of their contents vLLM has read can't be told. Followed by another start."""
 
 
 class VllmEngine:

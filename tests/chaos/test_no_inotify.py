@@ -16,16 +16,16 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.chaos
 
 
-LIMIT = "/proc/sys/user/max_inotify_instances"
-WITHOUT = ["/usr/bin/env", "unshare", "--user", "--map-root-user", "sh", "-c", f'echo 0 > {LIMIT} && exec "$@"', "sh"]
-"""In a user namespace of its own, which has a limit of its own: nothing is taken from anybody else here."""
-
-
-def test_the_lock_server_starts_serves_and_says_so_until_there_are_instances_again(house: House) -> None:
-    if subprocess.run([*WITHOUT, "true"], check=False, capture_output=True).returncode:
+@pytest.mark.parametrize("what", ["instances", "watches"])
+def test_the_lock_server_starts_serves_and_says_so_until_there_are_some_again(house: House, what: str) -> None:
+    limit = f"/proc/sys/user/max_inotify_{what}"
+    # In a user namespace of its own, which has limits of its own: nothing is taken from any other program here.
+    new = ["/usr/bin/env", "unshare", "--user", "--map-root-user"]
+    without = [*new, "sh", "-c", f'echo 0 > {limit} && exec "$@"', "sh"]
+    if subprocess.run([*without, "true"], check=False, capture_output=True).returncode:
         pytest.skip("no user namespaces with limits of their own here")
-    server = house.server(through=WITHOUT)
-    assert ["raise fs.inotify.max_user_instances" in alarm for alarm in server.status().alarms] == [True]
+    server = house.server(through=without)
+    assert [f"raise fs.inotify.max_user_{what}" in alarm for alarm in server.status().alarms] == [True]
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     b.wants(watching=[a])
@@ -33,7 +33,7 @@ def test_the_lock_server_starts_serves_and_says_so_until_there_are_instances_aga
     a.kill()
     assert b.granted()["dead"] == [True]
     inside = ["nsenter", "--user", "--preserve-credentials", "--target", str(server.pid)]
-    subprocess.run([*inside, "sh", "-c", f"echo 128 > {LIMIT}"], check=True)
+    subprocess.run([*inside, "sh", "-c", f"echo 128 > {limit}"], check=True)
     server.shows(lambda s: not s.alarms, "the kernel says it from now on")
 
 

@@ -736,14 +736,18 @@ def test_comments_of_the_engines_own_are_no_word() -> None:
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body
 
 
-@pytest.mark.parametrize("then", [b"", b'data: {"error": {"message": "late"}}\n\n', b"data: {no json\n\n"])
-def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes) -> None:
+@pytest.mark.parametrize("then", [b"", b'data: {"error": {"message": "late"}}\n\n', b"data: {no json\n\n", None])
+def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes | None) -> None:
+    """Not an event, not silence (b""), and not the end of the connection (None)."""
     it = world()
     body = {**BODY, "stream_options": {"include_usage": True}}
     client = it.arrive(COMPLETION, body)
     exchange = it.exchanges[0]
     step(it, client, len(exchange.said.pieces) - 2)
-    if then:
+    if then is None:
+        del it.engines[1].exchanges[client.number, exchange.ask.leg]
+        it.feed(e.Broke(client.number, exchange.ask.leg, "its connection ended"))
+    elif then:
         it.feed(e.Came(client.number, exchange.ask.leg, then))
     else:
         it.wait(it.machine.bounds.stall_s + 1.0)

@@ -72,6 +72,12 @@ def test_what_is_waited_for_stands_above_the_rest() -> None:
     assert "what to do\n  - a stopped or stuck process" in said
 
 
+def test_an_alarm_that_has_looked_at_what_lives_is_all_the_advice_there_is() -> None:
+    alarm = "engine-a is not proven gone after 10 s, and nobody is granted: process 12 of engine-a is stopped (T)"
+    said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
+    assert alarm in said and "can't be told from a busy one" not in said
+
+
 def test_an_alarm_is_not_said_twice() -> None:
     fencing = m.FencingState("2026-11-20T02:59:59.000Z", ["the reader is broken"])
     said = text(msgspec.structs.replace(FENCING, alarms=["the reader is broken"], fencing=fencing))

@@ -12,6 +12,7 @@ import pytest
 from reference_engine.api import error_body
 from sidecar.http_exchange import Reply, Request
 from sidecar.http_server import HttpServer, Limits
+from sidecar.http_server import _home as home
 from tests.reference_engine.serving import Client
 from tests.support.waiting import DEADLINE_S
 
@@ -131,3 +132,12 @@ def test_the_client_that_goes_is_noticed_while_its_answer_is_made(stage: Stage) 
         client.request("/", method="GET")
         stage.asked.result(DEADLINE_S)
     assert stage.gone.wait(DEADLINE_S)
+
+
+def test_of_ipv6_a_client_has_a_whole_network_and_of_ipv4_an_address() -> None:
+    """What is held is counted for each: one client has as many addresses of IPv6 as it likes."""
+    assert home("2001:db8::1") == home("2001:db8::ffff:2") != home("2001:db8:0:1::1")
+    assert home("fe80::1%eth0") == home("fe80::2%eth0")
+    assert home("::ffff:192.0.2.1") != home("::ffff:192.0.2.2")
+    assert home("192.0.2.1") != home("192.0.2.2")
+    assert home("unix") == "unix"
