@@ -74,6 +74,7 @@ def _any_lines(data: bytes) -> tuple[Events, int]:
 
 def data_of(text: bytes) -> bytes | None:
     """What one event says; None for a comment."""
+    text = text.removeprefix(b"\xef\xbb\xbf")  # a stream may begin so
     lines = [line[5:].removeprefix(b" ") for line in text.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

@@ -496,7 +496,7 @@ def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\n\n", b"\n\r\n"])
 def test_an_event_is_the_same_however_its_lines_end_and_its_bytes_come(end: bytes) -> None:
-    said = b"data: [DONE]" + end
-    for pieces in ([said], [said[at : at + 1] for at in range(len(said))]):
-        reader = sse.Reader(100)
-        assert [data for piece in pieces for _, data in reader.feed(piece)[1]] == [sse.DONE]
+    for said in (b"data: [DONE]" + end, b"\xef\xbb\xbfdata: [DONE]" + end):
+        for pieces in ([said], [said[at : at + 1] for at in range(len(said))]):
+            reader = sse.Reader(100)
+            assert [data for piece in pieces for _, data in reader.feed(piece)[1]] == [sse.DONE]
