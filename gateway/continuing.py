@@ -97,7 +97,8 @@ class Continuing:
                 said += self._tell(index, Piece((), "", finish="length"))
                 continue
             least = self._limits.min_tokens - len(had.ids)
-            asked.append((index, _body(self._kind, index, prompt, had, left, min(least, left))))
+            is_open = self._limits.max_tokens is None
+            asked.append((index, _body(self._kind, index, prompt, had, left, min(least, left), is_open)))
         return said, asked
 
     @property
@@ -190,9 +191,10 @@ def _left(limits: _Limits, max_len: int | None, prompt: int, has: int) -> int | 
     return min((limit for limit in (room, most) if limit is not None), default=None)
 
 
-def _body(kind: Kind, index: int, prompt: Any, had: Choice, max_tokens: int, min_tokens: int) -> bytes:
+def _body(kind: Kind, index: int, prompt: Any, had: Choice, max_tokens: int, min_tokens: int, is_open: bool) -> bytes:
     """The body that asks for the rest of one choice, whose prompt is all tokens so far. While those aren't known it is
-    the one that the client gave at this place.
+    the one that the client gave at this place. `is_open`: the client set no bound; there may be one of the model's own,
+    of which nothing is known here.
     """
     fields = kinds.read_fields(kind.body)
     body: dict[str, object] = {name: raw for name, raw in fields.items() if name in kinds.SAMPLING or name == "stop"}
@@ -206,9 +208,11 @@ def _body(kind: Kind, index: int, prompt: Any, had: Choice, max_tokens: int, min
     else:
         several = kinds.value(fields, "prompt")
         body["prompt"] = several[index // kind.per_prompt] if kind.choices > kind.per_prompt else several
+    begun = {"open": 1} if is_open else {}
     if had.ids:
         text = bytes(had.text)
-        begun = {"tokens": len(had.ids), "chars": len(text.decode("utf-8", "replace")), "crc32": zlib.crc32(text)}
+        begun |= {"tokens": len(had.ids), "chars": len(text.decode("utf-8", "replace")), "crc32": zlib.crc32(text)}
+    if begun:
         body["vllm_xargs"] = {f"failover_answer_{name}": value for name, value in begun.items()}
     if min_tokens > 0:
         body["min_tokens"] = min_tokens

@@ -77,7 +77,8 @@ class WrongMethod(Exception):
 
 
 MOST_CHOICES = 1024
-"""A streamed answer with more for each prompt is passed on as it comes: no account is kept of it."""
+"""A streamed answer with more for each prompt is passed on as it comes: no account is kept of it. So is one whose `n`
+is no number here: an engine may take 2.0 or "2" for 2."""
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS")
 _NOT_UNDER_V1 = {
     "/tokenize",
@@ -211,7 +212,7 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
     said = {"model": model if isinstance(model, str) else "", "streams": streams}
     if not streams:
         return msgspec.structs.replace(base, **said)
-    if _per_prompt(fields) > MOST_CHOICES:
+    if _per_prompt(fields) > MOST_CHOICES or type(value(fields, "n")) not in (int, type(None)):
         return msgspec.structs.replace(base, **said, api=Api.OTHER)
     options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True

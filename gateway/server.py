@@ -87,8 +87,10 @@ class Gateway:
             if has_body and request.method in ("GET", "HEAD"):
                 return Refused(413, f"{request.path} takes no body")
             return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")]) if has_body else None
-        if keys is None or (is_preflight(request.method, request.header(b"origin")) and not has_body):
+        if keys is None:
             return ""
+        if is_preflight(request.method, request.header(b"origin")) and not has_body:
+            return None
         name = keys.name_of(request.header(b"authorization"))
         if name:
             return name

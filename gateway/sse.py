@@ -35,7 +35,12 @@ class Reader:
                 self._measure()
                 return b"", []
             data = bytes(rest)
-        elif data.startswith(b"data: ") and data.find(b"\n") == len(data) - 2 and data.endswith(b"\n\n"):
+        elif (
+            data.startswith(b"data: ")
+            and data.find(b"\n") == len(data) - 2
+            and data.endswith(b"\n\n")
+            and not data.endswith(b"\r\n\n")
+        ):
             return data, [(len(data), data[6:-2])]  # nearly always it is one whole event
         found, end = _any_lines(data) if b"\r" in data else _plain_lines(data)
         self._rest = bytearray(data[end:])
@@ -69,6 +74,7 @@ def _any_lines(data: bytes) -> tuple[Events, int]:
 
 def data_of(text: bytes) -> bytes | None:
     """What one event says; None for a comment."""
+    text = text.removeprefix(b"\xef\xbb\xbf")  # a stream may begin so
     lines = [line[5:].removeprefix(b" ") for line in text.splitlines() if line.startswith(b"data:")]
     return b"\n".join(lines) if lines else None
 

@@ -18,6 +18,8 @@ _NO_VERSION = "a request's first line ends with the version of HTTP that it is"
 _ABSOLUTE = re.compile(rb"https?://[^/?#]+", re.IGNORECASE)
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_HEADERS = 256
+_MOST_UNCOUNTED = 64
+"""Requests that are put down to no client, and wait for their turn on one connection."""
 _REQUEST_BYTES, _HEADER_BYTES = 1024, 128
 """What a request and a header take beside their own bytes: a thousand small ones take more than they say."""
 
@@ -30,7 +32,7 @@ class Refused(NamedTuple):
 
 Door = Callable[[Request, bool], str | Refused | None]
 """A request's head, and whether a body follows -> the client to which it is put down ("": the address from where it
-comes; None: it has no body and is answered at once, however full it is), or why it isn't let in. Nothing of its body
+comes; None: to nobody, it has no body and is let in however full it is), or why it isn't let in. Nothing of its body
 has been kept by then."""
 
 
@@ -206,7 +208,7 @@ class RequestReader:
             elif name == b"host":
                 hosts += 1
             elif name == b"expect":
-                expects = value.lower() == b"100-continue"
+                expects = version != "1.0" and value.lower() == b"100-continue"
         if size > self._most_head:
             self._refuse_large_head()
         elif version not in ("1.0", "1.1"):
@@ -229,8 +231,11 @@ class RequestReader:
             self._refuse(*client)
             return
         self._bodies.hold(self._client, -self._held)
-        self._client, self._held = client or self.home, 0
+        self._client, self._held = self.home if client == "" else client or "", 0
         if client is None:
+            if len(self.ready) >= _MOST_UNCOUNTED:
+                why = f"at most {_MOST_UNCOUNTED} such requests may be sent before the first of them is answered"
+                self._refuse(429, why, [(b"retry-after", b"1")])
             return
         self._hold(_REQUEST_BYTES + size + _HEADER_BYTES * len(self._headers))
         if expects and self.refused is None:

@@ -207,8 +207,10 @@ class _Connection(asyncio.Protocol):
         """It may have closed its sending half only, and wait for the answer."""
         looked, self._ended = self._ended, True
         reply = self._reply
-        if self._over or self._transport is None or reply is None:
+        if self._over or self._transport is None:
             return False
+        if reply is None:
+            return bool(self._reader.ready or self._early)  # they have their turn when there is room
         if not looked:
             self._look_whether_it_left(reply, _RESET_FIRST_S)
         return True
@@ -321,7 +323,8 @@ class _Connection(asyncio.Protocol):
         limits, bodies, home = self._server.limits, self._server.bodies, self._reader.home
         self._early += data
         bodies.hold(home, len(data))
-        if len(self._early) > limits.header_bytes + limits.body_bytes or bodies.refuses(home) is not None:
+        most = limits.header_bytes + (limits.body_bytes if self._asked_by else 0)  # a stranger's bodies are not kept
+        if len(self._early) > most or bodies.refuses(home) is not None:
             self.close()
 
     def _take_early(self) -> bytes:
@@ -331,14 +334,20 @@ class _Connection(asyncio.Protocol):
         return data
 
     def _take(self) -> None:
-        request, chunked, keeps, self._asked_by, self._held = self._reader.ready.popleft()
+        reader = self._reader
+        request, chunked, keeps, self._asked_by, self._held = reader.ready.popleft()
         self.deadline = float("inf")
         self._said = self._nudged = False
-        keeps = keeps and not self._ended and not self._server.closing
+        asks_more = not self._ended or bool(reader.ready or self._early)
+        keeps = keeps and asks_more and not self._server.closing
         reply = self._reply = Reply(self, chunked=chunked, headless=request.method == "HEAD", keeps=keeps)
         self._server.handle(request, reply)
-        if self._reply is reply and not self._room:
+        if self._reply is not reply:
+            return
+        if not self._room:
             reply.room(False)
+        if self._ended:
+            self._loop.call_later(_RESET_FIRST_S, self._look_whether_it_left, reply, 2 * _RESET_FIRST_S)
 
     def _rest(self) -> None:
         """Nothing is asked at the moment."""

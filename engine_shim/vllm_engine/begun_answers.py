@@ -57,6 +57,26 @@ class Engine(AsyncLLM):
             self.output_processor = Outputs(old.tokenizer, **settings)
         super()._run_output_handler()
 
+    async def add_request(self, request_id: str, prompt: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        bound(params, self.model_config)
+        return await super().add_request(request_id, prompt, params, *args, **kwargs)
+
+
+def bound(params: Any, model: Any) -> None:
+    """The model's own bound (`max_new_tokens`) counts what there is of the answer. One from `--generation-config DIR`
+    or `--override-generation-config` always holds, one of the model's own files where the client gave none.
+    """
+    said = getattr(params, "extra_args", None) or {}
+    begun, is_open = Begun.of(said), said.get("failover_answer_open") == 1
+    if not (begun or is_open) or params.max_tokens is None:
+        return
+    default = model.get_diff_sampling_param().get("max_tokens")
+    own = model.generation_config in ("auto", "vllm")
+    always = model.override_generation_config.get("max_new_tokens") if own else default
+    most = default if is_open else always
+    if most is not None:
+        params.max_tokens = max(1, min(params.max_tokens, most - (begun.tokens if begun else 0)))
+
 
 class Outputs(OutputProcessor):
     def add_request(self, request: Any, *args: Any, **kwargs: Any) -> None:

@@ -183,6 +183,11 @@ def test_a_client_that_closes_its_sending_half_is_answered(door: GatewayProgram)
     assert b"HTTP/1.1 200 " in said and b'"finish_reason"' in said
 
 
+def test_all_that_was_asked_before_the_sending_half_is_closed_is_answered(door: GatewayProgram) -> None:
+    asked = b"GET /v1/models HTTP/1.1\r\nhost: x\r\n\r\n"
+    assert exchanged(door.port, asked * 50, half=True).count(b"HTTP/1.1 200 ") == 50
+
+
 def test_requests_on_one_connection_are_answered_in_order(door: GatewayProgram) -> None:
     data = request_bytes("/v1/completions", {**BODY, "max_tokens": 1}).replace(b"connection: close\r\n", b"")
     last = request_bytes("/version").replace(b"GET /version", b"GET /live")

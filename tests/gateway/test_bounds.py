@@ -129,6 +129,26 @@ def test_without_a_key_nothing_of_a_body_is_read(house: House, tmp_path: Path) -
     door.kill()
 
 
+def test_without_a_key_a_connection_that_does_not_read_takes_next_to_nothing(house: House, tmp_path: Path) -> None:
+    """What the door answers itself needs no key; what is sent behind it was held, or was not even counted."""
+    (tmp_path / "keys").write_text("right\n")
+    door = GatewayProgram(house, "--api-keys", str(tmp_path / "keys"), name="unread").serving()
+    own = b"GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n"
+    before = resident(door)
+    with ExitStack() as crowd:
+        for number in range(40):
+            sock = crowd.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(DEADLINE_S)
+            sock.connect(("127.0.0.1", door.port))
+            with suppress(OSError):
+                sock.sendall(own * (20_000 if number % 2 else 50))
+                sock.sendall(bytes(4 * MIB))
+        held, taken = door.state()["held_bytes"], resident(door) - before
+    assert held < 4 * MIB and taken < 24 * MIB, f"{held // MIB} MiB are counted, {taken // MIB} MiB taken"
+    door.kill()
+
+
 @pytest.mark.parametrize("path", ["/ready", "/metrics"])
 def test_what_the_door_answers_itself_takes_no_body(house: House, path: str) -> None:
     door = GatewayProgram(house, name=f"own{path[1:]}").serving()
@@ -200,6 +220,22 @@ def test_a_client_that_closes_its_sending_half_still_has_its_answer(house: House
     head, _, body = said.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 200 ") and head.count(b"HTTP/1.1") == 1, head
     assert json.loads(body)["choices"], body
+    door.kill()
+
+
+def test_a_client_that_has_said_all_and_leaves_in_its_second_request_is_noticed(house: House) -> None:
+    door = GatewayProgram(house, name="second").serving()
+    first = request_bytes("/v1/completions", {"prompt": "hello", "max_tokens": 1})
+    second = request_bytes("/v1/completions", {"prompt": "fault:silent"})
+    with socket.create_connection(("127.0.0.1", door.port), DEADLINE_S) as sock:
+        sock.sendall(first.replace(b"connection: close\r\n", b"") + second)
+        sock.shutdown(socket.SHUT_WR)
+        sock.settimeout(DEADLINE_S)
+        said = b""
+        while b'"choices"' not in said:  # its head may come in two pieces
+            said += sock.recv(65536)
+        until(lambda: door.state()["in_flight"] == 1, "the engine has the second")
+    until(lambda: door.state()["in_flight"] == 0, "it is noticed that nobody waits for it", 20)
     door.kill()
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gateway import events as e
+from gateway import sse
 from gateway.kinds import Way
 from reference_engine import tokenizer
 from tests.gateway import engine
@@ -491,3 +492,11 @@ def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
     assert done == "[DONE]" and usage["usage"]["completion_tokens"] == 14
     assert sum(len(chunk["choices"][0]["token_ids"]) for chunk in chunks) == 14
     assert b'"seed"' not in world.asked[-1].body
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\n\n", b"\n\r\n"])
+def test_an_event_is_the_same_however_its_lines_end_and_its_bytes_come(end: bytes) -> None:
+    for said in (b"data: [DONE]" + end, b"\xef\xbb\xbfdata: [DONE]" + end):
+        for pieces in ([said], [said[at : at + 1] for at in range(len(said))]):
+            reader = sse.Reader(100)
+            assert [data for piece in pieces for _, data in reader.feed(piece)[1]] == [sse.DONE]

@@ -210,6 +210,20 @@ def test_a_compared_answer_that_comes_out_otherwise_ends_with_an_error() -> None
     assert b"[DONE]" not in client.body
 
 
+@pytest.mark.parametrize("n", [2.0, "2"])
+def test_choices_that_only_the_engine_can_count_are_passed_on_as_they_come(n: object) -> None:
+    """vLLM takes both of these for 2. They were an engine's mistake, with an alarm."""
+    events = [
+        b'data: {"id": "x", "choices": [{"index": %d, "text": "a", "finish_reason": "length"}]}\n\n' % number
+        for number in range(2)
+    ]
+    world = World(say=said(200, engine.EVENTS, *events, b"data: [DONE]\n\n"))
+    world.grant()
+    client = world.arrive("/v1/completions", TEXT | {"n": n})
+    world.run()
+    assert (client.outcome, client.body) == (e.Outcome.ANSWERED, b"".join(events) + b"data: [DONE]\n\n")
+
+
 @pytest.mark.parametrize("breaks", [False, True])
 def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(breaks: bool) -> None:
     events = [

@@ -108,6 +108,8 @@ def test_what_is_read_is_gone_with_its_connection_without_the_collector() -> Non
 def test_a_client_that_waits_for_a_word_is_told_to_go_on() -> None:
     assert Reading().feed(post(b"", b"Expect: 100-continue\r\n")).told_to_go_on == 1
     assert Reading().feed(HEAD + b"Expect: 100-continue\r\nContent-Length: 1000\r\n\r\n").told_to_go_on == 0  # refused
+    old = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0") + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n"
+    assert Reading().feed(old).told_to_go_on == 0, "HTTP/1.0 has no such word"
 
 
 def test_a_client_that_offers_another_protocol_is_read_on() -> None:

@@ -222,3 +222,31 @@ def test_an_engine_that_cannot_begin_where_the_client_stands_does_not_say_that_i
     leg.reader = sse.Reader(1 << 20)
     took = mode.take(leg, sse.event(msgspec.json.encode(event)))
     assert (took.data, took.end) == (b"", End.TORN)
+
+
+@pytest.mark.parametrize("where", ["auto", "vllm", "a directory"])
+def test_the_models_own_bound_counts_what_there_is_of_the_answer(where: str) -> None:
+    """It held for the rest alone, or not at all: an answer of at most 50 tokens had up to the model's whole length."""
+    from types import SimpleNamespace
+
+    from vllm.sampling_params import SamplingParams
+
+    from engine_shim.vllm_engine.begun_answers import bound
+
+    override = {"max_new_tokens": 50} if where == "vllm" else {}
+    model = SimpleNamespace(
+        generation_config=where,
+        override_generation_config=override,
+        get_diff_sampling_param=lambda: {"max_tokens": 50},
+    )
+    begun = {f"failover_answer_{name}": value for name, value in {"tokens": 30, "chars": 9, "crc32": 1}.items()}
+    no_bound = {"failover_answer_open": 1}
+
+    def most(asked: int, said: dict[str, int]) -> int | None:
+        params = SamplingParams(max_tokens=asked, extra_args=said)
+        bound(params, model)
+        return params.max_tokens
+
+    assert most(4000, begun | no_bound) == 20 and most(4000, no_bound) == 50 and most(7, begun | no_bound) == 7
+    assert most(40, begun) == (40 if where == "auto" else 20), "the client's own is above that of the model's own files"
+    assert most(4000, {}) == 4000, "that is for vLLM itself to bound"
