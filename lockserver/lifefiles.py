@@ -44,7 +44,11 @@ def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
 def lock_holders(inode: tuple[int, int]) -> dict[int, str]:
     """The processes with a locked descriptor of this file, as far as this user may see them: pid -> command line."""
     found: dict[int, str] = {}
-    for entry in os.listdir("/proc"):
+    try:
+        entries = os.listdir("/proc")
+    except OSError:  # no descriptor is left to look with: then nobody is named
+        return found
+    for entry in entries:
         if not entry.isdigit():
             continue
         process = Path("/proc", entry)

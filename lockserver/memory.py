@@ -108,7 +108,10 @@ def _nvml() -> Reader:
         devices = {}
         for name, handle in zip(names, handles, strict=True):
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
-            devices[str(name)] = (int(memory.free), int(memory.total))
+            free, total = int(memory.free), int(memory.total)
+            if not 0 <= free <= total:  # whatever such a driver says is no proof
+                raise ValueError(f"NVML says that {free} of the {total} bytes of {name} are free")
+            devices[str(name)] = (free, total)
         return devices
 
     return read

@@ -187,10 +187,10 @@ class Channel:
             self._stop_writing()
             return 0
         except OSError as error:
-            if error.errno != errno.ETOOMANYREFS:
+            # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE,
+            # and may have no memory for a message at the moment: neither is a fault of this peer's.
+            if error.errno not in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
                 raise
-            # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE:
-            # what another peer doesn't read is no fault of this one's.
             self.held_up = True
             return 0
 

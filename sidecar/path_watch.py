@@ -99,7 +99,7 @@ class OpenDirectory:
 
 
 class CannotWatch(Exception):
-    """The kernel won't say when a name is gone; the text says what to raise."""
+    """The kernel won't say when a name is gone; the text says which limit to raise, if one is the reason."""
 
 
 class PathWatch:
@@ -118,6 +118,8 @@ class PathWatch:
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._watched: dict[int, str] = {}
         self._full = False
+        self.blind = False
+        """Something on the way is there and can't be watched: a directory may be entered and not read."""
         self.look()
         if self._full:
             self.close()
@@ -144,7 +146,8 @@ class PathWatch:
             watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(name), _GONE | arrivals)
             if watch >= 0:
                 now[watch] = name
-            self._full = self._full or (watch < 0 and ctypes.get_errno() == errno.ENOSPC)
+            elif (why := ctypes.get_errno()) not in _NOWHERE:
+                self._full, self.blind = self._full or why == errno.ENOSPC, True
         for watch in self._watched.keys() - now.keys():
             self._libc.inotify_rm_watch(self._inotify, watch)
         self._watched = now

@@ -205,12 +205,12 @@ def _kernel_names_peers() -> bool:
 
 def _named_by_the_kernel() -> int | None:
     """A pidfd of this process, as the peer of a connection to itself."""
-    ours, other = socket.socketpair()
-    with ours, other:
-        try:
+    try:
+        ours, other = socket.socketpair()
+        with ours, other:
             return int(_INT.unpack(ours.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD, _INT.size))[0])
-        except OSError:
-            return None
+    except OSError:  # an older kernel, or a seccomp profile that refuses it
+        return None
 
 
 @functools.cache

@@ -89,7 +89,7 @@ class Shell:
     def watch_over(self, begin: Callable[[], None], look: Callable[[], None]) -> None:
         """From now on `look` is called when something may have changed. `begin` has the kernel say when, and raises
         CannotWatch where that won't (a user has 128 inotify instances, and all containers of one uid share them): then
-        it is called every second, with an alarm, until the kernel does.
+        it is called every second, with an alarm if a limit is the reason, until the kernel does.
         """
         self._unwatched.append((begin, look))
         self._look_again()
@@ -101,9 +101,10 @@ class Shell:
                 begin()
                 self._unwatched.remove((begin, look))
             except CannotWatch as error:
-                why_not = f"the server looks every second whether its path and files were replaced: {error}"
+                if str(error):
+                    why_not = f"the server looks every second whether its path and files were replaced: {error}"
             look()
-        self._look_at = time.monotonic() + LOOK_EVERY_S if why_not else math.inf
+        self._look_at = time.monotonic() + LOOK_EVERY_S if self._unwatched else math.inf
         if why_not != self._why_unwatched:
             self._why_unwatched = why_not
             self.feed(PathWatched(why_not))

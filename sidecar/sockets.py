@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sidecar.loop import Loop
-from sidecar.path_watch import OpenDirectory, PathWatch
+from sidecar.path_watch import CannotWatch, OpenDirectory, PathWatch
 
 _SUN_PATH_MAX = 107
 _BACKLOG = 1024
@@ -91,7 +91,11 @@ class ServerSocket:
 
     def watch(self, loop: Loop, lost: Callable[[], None]) -> None:
         """Calls it when something was replaced. The kernel says when to look. Raises CannotWatch."""
-        watch = self._watch = PathWatch(self.path)
+        watch = PathWatch(self.path)
+        if watch.blind:
+            watch.close()
+            raise CannotWatch
+        self._watch = watch
 
         def changed(_: int) -> None:
             watch.look()

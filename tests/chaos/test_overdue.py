@@ -15,8 +15,11 @@ import pytest
 
 from lockserver import doctor
 from lockserver.guard import NAME as GUARD
+from lockserver.lifefiles import lock_holders
 from sidecar import process_state
+from sidecar.lifelock import LifeLock
 from tests.chaos.house import House, Server
+from tests.support.descriptors import descriptors_left
 from tests.support.processes import ROOT, Process
 from tests.support.root import needs_root
 from tests.support.waiting import until
@@ -176,6 +179,14 @@ def test_a_process_in_the_kernels_hands_is_seen_to_be(tmp_path: Path) -> None:
     finally:
         with open(os.open(tmp_path / "fifo", os.O_RDWR | os.O_NONBLOCK)):
             waits.wait()
+
+
+def test_who_has_a_life_lock_is_not_named_where_no_descriptor_is_left_to_look_with(tmp_path: Path) -> None:
+    """And nothing raises: the thread that looks would be gone for good, and every later alarm poorer."""
+    with LifeLock.create(tmp_path, "a.1") as life:
+        with descriptors_left(0):
+            assert lock_holders(life.inode) == {}
+        assert list(lock_holders(life.inode)) == [os.getpid()]
 
 
 def test_who_lives_and_runs_is_said_to_and_so_is_who_cannot_be_looked_at() -> None:

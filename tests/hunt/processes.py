@@ -5,6 +5,7 @@ The seed chooses what is done; how the processes run into each other is the mach
 promise is not done: no path is switched while somebody is stopped.
 """
 
+import contextlib
 import os
 import random
 import shutil
@@ -17,8 +18,10 @@ from collections import Counter
 from pathlib import Path
 
 from sidecar import peers
+from tests.support import seccomp
 
 ENGINES = "abc"
+FREEZER = Path("/sys/fs/cgroup/freezer")
 SETTLE_S = 10.0
 """A holder ends when no server has it back in a new directory within this: servers start late on a busy machine."""
 PATIENCE_S = 240.0
@@ -83,34 +86,66 @@ class Hunt:
         for pid, at in list(self._stopped.items()):
             if time.monotonic() >= at:
                 del self._stopped[pid]
+                self._thaw(pid)
                 _signal(pid, signal.SIGCONT)
         for name in ENGINES:
             if name not in self.engines or self.engines[name].poll() is not None:
                 words = (str(self.run_dir), name, str(self.witness), str(self.log))
-                self.engines[name] = _start("tests.hunt.contender", *words)
+                self.engines[name] = _start(sys.executable, "-m", "tests.hunt.contender", *words)
         if self.server is None or self.server.poll() is not None:
-            self.server = _start("lockserver", "--run-dir", str(self.run_dir), *_SERVER)
+            refused = self.rng.random() < 0.2  # a profile that lets it kill nobody
+            through = [*seccomp.through(pidfd_send_signal="EPERM"), sys.executable] if refused else [sys.executable]
+            self.server = _start(*through, "-m", "lockserver", "--run-dir", str(self.run_dir), *_SERVER)
 
     def fault(self) -> None:
-        what = self.rng.choices(
-            ("kill the holder", "kill the server", "kill anybody", "stop", "path"), (30, 25, 10, 15, 20)
-        )[0]
+        faults = ("kill the holder", "kill the server", "kill anybody", "stop", "freeze", "path")
+        what = self.rng.choices(faults, (30, 25, 10, 10, 10, 20))[0]
         if what == "kill the holder" and self._holder:
             _signal(self._holder, signal.SIGKILL)
         elif what == "kill the server" and self.server is not None:
             self.server.kill()
         elif what == "kill anybody":
             self.engines[self.rng.choice(ENGINES)].kill()
-        elif what == "stop" and time.monotonic() > self._path_moved_at + SETTLE_S and self.server is not None:
+        elif (
+            what in ("stop", "freeze") and time.monotonic() > self._path_moved_at + SETTLE_S and self.server is not None
+        ):
             pid = self.rng.choice([self.server, *self.engines.values()]).pid
             self._ever_stopped.add(pid)
             self._stopped[pid] = time.monotonic() + self.rng.random() * 2
-            _signal(pid, signal.SIGSTOP)
+            if what == "stop" or not self._freeze(pid):
+                what = "stop"
+                _signal(pid, signal.SIGSTOP)
+            elif self.rng.random() < 0.5:  # no kill ends it before it thaws
+                what = "freeze and kill"
+                _signal(pid, signal.SIGKILL)
         elif what == "path" and not self._stopped:
             what = self._switch_the_path()
         else:
             return
         self.faults[what] += 1
+
+    def _freeze(self, pid: int) -> bool:
+        """By its cgroup, of version 1: there SIGKILL waits for the thaw. False where that isn't possible."""
+        group = FREEZER / f"{self.base.name}.{pid}"
+        try:
+            group.mkdir()
+            (group / "cgroup.procs").write_text(str(pid))
+            (group / "freezer.state").write_text("FROZEN")
+        except OSError:
+            self._thaw(pid)
+            return False
+        return True
+
+    def _thaw(self, pid: int) -> None:
+        group = FREEZER / f"{self.base.name}.{pid}"
+        if not group.exists():
+            return
+        (group / "freezer.state").write_text("THAWED")
+        for one in (group / "cgroup.procs").read_text().split():
+            with contextlib.suppress(OSError):  # it has ended
+                (FREEZER / "cgroup.procs").write_text(one)
+        with contextlib.suppress(OSError):  # one that is ending is in it yet
+            group.rmdir()
 
     def _switch_the_path(self) -> str:
         self._path_moved_at, self._moved = time.monotonic(), self._moved + 1
@@ -177,12 +212,13 @@ class Hunt:
         everybody = [*self.engines.values(), *([self.server] if self.server is not None else [])]
         for process in everybody:
             process.kill()
+            self._thaw(process.pid)
         for process in everybody:
             process.wait()
 
 
-def _start(module: str, *words: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", module, *words], stderr=subprocess.DEVNULL)
+def _start(*command: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
 
 def _signal(pid: int, number: int) -> None:

@@ -284,6 +284,16 @@ def test_nvml_reads_every_gpu_by_its_uuid_anew_each_time(monkeypatch: pytest.Mon
     assert fake.calls.count("nvmlInit") == 1
 
 
+@pytest.mark.parametrize("lie", [(81, 80), (2**64 - 5, 80), (80, 0), (-1, 80)])
+def test_figures_that_contradict_each_other_are_no_reading(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lie: tuple[int, int]
+) -> None:
+    with_nvml(monkeypatch, FakeNvml({"GPU-aa": lie}))
+    read, _ = reader("nvml", tmp_path)
+    with pytest.raises(ValueError, match=r"of the .* bytes of GPU-aa are free"):
+        assert read is not None and read()
+
+
 def test_without_the_package_nvml_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_nvml(monkeypatch, None)
     with pytest.raises(NoReader, match=r"gpu-failover\[nvml\].*--memory none"):

@@ -186,7 +186,7 @@ SHELLS = (
     Mutant(
         "no-inotify",
         "a server without inotify looks every second",
-        (("sidecar/shell.py", "LOOK_EVERY_S if why_not else math.inf", "math.inf"),),
+        (("sidecar/shell.py", "LOOK_EVERY_S if self._unwatched else math.inf", "math.inf"),),
         tests=("tests/chaos/test_no_inotify.py",),
     ),
     Mutant(

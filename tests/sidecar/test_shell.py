@@ -278,16 +278,17 @@ def test_what_is_too_large_to_send_costs_one_connection(server: Server) -> None:
     assert "too_large_to_send" in server.words.getvalue()
 
 
-def test_descriptors_that_the_kernel_takes_no_more_of_wait_and_cost_nobody_anything(
-    server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("refusal", [errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM])
+def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_nobody_anything(
+    server: Server, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
-    """What others haven't received counts: neither receiver can do anything about it."""
+    """What others haven't received counts, and the kernel's memory: neither receiver can do anything about it."""
     refuses, sendmsg = threading.Event(), socket.socket.sendmsg
     refuses.set()
 
     def refusing(sock: socket.socket, *what: Any) -> int:
         if refuses.is_set():
-            raise OSError(errno.ETOOMANYREFS, "too many references")
+            raise OSError(refusal, "not now")
         return sendmsg(sock, *what)
 
     monkeypatch.setattr(socket.socket, "sendmsg", refusing)
@@ -310,7 +311,7 @@ def test_what_fails_when_it_is_sent_at_last_costs_one_connection(
 
     def failing(sock: socket.socket, data: Any, *flags: int) -> int:
         if fails.is_set() and len(data) > 50_000:
-            raise OSError(errno.ENOBUFS, "no buffer space")
+            raise OSError(errno.EPERM, "a profile refuses it")
         return send(sock, data, *flags)
 
     monkeypatch.setattr(socket.socket, "send", failing)
