@@ -65,7 +65,7 @@ STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
 LATE_STEP = 0.25
-"""Of `stall_s`: work that has waited so long for a step is said, long before it ends the tree."""
+"""A share of `stall_s`. Work that has waited so long for a step is told, long before that ends the tree."""
 BUSY_SHARE = 0.05
 """So much of one processor is use: a compiler gets that on a machine with twenty times the work that it has processors
 for. An idle vLLM was seen to take 0.02 in all, most of it EngineCore's."""

@@ -76,7 +76,7 @@ def redundancy(
         unknown = [name for name in waiting if name in shims and shims[name]["state"] is None]
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
-        lost = [f"{engine['engine_id']} is {engine['why']}" for engine in engines if engine.get("given_up")]
+        lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
         return False, "; ".join(["none: nobody is ready to take over", *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
@@ -87,7 +87,7 @@ def redundancy(
         name, found = next(iter(others.items()))
         return False, f"none: {name} is ready and takes other requests ({'; '.join(found)})"
     if lock["alarms"]:
-        return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm (above)"
+        return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm"
     return True, f"yes: {', '.join(same)} would take over"
 
 
