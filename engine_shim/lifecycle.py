@@ -64,6 +64,8 @@ FIRST_ANSWERS_S = 0.1
 STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
+LATE_STEP = 0.25
+"""A share of `stall_s`. Work that has waited so long for a step is told, long before that ends the tree."""
 BUSY_SHARE = 0.05
 """So much of one processor is use: a compiler gets that on a machine with twenty times the work that it has processors
 for. An idle vLLM was seen to take 0.02 in all, most of it EngineCore's."""
@@ -196,6 +198,12 @@ class Lifecycle:
         """For how long the main process has said nothing; 0 while it speaks, or needn't."""
         alive = self.tree is TreePhase.ALIVE and self.state in BEATING
         return now - self._beat_at if alive and not self.beats(now) else 0.0
+
+    def no_step_s(self, now: float) -> float:
+        """For how long work has waited and no step was finished; 0 while that isn't long."""
+        waits = self.tree is TreePhase.ALIVE and self.state in BEATING and self.queued
+        since_s = now - self._progress_at if waits else 0.0
+        return since_s if since_s >= self.config.stall_s * LATE_STEP else 0.0
 
     def _mind_time(self) -> None:
         now = self._now

@@ -79,7 +79,9 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
         shown = pair_look.look(run_dir)
         redundant, said = redundancy(shown.lock, shown.engines, shown.gms)
         if not redundant:
-            raise PairError(f"redundancy {said}; --anyway kills {holder.engine_id} all the same")
+            raise PairError(
+                f"redundancy {said} (failover status says more); --anyway kills {holder.engine_id} all the same"
+            )
     pidfd = reach(holder.pid, run_dir / paths.LIFE / incarnation_name(holder.engine_id, holder.incarnation))
     if pidfd is None:
         raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")

@@ -22,7 +22,7 @@ from lockserver import observer as lockserver
 
 TIMEOUT_S = 2.0
 STARTING = "failover up is starting it"
-BY_ITSELF = "failover up starts it again by itself, unless it ends; its log says more"
+BY_ITSELF = "failover up starts it again by itself, and its output says why it ended"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
 UP_FACTS = "up.json"
 """What `failover up` says of its pair while it runs."""

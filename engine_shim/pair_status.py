@@ -76,7 +76,7 @@ def redundancy(
         unknown = [name for name in waiting if name in shims and shims[name]["state"] is None]
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
-        lost = [f"{engine['engine_id']} is {engine['why']}" for engine in engines if engine.get("given_up")]
+        lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
         return False, "; ".join(["none: nobody is ready to take over", *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
@@ -87,7 +87,7 @@ def redundancy(
         name, found = next(iter(others.items()))
         return False, f"none: {name} is ready and takes other requests ({'; '.join(found)})"
     if lock["alarms"]:
-        return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm (above)"
+        return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm"
     return True, f"yes: {', '.join(same)} would take over"
 
 
@@ -107,7 +107,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
     else:
         holder = lock["holder"]
         rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))
-        rows += [("waits for", reason) for reason in (lock["fencing"] or {"waiting_for": []})["waiting_for"]]
+        awaited = (lock["fencing"] or {"waiting_for": []})["waiting_for"]
+        rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
     for one in seen.gms:
         rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
@@ -120,6 +121,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
         rows += [("", reason) for reason in _why_not_ready(engine, seen)]
         if engine.get("silent_s"):
             rows.append(("alarm", _silent(engine, lock)))
+        elif engine.get("no_step_s"):
+            rows.append(("alarm", _no_step(engine)))
     rows.append(("redundancy", said))
     return table.lines(rows)
 
@@ -141,6 +144,15 @@ def _silent(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
     return (
         f"main process{pid} of {name} has said nothing for {engine['silent_s']:.0f} s: is it stopped (state T in ps: "
         f"kill -CONT)? At {engine['stall_s']:g} s its shim ends it and starts it again"
+    )
+
+
+def _no_step(engine: dict[str, Any]) -> str:
+    """Its main process speaks, and another one of it is stopped or frozen; or it compiles."""
+    return (
+        f"{engine['engine_id']} has had work queued for {engine['no_step_s']:.0f} s and finished no step: is a process "
+        "of it stopped or frozen (`lockctl doctor` names it), or does it compile (then it uses processors)? Without a "
+        f"step its shim ends it at {engine['stall_s']:g} s, later where it uses processors"
     )
 
 

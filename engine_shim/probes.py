@@ -87,6 +87,7 @@ def state(machine: Lifecycle, now: float) -> dict[str, Any]:
         "processes": len(machine.processes) if machine.tree is TreePhase.ALIVE else 0,
         "queued": machine.queued,
         "silent_s": round(machine.silent_s(now), 3),
+        "no_step_s": round(machine.no_step_s(now), 3),
         "stall_s": machine.config.stall_s,
         "restart": machine.config.restart.value,
         "starts": counters.starts,

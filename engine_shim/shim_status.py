@@ -39,7 +39,8 @@ def ask(run_dir: Path, engine_id: str, timeout_s: float = 2.0) -> dict[str, Any]
     finally:
         channel.close()
     raise NoAnswer(
-        f"the engine-shim at {path} does not answer within {timeout_s:g} s: is it stopped (state T in ps: kill -CONT)?"
+        f"the engine-shim at {path} does not answer within {timeout_s:g} s: is it stopped (state T in ps: "
+        "kill -CONT), or the machine overloaded?"
     )
 
 

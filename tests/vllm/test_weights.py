@@ -1,5 +1,6 @@
 """A rank's weights, without vLLM: torch modules and a real GMS."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this 
 
 from engine_shim import scratch  # noqa: E402
 from engine_shim.vllm_engine import engine_directory  # noqa: E402
-from engine_shim.vllm_engine.weights import OtherWeights, Weights  # noqa: E402
+from engine_shim.vllm_engine.weights import OtherWeights, Weights, differs  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402
 from gms.client import GmsClient, Layout, StaleLayout  # noqa: E402
 from gms.torch import adopt  # noqa: E402
@@ -90,3 +91,10 @@ def test_weights_that_were_replaced_while_it_slept_are_no_more_to_be_had(
             a.wake()
         reader.close()
     a.close()
+
+
+def test_weights_of_another_model_are_told_apart_by_what_differs() -> None:
+    ours = {"model": "m", "vllm": "0.32.0"}
+    assert differs(json.dumps({**ours, "dtype": "half"}), ours) == "dtype is half there, and None here"
+    assert differs(json.dumps({**ours, "vllm": "0.26.0"}), ours) == "vllm is 0.26.0 there, and 0.32.0 here"
+    assert differs("", ours) == "another program than vLLM wrote them"
