@@ -23,6 +23,8 @@ from tests.support.waiting import DEADLINE_S, until
 
 NAME = "tiny"
 KV_BYTES = 16 << 20
+BLOCK = 32  # attention on the CPU wants multiples of it
+"""Tokens. vLLM's own size on the CPU is 128: few answers here would fill a block, and nothing would be kept."""
 CAPACITY = "28MiB"
 """Room for weights (2 MiB), a KV cache, and what another engine needs to start; not for two caches."""
 PROMPT = "the other one is awake"
@@ -48,7 +50,7 @@ def kind(model: Path, ranks: int, engine: str = "vllm") -> Kind:
     arguments = (
         *("--model", str(model), "--served-model-name", NAME, "--dtype", "float32", "--enforce-eager"),
         *("--max-model-len", "512", "--max-num-seqs", "4", "--kv-cache-memory-bytes", str(KV_BYTES)),
-        *("--tensor-parallel-size", str(ranks)),
+        *("--tensor-parallel-size", str(ranks), "--block-size", str(BLOCK)),
     )
     devices = ",".join(f"host:{rank}" for rank in range(ranks))
     gms = ("--devices", devices, "--capacity", CAPACITY)
@@ -325,6 +327,16 @@ def grown(now: dict[str, int], first: dict[str, int], turns: int) -> list[str]:
     """
     leaks = {"descriptors of engines": turns - 1}
     return [name for name in first if now[name] > first[name] + leaks.get(name, 0)]
+
+
+def kept(shim: Shim) -> tuple[int, int]:
+    """How many of its wakes took over all that there was, and how many blocks all of its wakes did: by its metrics,
+    over all starts.
+    """
+    page = f"\n{shim.get('/metrics')[1]}"
+    names = ('failover_engine_kv_wakes_total{why="none"}', "failover_engine_kv_blocks_adopted_total")
+    wakes, blocks = (int(float(page.partition(f"\n{name} ")[2].partition("\n")[0] or 0)) for name in names)
+    return wakes, blocks
 
 
 def end(house: House) -> None:

@@ -11,7 +11,6 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +20,8 @@ from gms.pool_recovery import SECOND_DEATH_S
 from tests.engine.shims import Program, Shim
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.conftest import _apart, _house
-from tests.vllm.pair import NAME, Pair, _Unix, asked, grown, victim
+from tests.vllm.pair import BLOCK, NAME, Pair, _Unix, asked, grown, kept, victim
 
-BLOCK = 32  # attention on the CPU wants multiples of it
 ANSWER = 120
 HEARD = 50
 """Tokens of an answer until the engine is killed."""
@@ -39,8 +37,6 @@ def keeping(request: pytest.FixtureRequest, model: Path) -> Iterator[Pair]:
     """The first engine serves. The second one is started by `both`."""
     for house in _house():
         pair = Pair(house, model, request.param)
-        arguments = (*pair.kind.arguments, "--block-size", str(BLOCK))
-        pair.kind = replace(pair.kind, arguments=arguments, lock=("--memory", "host"))
         house.start_lock(*pair.kind.lock)
         house.start_gms(pair.kind)
         pair.shims = (pair.shim("a", *BOUNDS, "--kv", "keep"),)
@@ -116,7 +112,7 @@ def adopted(shim: Shim, *, wakes: int = 1) -> int:
     lines = [line for line in page.splitlines() if line.startswith("failover_engine_kv_wakes_total")]
     found = [line for line in lines if 'why="new"' not in line]
     assert found == [f'failover_engine_kv_wakes_total{{why="none"}} {wakes}.0'], found
-    return int(float(page.partition("\nfailover_engine_kv_blocks_adopted_total ")[2].partition("\n")[0]))
+    return kept(shim)[1]
 
 
 def records(pair: Pair) -> int:
@@ -173,11 +169,12 @@ def test_every_token_of_every_full_block_is_reused_and_no_answer_is_wrong(keepin
     go_on(pair, whole, [len(stream.tokens) for stream in streams])
 
 
+@pytest.mark.timeout(900 + 360 * TURNS)
 def test_a_switchover_keeps_it_and_is_no_death_and_nothing_grows(keeping: Pair) -> None:
     pair = keeping
     house = pair.house
     whole: list[Stream] = []
-    had = {shim.engine_id: wakes(shim) for shim in both(pair)}
+    had = {shim.engine_id: kept(shim)[0] for shim in both(pair)}
     for _ in range(TURNS):
         active, standby = pair.whole()
         whole = whole or answers(pair)
@@ -204,9 +201,3 @@ def test_a_switchover_keeps_it_and_is_no_death_and_nothing_grows(keeping: Pair) 
         more = pair.resident() - pair.counted_resident
         print(f"{TURNS} turns: {pair.count()}, after one: {first}; {more / 1024:.0f} KiB more of servers and shims")
         assert more < 16 << 20
-
-
-def wakes(shim: Shim) -> int:
-    """That took over all that there was."""
-    page = shim.get("/metrics")[1]
-    return int(float(page.partition('\nfailover_engine_kv_wakes_total{why="none"} ')[2].partition("\n")[0] or 0))

@@ -14,14 +14,17 @@ from pathlib import Path
 import pytest
 
 from engine_shim import scratch
+from gms.pool_recovery import SECOND_DEATH_S
 from lockserver.observer import Observer
 from tests.engine.shims import Program, Shim
 from tests.support.processes import Process
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
-from tests.vllm.pair import WAKING_TIMEOUT_S, Pair, ask, asked, command_of, grown, victim
+from tests.vllm.pair import BLOCK, WAKING_TIMEOUT_S, Pair, ask, asked, command_of, grown, kept, victim
 
 TURNS = 10
+LONG = 120
+"""Tokens of an answer that fills a few blocks."""
 SLEPT_S = 8
 
 
@@ -129,7 +132,7 @@ def test_sigterm_an_engine_that_serves_finishes_its_answers_and_the_other_takes_
 
 def test_a_switchover_finishes_the_answers_first_and_the_one_that_served_comes_back_as_standby(pair: Pair) -> None:
     active, standby = pair.whole()
-    before = deaths(pair)
+    before, (wakes, blocks) = deaths(pair), kept(standby)
     whole = pair.tokens(400)
     answer = ask(pair.house.endpoint(), 400)
     asked_for = Program(
@@ -139,6 +142,8 @@ def test_a_switchover_finishes_the_answers_first_and_the_one_that_served_comes_b
     assert answer.tokens() == whole
     assert asked_for.code() == 0, asked_for.said()
     standby.until("Active", ready=True)
+    now = kept(standby)
+    assert now[0] == wakes + 1 and now[1] >= blocks + 400 // BLOCK, "its cache came with it"
     pair.settles(standby, active)
     assert standby.state()["deaths"] == before[standby.engine_id]
 
@@ -289,6 +294,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_the_p
     pair.settles(*served_anew(pair, set()))
 
 
+@pytest.mark.timeout(360 * TURNS)
 def test_nothing_has_grown(pair: Pair) -> None:
     """In memory, descriptors, files in /dev/shm or processes, after the active was lost ten times and came back. With
     two ranks: as often as the tests before this one have it.
@@ -296,9 +302,9 @@ def test_nothing_has_grown(pair: Pair) -> None:
     pair.begin_to_count()
     first, resident = pair.census, pair.counted_resident
     while pair.turns < TURNS and (pair.ranks == 1 or not pair.turns):
-        active, standby = pair.whole()
-        lose(pair, active, "main")
-        pair.settles(standby, active)
+        lose_with_its_cache(pair)
+        print(f"turn {pair.turns}: {pair.count()}, {pair.resident() - resident >> 10} KiB more of servers and shims")
+    print(f"before: {first}")
     until(lambda: not grown(pair.count(), first, TURNS), f"as before {pair.turns} turns: {first}; now {pair.count()}")
     assert pair.resident() < resident + (16 << 20)
     assert not pair.lying_about()
@@ -361,6 +367,19 @@ def lose(pair: Pair, active: Shim, which: str) -> None:
     else:
         victim(active, which).kill()
     pair.successor(old)
+
+
+def lose_with_its_cache(pair: Pair) -> None:
+    """The active, and nothing of what it has kept: its successor takes over all of it."""
+    active, standby = pair.whole()
+    until(lambda: active.state()["for_s"] > SECOND_DEATH_S, "its death won't count as one soon after an adoption")
+    pair.tokens(LONG)
+    wakes, blocks = kept(standby)
+    lose(pair, active, "main")
+    standby.until("Active", ready=True)
+    now = kept(standby)
+    assert now[0] == wakes + 1 and now[1] >= blocks + LONG // BLOCK, (wakes, blocks, now)
+    pair.settles(standby, active)
 
 
 def served_anew(pair: Pair, old: set[str]) -> tuple[Shim, Shim]:
