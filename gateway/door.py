@@ -32,7 +32,6 @@ from typing import Any
 from gateway import events as e
 from gateway.deaths import Deaths
 from gateway.grants import Grant, Grants, Phase
-from gateway.moment import Moment
 from gateway.visitors import Visitor, Visitors
 
 UNREACHABLE_S = 0.05
@@ -80,15 +79,18 @@ class Door:
         self._stop_at: float | None = None
         """Whoever is still here then is refused."""
         self._out: list[e.Effect] = []
-        self._moment = Moment(0.0)
+        self._now = 0.0
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def handle(self, event: Any, now: float) -> list[e.Effect]:
-        self._out, self._moment = [], Moment(now)
+        self._out, self._now = [], now
+        if type(event) is e.Connected and self._try_at is self._scout is None and not self._doubts:
+            self._connected(event)  # as nearly always: nothing follows from it
+            return self._out
+        self.deadline = math.inf
         _HANDLERS[type(event)](self, event)
         self._conclude()
-        self.deadline = self._moment.next
         return self._out
 
     @property
@@ -186,9 +188,9 @@ class Door:
             self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             return
         self._returning.discard(request)
-        self.visitors.wait(request, event.again, event.tokens, self._now)
+        visitor = self.visitors.wait(request, event.again, event.tokens, self._now)
         if new:
-            self.visitors[request].strikes, self.visitors[request].fingerprint = strikes, event.fingerprint
+            visitor.strikes, visitor.fingerprint = strikes, event.fingerprint
 
     def _proved(self, event: e.Proved) -> None:
         grant = self.grants.current
@@ -257,8 +259,8 @@ class Door:
 
     def _conclude(self) -> None:
         """Draws every conclusion that is due."""
-        grants = self.grants
-        serves = grants.serves
+        grant = self.grants.current
+        serves = grant is not None and (grant.phase is Phase.OPEN or grant.phase is Phase.DRAINING)
         if self._served and not serves:
             self.last_served = self._now
         self._served = serves
@@ -268,21 +270,22 @@ class Door:
                 self._refuse(request, 503, CLOSING, 1)
         if self._doubts:
             self._judge()
-        grant = grants.current
         if grant is not None and grant.phase is Phase.DRAINING and grant.leases and self._reached(grant.sever_at):
             self._sever(grant)
-        self._mind_the_end()
+        if self._alone_since is not None or (grant is not None and grant.planned):
+            self._mind_the_end()
         if self.visitors.waiting:
             self._give_up()
-            if grants.open is not None and not self._returning:
-                self._admit(grants.open)
-
-    @property
-    def _now(self) -> float:
-        return self._moment.now
+            if grant is not None and grant.phase is Phase.OPEN and not self._returning:
+                self._admit(grant)
 
     def _reached(self, at: float) -> bool:
-        return self._moment.reached(at)
+        """Else it wants to be called again by then."""
+        if self._now >= at:
+            return True
+        if at < self.deadline:
+            self.deadline = at
+        return False
 
     def _judge(self) -> None:
         """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or

@@ -150,8 +150,7 @@ class Request:
         way = self._way()
         if way is None:
             self._move(Phase.ASKED)
-            self.account = None
-            self._mode = Passing(self.kind, None)
+            self.account = self._mode = None
             self._out.append(self._legs.ask_all(self.token, self.url))
             return
         self.ways.append(way)
@@ -201,14 +200,25 @@ class Request:
         if event.status < 300 and leg.form.startswith(b"text/event-stream"):
             leg.reader = sse.Reader(self._bounds.event_bytes)
             known = self.kind.api is not Api.OTHER and self.kind.streams
-            if known and self.phase is Phase.ASKED:
-                self.account = Account(self.kind)
+            if self.phase is Phase.ASKED:
+                self.account = Account(self.kind) if known else None
                 self._mode = Passing(self.kind, self.account)
             leg.passes = not known
         elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
             leg.passes = True
 
     def _answered(self, event: e.Answered, now: float) -> None:
+        leg = self._legs.get(event.leg)
+        if leg is None:
+            return
+        leg.status, leg.headers = event.status, event.headers
+        streams = leg.form.startswith(b"text/event-stream")
+        small = len(event.body) <= self._bounds.answer_bytes
+        if self.phase is Phase.ASKED and event.status < 300 and small and not streams and not leg.whole:
+            self._legs.pop(event.leg)
+            self._prove(now)
+            self._in_one_piece(leg, event.body)
+            return
         self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
         self._came(e.Came(event.request, event.leg, event.body), now)
         if self.phase is not Phase.OVER:

@@ -61,7 +61,7 @@ class Visitors:
     def knows(self, request: int) -> bool:
         return request in self._known
 
-    def wait(self, request: int, again: bool, tokens: int, now: float) -> None:
+    def wait(self, request: int, again: bool, tokens: int, now: float) -> Visitor:
         visitor = self._known.get(request)
         if visitor is None:
             visitor = self._known[request] = Visitor(now, tokens)
@@ -73,14 +73,15 @@ class Visitors:
             heappush(self._patience, (visitor.since, request))
         else:
             heappush(self._fresh, request)
+        return visitor
 
     def stop_waiting(self, request: int) -> None:
-        at = self._place(request)
-        if at is not None:
+        fresh = self._fresh
+        if fresh and fresh[0] == request:
+            heappop(fresh)
+        elif self._interrupted and (at := self._place(request)) is not None:
             del self._interrupted[at]
-        elif self._fresh and self._fresh[0] == request:
-            heappop(self._fresh)
-        elif request in self._fresh:
+        elif request in fresh:
             self._gone.add(request)
 
     def leave(self, request: int) -> None:
