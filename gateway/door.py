@@ -274,10 +274,11 @@ class Door:
             self._sever(grant)
         if self._alone_since is not None or (grant is not None and grant.planned):
             self._mind_the_end()
-        if self.visitors.waiting:
+        visitors = self.visitors
+        if visitors.waiting and grant is not None and grant.phase is Phase.OPEN and not self._returning:
+            self._admit(grant)
+        if visitors.waiting:
             self._give_up()
-            if grant is not None and grant.phase is Phase.OPEN and not self._returning:
-                self._admit(grant)
 
     def _reached(self, at: float) -> bool:
         """Else it wants to be called again by then."""
@@ -372,8 +373,9 @@ class Door:
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit(self, grant: Grant) -> None:
-        self._acquit(grant)
-        while self._trial is None and self._scout is None:
+        if grant.unproven:
+            self._acquit(grant)
+        while self._trial is self._scout is None and self.visitors.waiting:
             if self._try_at is not None and not self._reached(self._try_at):
                 return
             request = self._next(grant)

@@ -191,9 +191,10 @@ def kind_of(
     """
     path = allowed(method, target)
     fingerprint = hash((path, body)) if body else 0
-    base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)
+    again = method != "DELETE"
+    base = Kind(method, target, headers, body, repeatable=again, request_id=request_id, fingerprint=fingerprint)
     if method != "POST":
-        return msgspec.structs.replace(base, repeatable=method != "DELETE")
+        return base
     if path not in ("/v1/completions", "/v1/chat/completions"):
         model, streams = _model_and_stream(body, headers)
         return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)

@@ -123,7 +123,7 @@ class Request:
         """What is wrong with it, if anything is."""
         if (self.phase in WITH_AN_ENGINE) is not bool(self.token):
             return f"request {self.number} is {self.phase.value} with token {self.token}"
-        if self._legs and self.phase not in WITH_AN_ENGINE:
+        if self.phase not in WITH_AN_ENGINE and self._legs:
             return f"request {self.number} is {self.phase.value} and speaks with an engine"
         return ""
 

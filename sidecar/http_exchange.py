@@ -4,7 +4,7 @@ What this file may not do: touch a socket, or keep time. A reply writes through 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 
@@ -12,6 +12,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 BEGINNING = b"HTTP/1.1 "
 """Every answer begins so, whatever the client speaks."""
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_FIRST_LINES = {status: b"%b%d %b\r\n" % (BEGINNING, status, reason) for status, reason in REASONS.items()}
 
 
 @dataclass(slots=True)
@@ -23,13 +24,16 @@ class Request:
     """Names in lower case."""
     body: bytes
     peer: str
+    path: str = field(init=False)
 
-    @property
-    def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("latin-1")
+    def __post_init__(self) -> None:
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes, otherwise: bytes = b"") -> bytes:
-        return next((value for key, value in self.headers if key == name), otherwise)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return otherwise
 
 
 _NONE: frozenset[bytes] = frozenset()
@@ -37,9 +41,12 @@ _NONE: frozenset[bytes] = frozenset()
 
 def hop_by_hop(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """The headers that `Connection:` names: they are for this connection, and go no further."""
-    said = [value for name, value in headers if name == b"connection"]
-    if not said or said in ([b"keep-alive"], [b"close"]):
+    for name, value in headers:
+        if name == b"connection" and value not in (b"keep-alive", b"close"):
+            break
+    else:
         return _NONE
+    said = [value for name, value in headers if name == b"connection"]
     return frozenset(token.strip().lower() for value in said for token in value.split(b","))
 
 
@@ -109,7 +116,7 @@ class Reply:
         return self._connection.unsent
 
     def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [b"%b%d %b\r\n" % (BEGINNING, status, REASONS.get(status, b""))]
+        lines = [_FIRST_LINES.get(status) or b"%b%d \r\n" % (BEGINNING, status)]
         lines += [b"%b: %b\r\n" % header for header in headers]
         if status not in (204, 304):
             lines.append(length)

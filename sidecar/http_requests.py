@@ -48,13 +48,15 @@ class Bodies:
         self.bytes = 0
         self._each: dict[str, int] = {}
 
-    def hold(self, client: str, count: int) -> None:
+    def hold(self, client: str, count: int) -> bool:
+        """False when `refuses` has something to say."""
         self.bytes += count
         now = self._each.get(client, 0) + count
         if now:
             self._each[client] = now
         else:
             self._each.pop(client, None)
+        return now <= self.most_each and self.bytes <= self.most
 
     def refuses(self, client: str) -> Refused | None:
         if self._each.get(client, 0) > self.most_each:
@@ -121,10 +123,10 @@ class RequestReader:
                 self._stay(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is no HTTP that can be answered: {error}")
-        if self._body_bytes > had:
-            self._head_bytes = 0
         if self.ready or self.refused is not None:
             return
+        if self._body_bytes > had:
+            self._head_bytes = 0
         if self._head_bytes > self._most_head + _slack(self._headers):
             self._refuse_large_head()
         elif not self._headed:
@@ -147,9 +149,9 @@ class RequestReader:
 
     def _hold(self, count: int) -> None:
         self._held += count
-        self._bodies.hold(self._client, count)
-        refused = self._bodies.refuses(self._client)
-        if refused is not None:
+        if not self._bodies.hold(self._client, count):
+            refused = self._bodies.refuses(self._client)
+            assert refused is not None
             self._refuse(*refused)
 
     def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
@@ -228,7 +230,8 @@ class RequestReader:
         if isinstance(client, Refused):
             self._refuse(*client)
             return
-        self._bodies.hold(self._client, -self._held)
+        if self._held:
+            self._bodies.hold(self._client, -self._held)
         self._client, self._held = client or self.home, 0
         if client is None:
             return
