@@ -147,7 +147,7 @@ class Request:
         self.token, self.url = event.token, event.url
         self._proven, self._asked_at, self._heard_at = False, now, now
         self._delivery.admitted(now, event.since)
-        way = self._way()
+        way = self._way() if self._delivery.opened else None
         if way is None:
             self._move(Phase.ASKED)
             self.account = self._mode = None
@@ -216,8 +216,11 @@ class Request:
         small = len(event.body) <= self._bounds.answer_bytes
         if self.phase is Phase.ASKED and event.status < 300 and small and not streams and not leg.whole:
             self._legs.pop(event.leg)
-            self._prove(now)
             self._in_one_piece(leg, event.body)
+            if self.phase is not Phase.OVER:  # a doubt, and the engine has said something for all that
+                doubt, self._out = self._out, []
+                self._prove(now)
+                self._out += doubt
             return
         self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
         self._came(e.Came(event.request, event.leg, event.body), now)

@@ -38,13 +38,10 @@ class Visitors:
         """A heap of those who are new."""
         self._gone: set[int] = set()
         """Those in that heap who don't wait any more."""
+        self.waiting = 0
 
     def __getitem__(self, request: int) -> Visitor:
         return self._known[request]
-
-    @property
-    def waiting(self) -> int:
-        return len(self._interrupted) + len(self._fresh) - len(self._gone)
 
     @property
     def fresh(self) -> int:
@@ -66,6 +63,7 @@ class Visitors:
         if visitor is None:
             visitor = self._known[request] = Visitor(now, tokens)
         visitor.tokens = tokens
+        self.waiting += 1
         if again and not visitor.again:
             visitor.again, visitor.since = True, now
         if visitor.again:
@@ -77,12 +75,17 @@ class Visitors:
 
     def stop_waiting(self, request: int) -> None:
         fresh = self._fresh
+        if request in self._gone:
+            return
         if fresh and fresh[0] == request:
             heappop(fresh)
         elif self._interrupted and (at := self._place(request)) is not None:
             del self._interrupted[at]
         elif request in fresh:
             self._gone.add(request)
+        else:
+            return
+        self.waiting -= 1
 
     def leave(self, request: int) -> None:
         if self._known.pop(request, None) is not None:

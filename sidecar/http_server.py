@@ -200,7 +200,9 @@ class _Connection(asyncio.Protocol):
             self._keep_early(data)
             return
         self._feed(data)
-        if not self._over:
+        if self._reader.ready and self._room and not self._over:
+            self._take()
+        if self._reply is None and not self._over:
             self._next()
 
     def eof_received(self) -> bool:
