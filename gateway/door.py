@@ -175,7 +175,7 @@ class Door:
 
     def _wait(self, event: e.Wait) -> None:
         request = event.request
-        if self.stopping and not event.again:
+        if self._stop_at is not None and not event.again:
             self._out.append(e.Refuse(request, 503, CLOSING, 1))
             return
         new = not event.again and not self.visitors.knows(request)
@@ -205,9 +205,10 @@ class Door:
         self._doubts.pop(event.request, None)
         if self.grants.current is not None:
             self.grants.current.release(event.request)
+        if self._trial == event.request:
+            self._trial = None
         if self._scout == event.request:  # it was refused, or its client left before anybody could know
             self._scout, self._try_at = None, self._now + UNREACHABLE_S
-        self._end_trial(event.request)
 
     def _over(self, event: e.Over) -> None:
         grant = self.grants.current

@@ -166,6 +166,16 @@ _Raw = dict[str, msgspec.Raw]
 read_fields = msgspec.json.Decoder(_Raw).decode
 
 
+class _Asked(msgspec.Struct, gc=False):
+    """All that counts while nothing is streamed."""
+
+    model: msgspec.Raw = msgspec.Raw(b"null")
+    stream: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_read_asked = msgspec.json.Decoder(_Asked).decode
+
+
 def allowed(method: str, target: bytes) -> str:
     """The path, if it is relayed. Raises NotAllowed or WrongMethod."""
     path = target.partition(b"?")[0]
@@ -200,18 +210,18 @@ def kind_of(
         return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
     api = Api.CHAT if "chat" in path else Api.COMPLETION
     try:
-        fields = read_fields(body)
-        return _asking(msgspec.structs.replace(base, api=api), fields, seed, parses)
+        asked = _read_asked(body)
+        if bytes(asked.stream) != b"true":
+            model = msgspec.json.decode(asked.model)
+            return msgspec.structs.replace(base, api=api, model=model if isinstance(model, str) else "")
+        return _asking(msgspec.structs.replace(base, api=api), read_fields(body), seed, parses)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
         return base  # it is no request that an engine takes: the engine says what is wrong with it
 
 
 def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
-    streams = value(fields, "stream") is True
     model = value(fields, "model")
-    said = {"model": model if isinstance(model, str) else "", "streams": streams}
-    if not streams:
-        return msgspec.structs.replace(base, **said)
+    said = {"model": model if isinstance(model, str) else "", "streams": True}
     if _per_prompt(fields) > MOST_CHOICES:
         return msgspec.structs.replace(base, **said, api=Api.OTHER)
     options = value(fields, "stream_options")

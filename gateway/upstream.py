@@ -214,17 +214,17 @@ class _Connection(asyncio.Protocol):
         self._exchange, self._reused = exchange, reused
         exchange.connection = self
         ask = exchange.ask
-        lines = [b"%b %b HTTP/1.1\r\n" % (ask.method.encode(), ask.target)]
-        lines += [b"%b: %b\r\n" % header for header in ask.headers]
+        lines = [b"%b %b HTTP/1.1" % (ask.method.encode(), ask.target), *map(b": ".join, ask.headers)]
         if ask.body or ask.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
-            lines.append(b"content-length: %d\r\n" % len(ask.body))
-        lines.append(b"\r\n")
+            lines.append(b"content-length: %d" % len(ask.body))
+        lines.append(b"")
         if len(ask.body) > _LARGE_BYTES:  # what waits to be sent is then the request's own body, and no copy of it
-            transport.write(b"".join(lines))
+            lines.append(b"")
+            transport.write(b"\r\n".join(lines))
             transport.write(ask.body)
         else:
             lines.append(ask.body)
-            transport.write(b"".join(lines))
+            transport.write(b"\r\n".join(lines))
         if ask.request in self._ups.paused:
             transport.pause_reading()
 

@@ -12,7 +12,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 BEGINNING = b"HTTP/1.1 "
 """Every answer begins so, whatever the client speaks."""
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
-_FIRST_LINES = {status: b"%b%d %b\r\n" % (BEGINNING, status, reason) for status, reason in REASONS.items()}
+_FIRST_LINES = {status: b"%b%d %b" % (BEGINNING, status, reason) for status, reason in REASONS.items()}
 
 
 @dataclass(slots=True)
@@ -89,14 +89,14 @@ class Reply:
 
     def send(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """A whole answer."""
-        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
-        self._connection.write(self, head if self._headless else head + body)
+        length = b"content-length: %d" % len(body)
+        self._connection.write(self, self._head(status, headers, length, b"" if self._headless else body))
         self._connection.answered(self)
 
     def open(self, status: int, headers: Headers = ()) -> None:
         """An answer whose length isn't known yet; `stream` and `end` follow."""
         self.keeps = self.keeps and self.chunked
-        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked\r\n" * self.chunked))
+        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked" * self.chunked))
 
     def stream(self, data: bytes) -> None:
         if not self._headless and data:
@@ -115,14 +115,13 @@ class Reply:
     def unsent(self) -> int:
         return self._connection.unsent
 
-    def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [_FIRST_LINES.get(status) or b"%b%d \r\n" % (BEGINNING, status)]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        if status not in (204, 304):
+    def _head(self, status: int, headers: Headers, length: bytes, body: bytes = b"") -> bytes:
+        lines = [_FIRST_LINES.get(status) or b"%b%d " % (BEGINNING, status), *map(b": ".join, headers)]
+        if length and status not in (204, 304):
             lines.append(length)
         if not self.keeps:
-            lines.append(b"connection: close\r\n")
+            lines.append(b"connection: close")
         elif not self.chunked:
-            lines.append(b"connection: keep-alive\r\n")  # in HTTP/1.0 it goes without saying that it is closed
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            lines.append(b"connection: keep-alive")  # in HTTP/1.0 it goes without saying that it is closed
+        lines += (b"", body)
+        return b"\r\n".join(lines)

@@ -81,8 +81,8 @@ class Whole(NamedTuple):
 class RequestReader:
     __slots__ = (
         "__weakref__", "_bodies", "_body", "_body_bytes", "_client", "_door", "_go_on", "_head_bytes", "_headed",
-        "_headers", "_held", "_most_body", "_most_head", "_parser", "_request", "_target", "begun", "home", "peer",
-        "ready", "refused",
+        "_headers", "_held", "_most_body", "_most_head", "_parser", "_request", "_target", "_version", "begun", "home",
+        "peer", "ready", "refused",
     )  # fmt: skip
 
     def __init__(self, most_head: int, most_body: int, bodies: Bodies, door: Door, go_on: Callable[[], None]) -> None:
@@ -90,6 +90,7 @@ class RequestReader:
         self._most_head, self._most_body, self._bodies = most_head, most_body, bodies
         self._door, self._go_on = door, go_on
         self._parser: Any = httptools.HttpRequestParser(self)
+        self._version = ""
         self.peer = ""
         self.home = ""
         """The client, while the door has named none."""
@@ -192,7 +193,7 @@ class RequestReader:
         if self.refused is not None:
             return
         self._headed = True
-        version = self._parser.get_http_version()
+        version = self._version = self._parser.get_http_version()
         size = len(self._target)
         hosts = said = 0
         has_body = expects = False
@@ -258,10 +259,9 @@ class RequestReader:
         request = self._request
         if self.refused is not None or request is None:
             return
-        parser = self._parser
-        chunked = parser.get_http_version() == "1.1"
-        keeps = parser.should_keep_alive() and request.method != "CONNECT"
-        request.body = bytes(self._body)
+        chunked = self._version == "1.1"
+        keeps = self._parser.should_keep_alive() and request.method != "CONNECT"
+        request.body = self._body if type(self._body) is bytes else bytes(self._body)
         self.ready.append(Whole(request, chunked, keeps, self._client, self._held))
         self._clear()
 

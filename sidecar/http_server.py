@@ -344,8 +344,11 @@ class _Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """Nothing is asked at the moment."""
-        self._server.idle[self] = None
-        self._within(self._server.limits.idle_s, self.close)
+        server = self._server
+        server.idle[self] = None
+        self.deadline, self._late = self._loop.time() + server.limits.idle_s, self.close
+        if server.sweep is None:
+            server.watch()
 
     def _forget(self) -> None:
         """The request that was answered."""
