@@ -213,11 +213,13 @@ class Request:
             return
         leg.status, leg.headers = event.status, event.headers
         streams = leg.form.startswith(b"text/event-stream")
-        small = len(event.body) <= self._bounds.answer_bytes
-        if self.phase is Phase.ASKED and event.status < 300 and small and not streams and not leg.whole:
+        large = len(event.body) > self._bounds.answer_bytes
+        nothing = self.phase is Phase.ASKED and not self._delivery.opened  # is what the client has
+        if nothing and event.status < 300 and not streams and not large and not leg.whole:
             self._legs.pop(event.leg)
+            leg.body.append(event.body)
             self._in_one_piece(leg, event.body)
-            if self.phase is not Phase.OVER:  # a doubt, and the engine has said something for all that
+            if type(self._out[-1]) is e.Doubt:  # and the engine has said something for all that
                 doubt, self._out = self._out, []
                 self._prove(now)
                 self._out += doubt

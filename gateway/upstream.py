@@ -304,9 +304,8 @@ class _Connection(asyncio.Protocol):
     def _finish(self, *, whole: bool = False) -> None:
         """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
         exchange, self._exchange = self._exchange, None
-        status, headers, body = self._status, (), b""
-        if whole:
-            headers, body = self._for_others() if self._hops else self._headers, self._taken()
+        status, body = self._status, self._taken() if whole else b""
+        headers: e.Headers = self._for_others() if self._hops else self._headers
         if self._keeps and not self.closed and self._transport is not None:
             self._clear()
             self._transport.resume_reading()  # whoever had this answer may not have read
