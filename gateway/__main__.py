@@ -7,6 +7,7 @@ It is small and is restarted in place when it dies: its connections end with it,
 
 import argparse
 import asyncio
+import gc
 import os
 import signal
 import socket
@@ -33,6 +34,8 @@ examples:
   kill -HUP PID                                                reads --api-keys again
 """
 BACKLOG = 4096
+_NEW_OBJECTS = 10_000
+"""So many more than before let Python look for circles among them; it would at 700, several times in a busy turn."""
 _UNREAD_BYTES = 128 << 20
 """An answer in one piece (`Bounds.answer_bytes`), and as much again."""
 
@@ -205,6 +208,8 @@ async def _serve(
     for each in (listener, *others):
         await gateway.http.listen(each)
     gateway.start()
+    gc.freeze()  # what is here stays, and needn't be looked at again
+    gc.set_threshold(_NEW_OBJECTS)
     at = listener.getsockname()
     log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in settings.run_dirs])
     log.info("stopping", why=await ended.get())

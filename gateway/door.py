@@ -32,7 +32,6 @@ from typing import Any
 from gateway import events as e
 from gateway.deaths import Deaths
 from gateway.grants import Grant, Grants, Phase
-from gateway.moment import Moment
 from gateway.visitors import Visitor, Visitors
 
 UNREACHABLE_S = 0.05
@@ -80,15 +79,18 @@ class Door:
         self._stop_at: float | None = None
         """Whoever is still here then is refused."""
         self._out: list[e.Effect] = []
-        self._moment = Moment(0.0)
+        self._now = 0.0
 
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def handle(self, event: Any, now: float) -> list[e.Effect]:
-        self._out, self._moment = [], Moment(now)
+        self._out, self._now = [], now
+        if type(event) is e.Connected and self._try_at is self._scout is None and not self._doubts:
+            self._connected(event)  # as nearly always: nothing follows from it
+            return self._out
+        self.deadline = math.inf
         _HANDLERS[type(event)](self, event)
         self._conclude()
-        self.deadline = self._moment.next
         return self._out
 
     @property
@@ -109,6 +111,10 @@ class Door:
     def ended(self) -> bool:
         """Its engines have ended in order, and none is there that could follow."""
         return self.grants.ended
+
+    def acquit(self, request: int) -> None:
+        """An engine has given it something, and lives. For a request that ends with it nothing else follows."""
+        self._deaths.acquit(self.visitors[request])
 
     def check(self, request: int | None) -> str:
         """What is wrong with it, if anything is: after an event of this request's, or of everybody's."""
@@ -173,7 +179,7 @@ class Door:
 
     def _wait(self, event: e.Wait) -> None:
         request = event.request
-        if self.stopping and not event.again:
+        if self._stop_at is not None and not event.again:
             self._out.append(e.Refuse(request, 503, CLOSING, 1))
             return
         new = not event.again and not self.visitors.knows(request)
@@ -186,15 +192,15 @@ class Door:
             self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             return
         self._returning.discard(request)
-        self.visitors.wait(request, event.again, event.tokens, self._now)
+        visitor = self.visitors.wait(request, event.again, event.tokens, self._now)
         if new:
-            self.visitors[request].strikes, self.visitors[request].fingerprint = strikes, event.fingerprint
+            visitor.strikes, visitor.fingerprint = strikes, event.fingerprint
 
     def _proved(self, event: e.Proved) -> None:
         grant = self.grants.current
         if grant is not None and event.request in grant.leases:
             grant.prove(event.request)
-            self._deaths.acquit(self.visitors[event.request])
+            self.acquit(event.request)
             self.visitors[event.request].read_by = grant.token
             self._end_trial(event.request)
 
@@ -203,9 +209,10 @@ class Door:
         self._doubts.pop(event.request, None)
         if self.grants.current is not None:
             self.grants.current.release(event.request)
+        if self._trial == event.request:
+            self._trial = None
         if self._scout == event.request:  # it was refused, or its client left before anybody could know
             self._scout, self._try_at = None, self._now + UNREACHABLE_S
-        self._end_trial(event.request)
 
     def _over(self, event: e.Over) -> None:
         grant = self.grants.current
@@ -257,8 +264,8 @@ class Door:
 
     def _conclude(self) -> None:
         """Draws every conclusion that is due."""
-        grants = self.grants
-        serves = grants.serves
+        grant = self.grants.current
+        serves = grant is not None and (grant.phase is Phase.OPEN or grant.phase is Phase.DRAINING)
         if self._served and not serves:
             self.last_served = self._now
         self._served = serves
@@ -268,21 +275,23 @@ class Door:
                 self._refuse(request, 503, CLOSING, 1)
         if self._doubts:
             self._judge()
-        grant = grants.current
         if grant is not None and grant.phase is Phase.DRAINING and grant.leases and self._reached(grant.sever_at):
             self._sever(grant)
-        self._mind_the_end()
-        if self.visitors.waiting:
+        if self._alone_since is not None or (grant is not None and grant.planned):
+            self._mind_the_end()
+        visitors = self.visitors
+        if visitors.waiting and grant is not None and grant.phase is Phase.OPEN and not self._returning:
+            self._admit(grant)
+        if visitors.waiting:
             self._give_up()
-            if grants.open is not None and not self._returning:
-                self._admit(grants.open)
-
-    @property
-    def _now(self) -> float:
-        return self._moment.now
 
     def _reached(self, at: float) -> bool:
-        return self._moment.reached(at)
+        """Else it wants to be called again by then."""
+        if self._now >= at:
+            return True
+        if at < self.deadline:
+            self.deadline = at
+        return False
 
     def _judge(self) -> None:
         """Those who ask whether their engine still holds: all of them ask about the newest grant. One that drains or
@@ -369,8 +378,9 @@ class Door:
     # -- admission -------------------------------------------------------------------------------------------------
 
     def _admit(self, grant: Grant) -> None:
-        self._acquit(grant)
-        while self._trial is None and self._scout is None:
+        if grant.unproven:
+            self._acquit(grant)
+        while self._trial is self._scout is None and self.visitors.waiting:
             if self._try_at is not None and not self._reached(self._try_at):
                 return
             request = self._next(grant)

@@ -84,7 +84,8 @@ class Grant:
     def release(self, request: int) -> None:
         self.leases.pop(request, None)
         self.sent.discard(request)
-        self.prove(request)
+        self.unproven.pop(request, None)
+        self.rereading.pop(request, None)
 
     def lose(self) -> None:
         self.leases.clear()
@@ -122,10 +123,6 @@ class Grants:
     @property
     def open(self) -> Grant | None:
         return self.current if self.current is not None and self.current.phase is Phase.OPEN else None
-
-    @property
-    def serves(self) -> bool:
-        return self.current is not None and self.current.phase in (Phase.OPEN, Phase.DRAINING)
 
     @property
     def lock_knows(self) -> bool:

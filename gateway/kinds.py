@@ -167,6 +167,16 @@ _Raw = dict[str, msgspec.Raw]
 read_fields = msgspec.json.Decoder(_Raw).decode
 
 
+class _Asked(msgspec.Struct, gc=False):
+    """All that counts while nothing is streamed."""
+
+    model: msgspec.Raw = msgspec.Raw(b"null")
+    stream: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_read_asked = msgspec.json.Decoder(_Asked).decode
+
+
 def allowed(method: str, target: bytes) -> str:
     """The path, if it is relayed. Raises NotAllowed or WrongMethod."""
     path = target.partition(b"?")[0]
@@ -192,26 +202,27 @@ def kind_of(
     """
     path = allowed(method, target)
     fingerprint = hash((path, body)) if body else 0
-    base = Kind(method, target, headers, body, request_id=request_id, fingerprint=fingerprint)
+    again = method != "DELETE"
+    base = Kind(method, target, headers, body, repeatable=again, request_id=request_id, fingerprint=fingerprint)
     if method != "POST":
-        return msgspec.structs.replace(base, repeatable=method != "DELETE")
+        return base
     if path not in ("/v1/completions", "/v1/chat/completions"):
         model, streams = _model_and_stream(body, headers)
         return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
     api = Api.CHAT if "chat" in path else Api.COMPLETION
     try:
-        fields = read_fields(body)
-        return _asking(msgspec.structs.replace(base, api=api), fields, seed, parses)
+        asked = _read_asked(body)
+        if bytes(asked.stream) != b"true":
+            model = msgspec.json.decode(asked.model)
+            return msgspec.structs.replace(base, api=api, model=model if isinstance(model, str) else "")
+        return _asking(msgspec.structs.replace(base, api=api), read_fields(body), seed, parses)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
         return base  # it is no request that an engine takes: the engine says what is wrong with it
 
 
 def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
-    streams = value(fields, "stream") is True
     model = value(fields, "model")
-    said = {"model": model if isinstance(model, str) else "", "streams": streams}
-    if not streams:
-        return msgspec.structs.replace(base, **said)
+    said = {"model": model if isinstance(model, str) else "", "streams": True}
     if _per_prompt(fields) > MOST_CHOICES or type(value(fields, "n")) not in (int, type(None)):
         return msgspec.structs.replace(base, **said, api=Api.OTHER)
     options = value(fields, "stream_options")

@@ -29,7 +29,10 @@ class Leg:
     @property
     def form(self) -> bytes:
         """What its answer is, as its head says."""
-        return next((value for name, value in self.headers if name == b"content-type"), b"").lower()
+        for name, value in self.headers:
+            if name == b"content-type":
+                return value.lower()
+        return b""
 
 
 class Legs:
@@ -78,6 +81,8 @@ class Legs:
 
     def drop_all(self, done: int = 0) -> list[e.Effect]:
         """`done`: the one on which the answer was completed."""
+        if not self._open:
+            return []
         numbers = list(self._open)
         return [self._drop(number, number == done or self._open[number].whole) for number in numbers]
 

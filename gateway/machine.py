@@ -57,16 +57,21 @@ class Machine:
             if len(effects) == 1 and type(effects[0]) is e.Send:
                 return effects
             self._pass(effects, now)
-        elif isinstance(event, e.Arrived):
+        elif kind is e.Answered:
+            self._pass(self._ask(event.request, event, now), now)
+        elif kind is e.Arrived:
             request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now)
-            self._look_at = min(self._look_at, now + LOOK_S)
+            if now + LOOK_S < self._look_at:
+                self._look_at = now + LOOK_S
             self._pass(request.begin(), now)
-        elif isinstance(event, e.Models):
-            self.models, self.max_len = event.names, event.max_len
-        elif isinstance(event, e.Tick):
-            self._mind_time(now)
         elif kind in _FOR_THE_DOOR:
-            self._pass(self._tell_door(event, now), now)
+            effects = self._tell_door(event, now)
+            if effects:
+                self._pass(effects, now)
+        elif kind is e.Models:
+            self.models, self.max_len = event.names, event.max_len
+        elif kind is e.Tick:
+            self._mind_time(now)
         else:
             effects = self._ask(event.request, event, now)
             if kind is e.NotSent:
@@ -88,7 +93,8 @@ class Machine:
         for effect in queue:  # it grows meanwhile
             kind = type(effect)
             if ends and kind is e.Proved:
-                continue  # what follows from its end is all that follows from that
+                self.door.acquit(effect.request)  # all else follows from its end
+                continue
             if kind in _TO_DOOR:
                 queue += self._tell_door(effect, now)
             elif kind in _TO_REQUEST:

@@ -55,7 +55,7 @@ class Counts:
         self.alarms: Counter[str] = Counter()
 
     def over(self, over: e.Over) -> None:
-        self.outcomes[over.outcome.value, over.how] += 1
+        self.outcomes[over.outcome._value_, over.how] += 1  # `value` is made of Python
         self.tokens += over.tokens
 
     def gap(self, gap: e.Gap) -> None:

@@ -238,7 +238,7 @@ class Pair:
 
     def _over(self, effect: e.Over) -> None:
         client = self.clients.pop(effect.request)
-        self._ups.over(effect.request)
+        self._ups.paused.discard(effect.request)
         now = self._now
         self.counts.over(effect)
         self.counts.latency.add(now - client.began)

@@ -126,7 +126,7 @@ class Request:
         """What is wrong with it, if anything is."""
         if (self.phase in WITH_AN_ENGINE) is not bool(self.token):
             return f"request {self.number} is {self.phase.value} with token {self.token}"
-        if self._legs and self.phase not in WITH_AN_ENGINE:
+        if self.phase not in WITH_AN_ENGINE and self._legs:
             return f"request {self.number} is {self.phase.value} and speaks with an engine"
         return ""
 
@@ -150,11 +150,10 @@ class Request:
         self.token, self.url = event.token, event.url
         self._proven, self._asked_at, self._heard_at = False, now, now
         self._delivery.admitted(now, event.since)
-        way = self._way()
+        way = self._way() if self._delivery.opened else None
         if way is None:
             self._move(Phase.ASKED)
-            self.account = None
-            self._mode = Passing(self.kind, None)
+            self.account = self._mode = None
             self._out.append(self._legs.ask_all(self.token, self.url))
             return
         self.ways.append(way)
@@ -204,14 +203,27 @@ class Request:
         if event.status < 300 and leg.form.startswith(b"text/event-stream"):
             leg.reader = sse.Reader(self._bounds.event_bytes)
             known = self.kind.api is not Api.OTHER and self.kind.streams
-            if known and self.phase is Phase.ASKED:
-                self.account = Account(self.kind)
+            if self.phase is Phase.ASKED:
+                self.account = Account(self.kind) if known else None
                 self._mode = Passing(self.kind, self.account)
             leg.passes = not known
         elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
             leg.passes = True
 
     def _answered(self, event: e.Answered, now: float) -> None:
+        leg = self._legs.get(event.leg)
+        if leg is None:
+            return
+        leg.status, leg.headers = event.status, event.headers
+        streams = leg.form.startswith(b"text/event-stream")
+        large = len(event.body) > self._bounds.answer_bytes
+        nothing = self.phase is Phase.ASKED and not self._delivery.opened  # is what the client has
+        if nothing and event.status < 300 and not streams and not large and not leg.whole:
+            self._legs.pop(event.leg)
+            leg.body.append(event.body)
+            self._prove(now)
+            self._in_one_piece(leg, event.body)
+            return
         self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
         self._came(e.Came(event.request, event.leg, event.body), now)
         if self.phase is not Phase.OVER:

@@ -108,7 +108,8 @@ class Gateway:
                 reply.send(405, errors.body(405, f"{path} takes GET"), allow)
             return
         given = request.header(b"x-request-id")
-        request_id = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else f"{self._random.getrandbits(128):032x}"
+        known = given and _REQUEST_ID.fullmatch(given)
+        request_id = given.decode("ascii") if known else f"{self._random.getrandbits(128):032x}"
         hidden = _NOT_FOR_ENGINES if self.settings.keys is None else _NOR_WITH_KEYS
         named = hop_by_hop(request.headers)
         hidden = hidden | named if named else hidden
@@ -132,7 +133,7 @@ class Gateway:
             allow = [*errors.JSON, (b"allow", ", ".join(kinds.METHODS).encode())]
             reply.send(405, errors.body(405, f"{path[:200]} doesn't take {request.method}"), allow)
             return
-        pair = self._pair(kind, path, reply)
+        pair = self.pairs[0] if len(self.pairs) == 1 else self._pair(kind, path, reply)
         if pair is not None:
             pair.take(kind, reply, path, request.peer, now)
 
@@ -141,8 +142,6 @@ class Gateway:
 
     def _pair(self, kind: kinds.Kind, path: str, reply: Reply) -> Pair | None:
         """Who is to answer it; None when that has been done."""
-        if len(self.pairs) == 1:
-            return self.pairs[0]
         if path == "/v1/models" and kind.method in ("GET", "HEAD"):
             self.loop.create_task(self._all_models(reply))
             return None

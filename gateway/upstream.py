@@ -48,7 +48,7 @@ class Upstreams:
         self._tasks: set[asyncio.Task[None]] = set()
         self._forgotten = 0
         """The newest token of which nothing is wanted any more: a connection that is made too late isn't kept."""
-        self._paused: set[int] = set()
+        self.paused: set[int] = set()
         """Requests whose clients don't read."""
 
     # -- effects ---------------------------------------------------------------------------------------------------
@@ -58,7 +58,7 @@ class Upstreams:
         idle = self._idle.get(ask.token)
         while idle and ask.again:
             connection = idle.pop()
-            if connection.usable:
+            if not connection.closed:
                 connection.begin(exchange, reused=True)
                 self.tell(e.Connected(ask.token, ask.request))
                 return
@@ -95,13 +95,10 @@ class Upstreams:
 
     def pause(self, request: int, pause: bool) -> None:
         """Its client doesn't read, or reads again."""
-        (self._paused.add if pause else self._paused.discard)(request)
+        (self.paused.add if pause else self.paused.discard)(request)
         for (number, _), exchange in self._exchanges.items():
             if number == request and exchange.connection is not None:
                 exchange.connection.pause(pause)
-
-    def over(self, request: int) -> None:
-        self._paused.discard(request)
 
     def close(self) -> None:
         for token in list(self._all):
@@ -157,15 +154,12 @@ class Upstreams:
                 del self._all[connection.token]
                 self._idle.pop(connection.token, None)
 
-    def finished(self, exchange: "_Exchange") -> None:
-        self._exchanges.pop((exchange.ask.request, exchange.ask.leg), None)
+    def finished(self, ask: e.Ask) -> None:
+        self._exchanges.pop((ask.request, ask.leg), None)
 
     def try_again(self, exchange: "_Exchange") -> None:
         exchange.connection = None
         self._connect(exchange, again=True)
-
-    def is_paused(self, exchange: "_Exchange") -> bool:
-        return exchange.ask.request in self._paused
 
 
 class _Exchange:
@@ -179,8 +173,8 @@ class _Exchange:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_body", "_closed", "_complete", "_ending", "_exchange", "_framed", "_headers", "_keeps", "_length", "_parser",
-        "_reused", "_said", "_status", "_transport", "_ups", "token",
+        "_body", "_complete", "_ending", "_exchange", "_framed", "_headers", "_hops", "_keeps", "_length", "_parser",
+        "_reused", "_said", "_status", "_transport", "_ups", "closed", "token",
     )  # fmt: skip
 
     def __init__(self, upstreams: Upstreams, token: int) -> None:
@@ -188,7 +182,7 @@ class _Connection(asyncio.Protocol):
         self.token = token
         self._transport: asyncio.Transport | None = None
         self._exchange: _Exchange | None = None
-        self._closed = False
+        self.closed = False
         self._reused = False
         self._parser: Any = httptools.HttpResponseParser(self)
         """One for all answers: it is asked for another only when it has read one to its very end."""
@@ -196,6 +190,8 @@ class _Connection(asyncio.Protocol):
 
     def _clear(self) -> None:
         self._headers: list[tuple[bytes, bytes]] = []
+        self._hops: list[tuple[bytes, bytes]] = []
+        """Those that say which others go no further."""
         self._body: list[bytes] = []
         self._length: int | None = None
         self._framed = False
@@ -208,32 +204,28 @@ class _Connection(asyncio.Protocol):
         self._ending = False
         """Only the end of an answer is to come, and nobody waits for it."""
 
-    @property
-    def usable(self) -> bool:
-        return not self._closed and self._exchange is None
-
     # -- exchanges -------------------------------------------------------------------------------------------------
 
     def begin(self, exchange: _Exchange, *, reused: bool) -> None:
         transport = self._transport
-        if transport is None or self._closed:
+        if transport is None or self.closed:
             self._ups.try_again(exchange)
             return
         self._exchange, self._reused = exchange, reused
         exchange.connection = self
         ask = exchange.ask
-        lines = [b"%b %b HTTP/1.1\r\n" % (ask.method.encode(), ask.target)]
-        lines += [b"%b: %b\r\n" % header for header in ask.headers]
+        lines = [b"%b %b HTTP/1.1" % (ask.method.encode(), ask.target), *map(b": ".join, ask.headers)]
         if ask.body or ask.method not in ("GET", "HEAD", "OPTIONS", "DELETE"):
-            lines.append(b"content-length: %d\r\n" % len(ask.body))
-        lines.append(b"\r\n")
+            lines.append(b"content-length: %d" % len(ask.body))
+        lines.append(b"")
         if len(ask.body) > _LARGE_BYTES:  # what waits to be sent is then the request's own body, and no copy of it
-            transport.write(b"".join(lines))
+            lines.append(b"")
+            transport.write(b"\r\n".join(lines))
             transport.write(ask.body)
         else:
             lines.append(ask.body)
-            transport.write(b"".join(lines))
-        if self._ups.is_paused(exchange):
+            transport.write(b"\r\n".join(lines))
+        if ask.request in self._ups.paused:
             transport.pause_reading()
 
     def leave(self, *, ending: bool) -> None:
@@ -252,12 +244,12 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def pause(self, pause: bool) -> None:
-        if self._transport is not None and not self._closed:
+        if self._transport is not None and not self.closed:
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
         """Nothing is said about it any more."""
-        self._exchange, self._closed = None, True
+        self._exchange, self.closed = None, True
         if self._transport is not None:
             self._transport.abort()
 
@@ -268,7 +260,7 @@ class _Connection(asyncio.Protocol):
         self._ups.opened(self)
 
     def data_received(self, data: bytes) -> None:
-        if self._closed:
+        if self.closed:
             return
         if self._exchange is None and not self._ending:
             self.close()  # nobody asked for anything
@@ -302,20 +294,19 @@ class _Connection(asyncio.Protocol):
                 self._ups.came(e.Came(ask.request, ask.leg, body))
 
     def _for_others(self) -> e.Headers:
-        named = hop_by_hop(self._headers)
-        hidden = _HOP | named if named else _HOP
+        hidden = hop_by_hop(self._hops) if self._hops else ()
         return [header for header in self._headers if header[0] not in hidden]
 
     def _taken(self) -> bytes:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        self._body.clear()
-        return body
+        body, self._body = self._body, []
+        return body[0] if len(body) == 1 else b"".join(body)
 
     def _finish(self, *, whole: bool = False) -> None:
         """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
         exchange, self._exchange = self._exchange, None
-        status, headers, body = self._status, self._for_others() if whole else (), self._taken()
-        if self._keeps and not self._closed and self._transport is not None:
+        status, body = self._status, self._taken() if whole else b""
+        headers: e.Headers = self._for_others() if self._hops else self._headers
+        if self._keeps and not self.closed and self._transport is not None:
             self._clear()
             self._transport.resume_reading()  # whoever had this answer may not have read
             self._ups.keep(self)
@@ -323,8 +314,8 @@ class _Connection(asyncio.Protocol):
             self.close()
         if exchange is None or not exchange.wanted:
             return
-        self._ups.finished(exchange)
         ask = exchange.ask
+        self._ups.finished(ask)
         if whole:
             self._ups.tell(e.Answered(ask.request, ask.leg, status, headers, body))
         else:
@@ -334,11 +325,11 @@ class _Connection(asyncio.Protocol):
         exchange, self._exchange = self._exchange, None
         self.close()
         if exchange is not None and exchange.wanted:
-            self._ups.finished(exchange)
+            self._ups.finished(exchange.ask)
             self._ups.tell(e.Broke(exchange.ask.request, exchange.ask.leg, why, malformed))
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._closed, self._transport, self._parser = True, None, None  # the parser knows it, and would keep it alive
+        self.closed, self._transport, self._parser = True, None, None  # the parser knows it, and would keep it alive
         self._ups.lost(self)
         exchange = self._exchange
         if exchange is None or not exchange.wanted:
@@ -362,18 +353,21 @@ class _Connection(asyncio.Protocol):
         if self._complete:
             return
         name = name.lower()
-        if name == b"content-length":
+        if name not in _HOP:
+            self._headers.append((name, value))
+        elif name == b"content-length":
             self._length, self._framed = int(value), True
         elif name == b"transfer-encoding":
             self._framed = True
-        self._headers.append((name, value))
+        elif name == b"connection" and value != b"keep-alive":
+            self._hops.append((name, value))
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()
         if self._complete:
             return
         if status < 200:
-            self._headers = []
+            self._headers, self._hops = [], []
             self._framed, self._length = False, None
         else:
             self._status = status

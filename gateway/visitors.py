@@ -38,13 +38,10 @@ class Visitors:
         """A heap of those who are new."""
         self._gone: set[int] = set()
         """Those in that heap who don't wait any more."""
+        self.waiting = 0
 
     def __getitem__(self, request: int) -> Visitor:
         return self._known[request]
-
-    @property
-    def waiting(self) -> int:
-        return len(self._interrupted) + len(self._fresh) - len(self._gone)
 
     @property
     def fresh(self) -> int:
@@ -61,11 +58,12 @@ class Visitors:
     def knows(self, request: int) -> bool:
         return request in self._known
 
-    def wait(self, request: int, again: bool, tokens: int, now: float) -> None:
+    def wait(self, request: int, again: bool, tokens: int, now: float) -> Visitor:
         visitor = self._known.get(request)
         if visitor is None:
             visitor = self._known[request] = Visitor(now, tokens)
         visitor.tokens = tokens
+        self.waiting += 1
         if again and not visitor.again:
             visitor.again, visitor.since = True, now
         if visitor.again:
@@ -73,15 +71,21 @@ class Visitors:
             heappush(self._patience, (visitor.since, request))
         else:
             heappush(self._fresh, request)
+        return visitor
 
     def stop_waiting(self, request: int) -> None:
-        at = self._place(request)
-        if at is not None:
+        fresh = self._fresh
+        if request in self._gone:
+            return
+        if fresh and fresh[0] == request:
+            heappop(fresh)
+        elif self._interrupted and (at := self._place(request)) is not None:
             del self._interrupted[at]
-        elif self._fresh and self._fresh[0] == request:
-            heappop(self._fresh)
-        elif request in self._fresh:
+        elif request in fresh:
             self._gone.add(request)
+        else:
+            return
+        self.waiting -= 1
 
     def leave(self, request: int) -> None:
         if self._known.pop(request, None) is not None:

@@ -31,7 +31,9 @@ def tokens_to_read(kind: Kind, account: Account | None) -> int:
     """About so many an engine has to read before it can go on: prompt and answer, or the prompt alone where all of the
     answer is made again.
     """
-    choices = account.choices if account is not None else []
+    if account is None:
+        return len(kind.body) // BYTES_A_TOKEN
+    choices = account.choices
     if kind.way is Way.CONTINUED:
         known = sum(len(choice.prompt or ()) + len(choice.ids) for choice in choices if choice.finish is None)
     else:

@@ -70,6 +70,9 @@ def plain(value: object) -> object:
 
 
 def _field(value: object) -> str:
+    if type(value) in (str, int, float):
+        text = str(value)
+        return text if _PLAIN.fullmatch(text) else json.dumps(text)
     value = plain(value)
     if isinstance(value, bool) or value is None:
         return json.dumps(value)

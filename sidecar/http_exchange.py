@@ -4,7 +4,7 @@ What this file may not do: touch a socket, or keep time. A reply writes through 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 
@@ -12,6 +12,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 BEGINNING = b"HTTP/1.1 "
 """Every answer begins so, whatever the client speaks."""
 REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
+_FIRST_LINES = {status: b"%b%d %b" % (BEGINNING, status, reason) for status, reason in REASONS.items()}
 
 
 @dataclass(slots=True)
@@ -23,13 +24,16 @@ class Request:
     """Names in lower case."""
     body: bytes
     peer: str
+    path: str = field(init=False)
 
-    @property
-    def path(self) -> str:
-        return self.target.partition(b"?")[0].decode("latin-1")
+    def __post_init__(self) -> None:
+        self.path = self.target.partition(b"?")[0].decode("latin-1")
 
     def header(self, name: bytes, otherwise: bytes = b"") -> bytes:
-        return next((value for key, value in self.headers if key == name), otherwise)
+        for key, value in self.headers:
+            if key == name:
+                return value
+        return otherwise
 
 
 _NONE: frozenset[bytes] = frozenset()
@@ -37,9 +41,12 @@ _NONE: frozenset[bytes] = frozenset()
 
 def hop_by_hop(headers: list[tuple[bytes, bytes]]) -> frozenset[bytes]:
     """The headers that `Connection:` names: they are for this connection, and go no further."""
-    said = [value for name, value in headers if name == b"connection"]
-    if not said or said in ([b"keep-alive"], [b"close"]):
+    for name, value in headers:
+        if name == b"connection" and value not in (b"keep-alive", b"close"):
+            break
+    else:
         return _NONE
+    said = [value for name, value in headers if name == b"connection"]
     return frozenset(token.strip().lower() for value in said for token in value.split(b","))
 
 
@@ -82,14 +89,14 @@ class Reply:
 
     def send(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """A whole answer."""
-        head = self._head(status, headers, b"content-length: %d\r\n" % len(body))
-        self._connection.write(self, head if self._headless else head + body)
+        length = b"content-length: %d" % len(body)
+        self._connection.write(self, self._head(status, headers, length, b"" if self._headless else body))
         self._connection.answered(self)
 
     def open(self, status: int, headers: Headers = ()) -> None:
         """An answer whose length isn't known yet; `stream` and `end` follow."""
         self.keeps = self.keeps and self.chunked
-        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked\r\n" * self.chunked))
+        self._connection.write(self, self._head(status, headers, b"transfer-encoding: chunked" * self.chunked))
 
     def stream(self, data: bytes) -> None:
         if not self._headless and data:
@@ -108,14 +115,13 @@ class Reply:
     def unsent(self) -> int:
         return self._connection.unsent
 
-    def _head(self, status: int, headers: Headers, length: bytes) -> bytes:
-        lines = [b"%b%d %b\r\n" % (BEGINNING, status, REASONS.get(status, b""))]
-        lines += [b"%b: %b\r\n" % header for header in headers]
-        if status not in (204, 304):
+    def _head(self, status: int, headers: Headers, length: bytes, body: bytes = b"") -> bytes:
+        lines = [_FIRST_LINES.get(status) or b"%b%d " % (BEGINNING, status), *map(b": ".join, headers)]
+        if length and status not in (204, 304):
             lines.append(length)
         if not self.keeps:
-            lines.append(b"connection: close\r\n")
+            lines.append(b"connection: close")
         elif not self.chunked:
-            lines.append(b"connection: keep-alive\r\n")  # in HTTP/1.0 it goes without saying that it is closed
-        lines.append(b"\r\n")
-        return b"".join(lines)
+            lines.append(b"connection: keep-alive")  # in HTTP/1.0 it goes without saying that it is closed
+        lines += (b"", body)
+        return b"\r\n".join(lines)

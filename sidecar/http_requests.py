@@ -50,13 +50,15 @@ class Bodies:
         self.bytes = 0
         self._each: dict[str, int] = {}
 
-    def hold(self, client: str, count: int) -> None:
+    def hold(self, client: str, count: int) -> bool:
+        """False when `refuses` has something to say."""
         self.bytes += count
         now = self._each.get(client, 0) + count
         if now:
             self._each[client] = now
         else:
             self._each.pop(client, None)
+        return now <= self.most_each and self.bytes <= self.most
 
     def refuses(self, client: str) -> Refused | None:
         if self._each.get(client, 0) > self.most_each:
@@ -81,8 +83,8 @@ class Whole(NamedTuple):
 class RequestReader:
     __slots__ = (
         "__weakref__", "_bodies", "_body", "_body_bytes", "_client", "_door", "_go_on", "_head_bytes", "_headed",
-        "_headers", "_held", "_most_body", "_most_head", "_parser", "_request", "_target", "begun", "home", "peer",
-        "ready", "refused",
+        "_headers", "_held", "_most_body", "_most_head", "_parser", "_request", "_target", "_version", "begun", "home",
+        "peer", "ready", "refused",
     )  # fmt: skip
 
     def __init__(self, most_head: int, most_body: int, bodies: Bodies, door: Door, go_on: Callable[[], None]) -> None:
@@ -90,6 +92,7 @@ class RequestReader:
         self._most_head, self._most_body, self._bodies = most_head, most_body, bodies
         self._door, self._go_on = door, go_on
         self._parser: Any = httptools.HttpRequestParser(self)
+        self._version = ""
         self.peer = ""
         self.home = ""
         """The client, while the door has named none."""
@@ -123,10 +126,10 @@ class RequestReader:
                 self._stay(data[upgrade.args[0] :])
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is no HTTP that can be answered: {error}")
-        if self._body_bytes > had:
-            self._head_bytes = 0
         if self.ready or self.refused is not None:
             return
+        if self._body_bytes > had:
+            self._head_bytes = 0
         if self._head_bytes > self._most_head + _slack(self._headers):
             self._refuse_large_head()
         elif not self._headed:
@@ -149,9 +152,9 @@ class RequestReader:
 
     def _hold(self, count: int) -> None:
         self._held += count
-        self._bodies.hold(self._client, count)
-        refused = self._bodies.refuses(self._client)
-        if refused is not None:
+        if not self._bodies.hold(self._client, count):
+            refused = self._bodies.refuses(self._client)
+            assert refused is not None
             self._refuse(*refused)
 
     def _refuse(self, status: int, why: str, headers: Headers = ()) -> None:
@@ -192,7 +195,7 @@ class RequestReader:
         if self.refused is not None:
             return
         self._headed = True
-        version = self._parser.get_http_version()
+        version = self._version = self._parser.get_http_version()
         size = len(self._target)
         hosts = said = 0
         has_body = expects = False
@@ -230,7 +233,8 @@ class RequestReader:
         if isinstance(client, Refused):
             self._refuse(*client)
             return
-        self._bodies.hold(self._client, -self._held)
+        if self._held:
+            self._bodies.hold(self._client, -self._held)
         self._client, self._held = self.home if client == "" else client or "", 0
         if client is None:
             if len(self.ready) >= _MOST_UNCOUNTED:
@@ -260,10 +264,9 @@ class RequestReader:
         request = self._request
         if self.refused is not None or request is None:
             return
-        parser = self._parser
-        chunked = parser.get_http_version() == "1.1"
-        keeps = parser.should_keep_alive() and request.method != "CONNECT"
-        request.body = bytes(self._body)
+        chunked = self._version == "1.1"
+        keeps = self._parser.should_keep_alive() and request.method != "CONNECT"
+        request.body = self._body if type(self._body) is bytes else bytes(self._body)
         self.ready.append(Whole(request, chunked, keeps, self._client, self._held))
         self._clear()
 

@@ -85,7 +85,7 @@ class HttpServer:
         self.closing = False
         """Every answer is its connection's last."""
         self._servers: list[asyncio.Server] = []
-        self._sweep: asyncio.TimerHandle | None = None
+        self.sweep: asyncio.TimerHandle | None = None
         shortest = min(limits.request_s, limits.idle_s, limits.linger_s, limits.unread_s)
         self._sweep_s = min(1.0, max(shortest / 4, 0.02))
 
@@ -121,8 +121,8 @@ class HttpServer:
     def close(self) -> None:
         """No new connections, and the old ones break off."""
         self.stop_listening()
-        if self._sweep is not None:
-            self._sweep.cancel()
+        if self.sweep is not None:
+            self.sweep.cancel()
         for connection in list(self.connections):
             connection.close()
 
@@ -130,11 +130,11 @@ class HttpServer:
         """Deadlines are looked at a few times in the shortest of them, all at once: a timer for each would cost more
         than a small request.
         """
-        if self._sweep is None and self.connections:
-            self._sweep = self.loop.call_later(self._sweep_s, self._look)
+        if self.sweep is None and self.connections:
+            self.sweep = self.loop.call_later(self._sweep_s, self._look)
 
     def _look(self) -> None:
-        self._sweep = None
+        self.sweep = None
         now = self.loop.time()
         for connection in [late for late in self.connections if late.deadline <= now]:
             connection.late()
@@ -200,7 +200,9 @@ class _Connection(asyncio.Protocol):
             self._keep_early(data)
             return
         self._feed(data)
-        if not self._over:
+        if self._reader.ready and self._room and not self._over:
+            self._take()
+        if self._reply is None and not self._over:
             self._next()
 
     def eof_received(self) -> bool:
@@ -351,9 +353,11 @@ class _Connection(asyncio.Protocol):
 
     def _rest(self) -> None:
         """Nothing is asked at the moment."""
-        self._server.idle[self] = None
-        self._within(self._server.limits.idle_s, self.close)
-        self._server.watch()
+        server = self._server
+        server.idle[self] = None
+        self.deadline, self._late = self._loop.time() + server.limits.idle_s, self.close
+        if server.sweep is None:
+            server.watch()
 
     def _forget(self) -> None:
         """The request that was answered."""
@@ -382,13 +386,17 @@ class _Connection(asyncio.Protocol):
             return
         self._reply = None
         reply.gone = reply.room = nothing
-        self._forget()
+        if self._held:
+            self._forget()
+        reader = self._reader
         if not reply.keeps or self._server.closing:
             self._linger()
-        elif self._early or self._reader.ready:
+        elif self._early or reader.ready:
             self._loop.call_soon(self._next)  # not from within: it may have sent a thousand requests
-        else:
+        elif reader.begun or reader.refused is not None or self._ended or self._over or not self._room:
             self._next()
+        else:
+            self._rest()
 
     def break_off(self, reply: Reply) -> None:
         """What was written still arrives; then the connection ends without the answer's end. Where only that end would
@@ -455,7 +463,8 @@ class _Connection(asyncio.Protocol):
         """The one thing that this connection waits for."""
         self.deadline = self._loop.time() + seconds
         self._late = what
-        self._server.watch()
+        if self._server.sweep is None:
+            self._server.watch()
 
 
 def _home(peer: str) -> str:

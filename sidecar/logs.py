@@ -47,6 +47,7 @@ class Log:
         self._dropped = 0
         self._clock = clock
         self._fields = dict(fields or {})
+        self._second, self._day_and_time = -1, ""
 
     def info(self, event: str, /, **fields: object) -> None:
         """Something happened."""
@@ -85,7 +86,10 @@ class Log:
 
     def _timestamp(self) -> str:
         now = self._clock()
-        return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"
+        if int(now) != self._second:
+            self._second = int(now)
+            self._day_and_time = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        return f"{self._day_and_time}.{int(now % 1 * 1000):03d}Z"
 
 
 def complain(text: str) -> None:

@@ -157,7 +157,6 @@ MACHINES = {
         "kinds",
         "legs",
         "machine",
-        "moment",
         "passing",
         "phases",
         "request",

@@ -755,6 +755,53 @@ def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes 
     assert client.events == undisturbed(COMPLETION, body)[0].events
 
 
+_CHOICE = b'{"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}]}'
+_CHUNK = b"data: " + _CHOICE + b"\n\ndata: [DONE]\n\n"
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("status", [200, 204, 503])
+@pytest.mark.parametrize("form", [b"application/json", b"text/event-stream"])
+@pytest.mark.parametrize("said", [_CHOICE, _CHUNK, b"", b"{no json", _CHOICE.replace(b"stop", b"abort"), b" " * 99999])
+@pytest.mark.parametrize("streams", [False, True])
+def test_an_answer_in_one_event_means_what_its_parts_mean(
+    opened: bool, status: int, form: bytes, said: bytes, streams: bool
+) -> None:
+    """`opened`: the client has a comment, which is no beginning of an answer but the head of a stream. An engine died
+    of the same before: an answer makes that forgotten.
+    """
+
+    def told(whole: bool) -> object:
+        it = world(answer_bytes=9999)
+        body = {**BODY, "stream": streams or opened}
+        before = it.arrive(COMPLETION, body)
+        die_with_all(it)
+        it.leave(before)
+        it.grant()
+        client = it.arrive(COMPLETION, body)
+        if opened:
+            (exchange,) = it.exchanges
+            it.feed(e.Headed(client.number, exchange.ask.leg, 200, exchange.said.headers, None))
+            it.wait(6.0)
+            assert client.body.startswith(b": waiting")
+            it.grant()
+        (exchange,) = it.exchanges
+        leg, headers = exchange.ask.leg, [(b"content-type", form)]
+        del it.engines[exchange.ask.token].exchanges[client.number, leg]
+        if whole:
+            it.feed(e.Answered(client.number, leg, status, headers, said))
+        else:
+            it.feed(e.Headed(client.number, leg, status, headers, len(said)))
+            it.feed(e.Came(client.number, leg, said))
+            it.feed(e.Finished(client.number, leg))
+        unproven = list(it.machine.door.grants.current.unproven)  # type: ignore[union-attr]
+        it.wait(5.0)
+        ended = (str(client.ended), client.status, client.body, client.outcome, client.why)
+        return ended, unproven, leases(it), len(it.machine.door._deaths), [note.event for note in it.notes]
+
+    assert told(True) == told(False)
+
+
 def test_a_stream_that_has_a_word_in_time_may_take_as_long_as_it_likes() -> None:
     it = world(silence_s=60.0)
     client = it.arrive(COMPLETION, BODY)
