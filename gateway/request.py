@@ -86,7 +86,7 @@ class Request:
 
     def begin(self) -> list[e.Effect]:
         tokens = ways.tokens_to_read(self.kind, self.account)
-        return [e.Wait(self.number, False, tokens, self.kind.fingerprint)]
+        return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         self._out = []
