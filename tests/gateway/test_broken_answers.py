@@ -487,6 +487,15 @@ def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
     assert b'"seed"' not in world.asked[-1].body
 
 
+def test_no_usage_is_made_up_where_the_tokens_are_not_known() -> None:
+    """An echo comes without token ids; what was said of its usage was that there were no tokens."""
+    body = PROMPT | {"echo": True} | USAGE
+    like, pieces = undisturbed(COMPLETION, body)
+    _, client = broken(COMPLETION, body, (len(pieces) - 2, None))
+    *chunks, usage, done = like.events
+    assert usage["usage"]["completion_tokens"] == 14 and client.events == [*chunks, done]
+
+
 @pytest.mark.parametrize("name", ["chat", "no limit of its own"])
 def test_an_engine_that_goes_on_is_told_where_the_client_set_no_bound(name: str) -> None:
     world, client = broken(*CONTINUED[name], (5, None))
