@@ -134,7 +134,7 @@ _READ_MOST = 1 << 20
 
 
 class _Whole(msgspec.Struct, gc=False):
-    choices: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1)]
+    choices: Annotated[list[dict[str, msgspec.Raw]], msgspec.Meta(min_length=1)]
 
 
 def why_no_answer(body: bytes, *, choices: bool) -> str:
@@ -146,6 +146,7 @@ def why_no_answer(body: bytes, *, choices: bool) -> str:
     if len(body) > _READ_MOST:
         return "" if body.rstrip().endswith((b"}", b"]")) else "its answer is none: it ends in the middle"
     try:
+        body.decode()  # msgspec looks into no value that isn't asked for
         msgspec.json.decode(body, type=_Whole if choices else msgspec.Raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         return f"its answer is none: {error}"
@@ -181,11 +182,13 @@ class ToolCall:
 class Choice:
     """What the client has of one choice."""
 
-    __slots__ = ("finish", "ids", "offset", "parsed", "prompt", "reasoning", "role", "text", "tools")
+    __slots__ = ("blanks", "finish", "ids", "offset", "parsed", "prompt", "reasoning", "role", "text", "tools")
 
     def __init__(self) -> None:
         self.ids = array("i")
         self.text = bytearray()
+        self.blanks = 0
+        """So many of its pieces had neither text nor token ids."""
         self.prompt: array[int] | None = None
         self.finish: str | None = None
         self.role = False
@@ -259,6 +262,8 @@ class Account:
                 choice.text += said.text.encode()
             elif said.delta is not None:
                 _count_delta(choice, said.delta, bool(ids))
+            elif not ids:
+                choice.blanks += 1
             if said.finish_reason is not None:
                 choice.finish = choice.finish or said.finish_reason
             if choice.prompt is None:
@@ -278,7 +283,9 @@ def _count_characters(choice: Choice, said: ChunkChoice) -> None:
 def _count_delta(choice: Choice, delta: Delta, has_ids: bool) -> None:
     if delta.content:
         choice.text += delta.content.encode()
-    elif delta.content is None and has_ids:
+    elif not has_ids:
+        choice.blanks += 1
+    elif delta.content is None:
         choice.parsed = True
     if delta.role is not None:
         choice.role = True

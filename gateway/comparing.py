@@ -115,7 +115,7 @@ class Comparison:
             return False
         if again.finish is not None or (again.role and not had.role):
             return True
-        return _size(again) > _size(had)
+        return _size(again) > _size(had) or (again.blanks > had.blanks and not again.ids)
 
     def _cut(self, choice: dict[str, Any], said: ChunkChoice) -> None:
         """Leaves of this piece what the client hasn't."""

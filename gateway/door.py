@@ -6,9 +6,10 @@
 3. In a switchover nobody new is admitted, so that nobody can starve it; whoever is there may finish within a bound, and
    is then taken away, to be continued by the successor.
 4. Interrupted answers come first, oldest first, and only so many tokens of theirs are computed again at a time. Then
-   whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all. Where
-   the successor has the whole KV cache of the engine that was lost, a context that was read there is kept but for its
-   last block, as long as all of these together fit in that cache: so none of them had to make room for another.
+   whoever is new, in the order of arrival. Both wait for a bounded time, and only so many new ones wait at all;
+   preflights, which need no key, are counted apart. Where the successor has the whole KV cache of the engine that was
+   lost, a context that was read there is kept but for its last block, as long as all of these together fit in that
+   cache: so none of them had to make room for another.
 5. An engine's death counts against whoever was sent to it and had got nothing from it, and never against who waited, in
    the queue or for a connection. Who has two of these is a suspect: it is admitted alone, that is when nobody else is
    with the engine who has got nothing yet, and nobody is admitted until it has got something. Whoever's engine dies a
@@ -183,7 +184,7 @@ class Door:
             self._out.append(e.Refuse(request, 503, CLOSING, 1))
             return
         new = not event.again and not self.visitors.knows(request)
-        if new and self.visitors.fresh >= self.bounds.queue:
+        if new and self.visitors.fresh(preflights=event.preflight) >= self.bounds.queue:
             why = f"{self.bounds.queue} requests are waiting for an engine already"
             self._out.append(e.Refuse(request, 503, why, 1))
             return
@@ -192,7 +193,7 @@ class Door:
             self._out.append(e.Refuse(request, 502, POISON, for_good=True))
             return
         self._returning.discard(request)
-        visitor = self.visitors.wait(request, event.again, event.tokens, self._now)
+        visitor = self.visitors.wait(request, event.again, event.tokens, self._now, event.preflight)
         if new:
             visitor.strikes, visitor.fingerprint = strikes, event.fingerprint
 

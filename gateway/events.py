@@ -322,6 +322,8 @@ class Wait(Event, frozen=True):
     tokens: int
     fingerprint: int = 0
     """Requests that ask the same have the same one. 0: this one asks nothing that could be told from others."""
+    preflight: bool = False
+    """It may be one, and needs no key then: it takes no place of others."""
 
 
 class Doubt(Event, frozen=True):

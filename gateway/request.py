@@ -86,7 +86,7 @@ class Request:
 
     def begin(self) -> list[e.Effect]:
         tokens = ways.tokens_to_read(self.kind, self.account)
-        return [e.Wait(self.number, False, tokens, self.kind.fingerprint)]
+        return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
         self._out = []
@@ -463,7 +463,7 @@ class Request:
     def _close_stream(self, now: float) -> None:
         """Every choice is finished, and only what closes a stream is missing."""
         assert self.account is not None
-        if self.kind.usage and not self.account.usage:
+        if self.kind.usage and not self.account.usage and self.account.tokens:  # an echo's aren't known
             self._say(answers.closing_usage(self.kind, self.account), now)
         self._say(sse.event(sse.DONE), now)
         self._complete(0)

@@ -10,11 +10,12 @@ from heapq import heappop, heappush
 
 
 class Visitor:
-    __slots__ = ("again", "fingerprint", "read_by", "since", "strikes", "tokens")
+    __slots__ = ("again", "fingerprint", "preflight", "read_by", "since", "strikes", "tokens")
 
-    def __init__(self, since: float, tokens: int) -> None:
+    def __init__(self, since: float, tokens: int, preflight: bool) -> None:
         self.since = since
         """When it came, or was interrupted for the first time."""
+        self.preflight = preflight
         self.tokens = tokens
         """So many an engine has to read before it can answer."""
         self.read_by = 0
@@ -39,13 +40,16 @@ class Visitors:
         self._gone: set[int] = set()
         """Those in that heap who don't wait any more."""
         self.waiting = 0
+        self._preflights: set[int] = set()
+        """Those in that heap who wait and may need no key."""
 
     def __getitem__(self, request: int) -> Visitor:
         return self._known[request]
 
-    @property
-    def fresh(self) -> int:
-        return len(self._fresh) - len(self._gone)
+    def fresh(self, *, preflights: bool) -> int:
+        """Those who are new: preflights, or all others."""
+        apart = len(self._preflights)
+        return apart if preflights else len(self._fresh) - len(self._gone) - apart
 
     @property
     def interrupted(self) -> Sequence[int]:
@@ -58,10 +62,10 @@ class Visitors:
     def knows(self, request: int) -> bool:
         return request in self._known
 
-    def wait(self, request: int, again: bool, tokens: int, now: float) -> Visitor:
+    def wait(self, request: int, again: bool, tokens: int, now: float, preflight: bool = False) -> Visitor:
         visitor = self._known.get(request)
         if visitor is None:
-            visitor = self._known[request] = Visitor(now, tokens)
+            visitor = self._known[request] = Visitor(now, tokens, preflight)
         visitor.tokens = tokens
         self.waiting += 1
         if again and not visitor.again:
@@ -71,12 +75,15 @@ class Visitors:
             heappush(self._patience, (visitor.since, request))
         else:
             heappush(self._fresh, request)
+            if visitor.preflight:
+                self._preflights.add(request)
         return visitor
 
     def stop_waiting(self, request: int) -> None:
         fresh = self._fresh
         if request in self._gone:
             return
+        self._preflights.discard(request)
         if fresh and fresh[0] == request:
             heappop(fresh)
         elif self._interrupted and (at := self._place(request)) is not None:

@@ -119,11 +119,14 @@ class RequestReader:
         self.begun = True
         had = self._body_bytes
         self._head_bytes += len(data)
+        rest: bytes | memoryview = data
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            if self.ready:
-                self._stay(data[upgrade.args[0] :])
+            while rest:
+                try:
+                    self._parser.feed_data(rest)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:
+                    rest = memoryview(rest)[upgrade.args[0] :] if self.refused is None and self._stay() else b""
         except httptools.HttpParserError as error:
             self._refuse(400, f"this is no HTTP that can be answered: {error}")
         if self.ready or self.refused is not None:
@@ -165,20 +168,21 @@ class RequestReader:
     def _refuse_large_head(self) -> None:
         self._refuse(431, f"the headers of a request may have {self._most_head} bytes, and be {_MOST_HEADERS}")
 
-    def _stay(self, rest: bytes) -> None:
+    def _stay(self) -> bool:
         """A client that would rather go on otherwise (HTTP/2 say) takes an answer in HTTP/1.1. The parser takes all
         behind the head for that other protocol's: so it is given the head once more, without the offer.
         """
-        whole = self.ready.pop()
-        request = whole.request
+        request = self.ready[-1].request
         if request.method == "CONNECT":
-            self.ready.append(whole)
-            return
+            return False
+        whole = self.ready.pop()
         self._bodies.hold(whole.client, -whole.held)
         head = [b"%b %b HTTP/1.%d\r\n" % (request.method.encode(), request.target, whole.chunked)]
         head += [b"%b: %b\r\n" % header for header in request.headers if header[0] not in (b"upgrade", b"expect")]
         self._parser = httptools.HttpRequestParser(self)
-        self.feed(b"".join((*head, b"\r\n", rest)))
+        self.begun = True
+        self._parser.feed_data(b"".join((*head, b"\r\n")))
+        return True
 
     # -- the parser says -------------------------------------------------------------------------------------------
 

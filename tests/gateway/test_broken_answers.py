@@ -118,18 +118,11 @@ def by_choice(events: list[Any]) -> dict[int, list[Any]]:
     """Between choices there is no order; what belongs to none comes last."""
     found: dict[int, list[Any]] = {}
     for event in events:
-        if _says_nothing(event):
-            continue  # without token ids nobody can tell whether the client has had it
         choices = event["choices"] if isinstance(event, dict) else []
         assert choices or -1 in found or all(choice >= 0 for choice in found)
         assert not choices or -1 not in found, "a chunk comes behind the closing ones"
         found.setdefault(choices[0]["index"] if choices else -1, []).append(event)
     return found
-
-
-def _says_nothing(event: Any) -> bool:
-    choices = event["choices"] if isinstance(event, dict) else []
-    return bool(choices) and choices[0].get("text") == "" and choices[0]["finish_reason"] is None
 
 
 def ways(path: str, pieces: Any) -> list[tuple[int, int | None]]:
@@ -492,6 +485,22 @@ def test_a_plain_sampled_answer_goes_on_from_its_tokens() -> None:
     assert done == "[DONE]" and usage["usage"]["completion_tokens"] == 14
     assert sum(len(chunk["choices"][0]["token_ids"]) for chunk in chunks) == 14
     assert b'"seed"' not in world.asked[-1].body
+
+
+def test_no_usage_is_made_up_where_the_tokens_are_not_known() -> None:
+    """An echo comes without token ids; what was said of its usage was that there were no tokens."""
+    body = PROMPT | {"echo": True} | USAGE
+    like, pieces = undisturbed(COMPLETION, body)
+    _, client = broken(COMPLETION, body, (len(pieces) - 2, None))
+    *chunks, usage, done = like.events
+    assert usage["usage"]["completion_tokens"] == 14 and client.events == [*chunks, done]
+
+
+@pytest.mark.parametrize("name", ["chat", "no limit of its own"])
+def test_an_engine_that_goes_on_is_told_where_the_client_set_no_bound(name: str) -> None:
+    world, client = broken(*CONTINUED[name], (5, None))
+    told = json.loads(world.asked[-1].body)["vllm_xargs"]
+    assert client.how == "continued" and ("failover_answer_open" in told) is (name != "chat")
 
 
 @pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\n\n", b"\n\r\n"])

@@ -299,6 +299,20 @@ def test_only_so_many_wait_and_only_for_so_long() -> None:
     assert json.loads(first.body)["error"]["code"] == 503
 
 
+def test_preflights_which_need_no_key_take_no_place_of_others() -> None:
+    """A browser gives a request up whose preflight fails: so they wait, but only among themselves."""
+    it = World(e.Bounds(queue=2))
+    preflights = [it.arrive(COMPLETION, method="OPTIONS") for _ in range(3)]
+    assert [client.status for client in preflights] == [0, 0, 503]
+    it.leave(preflights[0])
+    others = [it.arrive(COMPLETION, BODY) for _ in range(3)]
+    assert [client.status for client in others] == [0, 0, 503]
+    preflights.append(it.arrive(COMPLETION, method="OPTIONS"))
+    it.grant()
+    it.run()
+    assert all(client.ended == "whole" for client in (preflights[1], preflights[3])) and answered(*others[:2])
+
+
 def test_who_was_interrupted_waits_for_another_bound_and_its_stream_ends_with_an_error() -> None:
     it = world(failover_timeout_s=20.0, queue_timeout_s=5.0)
     client = it.arrive(COMPLETION, BODY)
@@ -858,7 +872,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
         elif deed < 0.112:  # both engines are told to end, and one is started again later
             ends_alone(it)
             it.wait(2 * it.machine.bounds.hold_s)
-            assert not it.machine.door.visitors.fresh, "somebody waits in vain"
+            assert not it.machine.door.visitors.fresh(preflights=False), "somebody waits in vain"
             it.others = True
             it.grant()
         elif it.connecting and deed < 0.4:

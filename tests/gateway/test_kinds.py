@@ -132,11 +132,22 @@ def test_without_streaming_it_is_sent_again_whole(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b'{"choices": [{"in', b'{"choices": []}', b'{"choices": null}', b"[1]"]
+    "body",
+    [
+        *(b"", b"<html>", b'{"choices": [{"in', b'{"choices": []}', b'{"choices": null}', b"[1]"),
+        b'{"choices": [null]}',
+        b'{"choices": [{}, 1]}',
+        b'{"choices": [{"text": "\xff"}]}',
+    ],
 )
 def test_what_is_no_answer_is_known_from_one(body: bytes) -> None:
     assert why_no_answer(body, choices=True)
     assert not why_no_answer(b'{"choices": [{}], "more": 1}', choices=True)
+
+
+def test_what_is_no_utf8_is_no_json() -> None:
+    assert why_no_answer(b'{"data": "\xff"}', choices=False)
+    assert not why_no_answer(b'{"data": "\xc3\xa9"}', choices=False)
 
 
 @pytest.mark.parametrize("choices", [True, False])

@@ -5,17 +5,18 @@ import weakref
 
 import pytest
 
-from sidecar.http_requests import Bodies, RequestReader, anybody
+from sidecar.http_exchange import Request
+from sidecar.http_requests import Bodies, Door, Refused, RequestReader, anybody
 
 MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 6000
 HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: h\r\nX-Name: Some\r\n"
 
 
 class Reading:
-    def __init__(self, bodies: Bodies | None = None) -> None:
+    def __init__(self, bodies: Bodies | None = None, door: Door = anybody) -> None:
         self.told_to_go_on = 0
         self.bodies = bodies or Bodies(MOST_BODIES, MOST_BODIES)
-        self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, anybody, self._go_on)
+        self.reader = RequestReader(MOST_HEAD, MOST_BODY, self.bodies, door, self._go_on)
         self.reader.peer = "client"
 
     def _go_on(self) -> None:
@@ -112,8 +113,35 @@ def test_a_client_that_waits_for_a_word_is_told_to_go_on() -> None:
     assert Reading().feed(old).told_to_go_on == 0, "HTTP/1.0 has no such word"
 
 
+OFFER = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+
+
 def test_a_client_that_offers_another_protocol_is_read_on() -> None:
-    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
-    reading = Reading().feed(post(b"body", offer) + post(b"next"))
+    reading = Reading().feed(post(b"body", OFFER) + post(b"next"))
     assert [whole.request.body for whole in reading.reader.ready] == [b"body", b"next"]
     assert reading.refused == 0
+
+
+def test_any_number_of_offers_is_read_on_in_order() -> None:
+    """Each of them was read within the one before: with 1,500 it was too deep, and all but some were no HTTP."""
+    bodies = Bodies(1 << 30, 1 << 30)
+    asked = [b"%d" % number for number in range(1500)]
+    reading = Reading(bodies).feed(b"".join(post(body, OFFER) for body in asked))
+    assert [whole.request.body for whole in reading.reader.ready] == asked and reading.refused == 0
+
+
+def test_a_refused_offer_takes_nothing_of_the_request_before_it() -> None:
+    """The one before was taken for it, and had no answer."""
+
+    def door(request: Request, has_body: bool) -> str | Refused:
+        return Refused(401, "no key") if request.header(b"upgrade") else ""
+
+    reading = Reading(door=door).feed(post(b"good") + post(b"bad", OFFER))
+    assert [whole.request.body for whole in reading.reader.ready] == [b"good"] and reading.refused == 401
+
+
+def test_only_so_many_requests_that_are_put_down_to_nobody_wait_on_one_connection() -> None:
+    asked = b"GET /live HTTP/1.1\r\nHost: h\r\n\r\n"
+    reading = Reading(door=lambda request, has_body: None).feed(asked * 64)
+    assert len(reading.reader.ready) == 64 and reading.refused == 0
+    assert reading.feed(asked).refused == 429 and len(reading.reader.ready) == 64
