@@ -77,6 +77,12 @@ SHELLS = (
         tests=(LIFE_FILES,),
     ),
     Mutant(
+        "life-files-that-are-not-looked-at",
+        "more old life files than the server looks at: nothing proves the end of their incarnation",
+        (("lockserver/server.py", "            if effect.incarnation in self._unseen_lives:\n", "            if False:\n"),),
+        tests=(f"{LIFE_FILES}::test_more_old_life_files_than_are_looked_at_withhold_the_proof",),
+    ),
+    Mutant(
         "only-its-own-life-files",
         "only a process of an incarnation shows life files of it",
         (
