@@ -169,7 +169,7 @@ class Server(Shell):
         )
         if self.options.memory_why:
             self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
-        self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
+        self.watch_over(self._socket.path, self._look_at_path)
 
     def _look_at_path(self) -> None:
         if self._socket.replaced():
@@ -179,6 +179,7 @@ class Server(Shell):
         return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
 
     def close(self) -> None:
+        self.unwatch()
         self._socket.close()
         self.connections.close()
         self._lock.close()

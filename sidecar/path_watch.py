@@ -117,11 +117,12 @@ class PathWatch:
         with contextlib.suppress(OSError):  # no /proc
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._watched: dict[int, str] = {}
-        self._full = False
+        self.why_not = ""
+        """Why the kernel doesn't tell of everything on the way, as of the last look. Empty if it does."""
         self.look()
-        if self._full:
+        if self.why_not:
             self.close()
-            raise CannotWatch("inotify: no watches are left; raise fs.inotify.max_user_watches")
+            raise CannotWatch(self.why_not)
 
     def descriptors(self) -> list[tuple[int, int]]:
         """And what epoll is to wait for on each."""
@@ -137,6 +138,7 @@ class PathWatch:
             while os.read(inotify, 65536):
                 continue
         now: dict[int, str] = {}
+        self.why_not = ""
         chain = _on_the_way(self.path)
         for number, name in enumerate(chain):
             missing_next = number + 1 < len(chain) and not os.path.lexists(chain[number + 1])
@@ -144,7 +146,8 @@ class PathWatch:
             watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(name), _GONE | arrivals)
             if watch >= 0:
                 now[watch] = name
-            self._full = self._full or (watch < 0 and ctypes.get_errno() == errno.ENOSPC)
+            elif ctypes.get_errno() == errno.ENOSPC:
+                self.why_not = "inotify: no watches are left; raise fs.inotify.max_user_watches"
         for watch in self._watched.keys() - now.keys():
             self._libc.inotify_rm_watch(self._inotify, watch)
         self._watched = now

@@ -79,8 +79,20 @@ SHELLS = (
     Mutant(
         "life-files-that-are-not-looked-at",
         "more old life files than the server looks at: nothing proves the end of their incarnation",
-        (("lockserver/server.py", "            if effect.incarnation in self._unseen_lives:\n", "            if False:\n"),),
+        (
+            (
+                "lockserver/server.py",
+                "            if effect.incarnation in self._unseen_lives:\n",
+                "            if False:\n",
+            ),
+        ),
         tests=(f"{LIFE_FILES}::test_more_old_life_files_than_are_looked_at_withhold_the_proof",),
+    ),
+    Mutant(
+        "watches-that-run-out-later",
+        "where the kernel stops telling of the way to the server's directory the server looks by itself, and says so",
+        (("sidecar/shell.py", "why = self._watch(path).why_not\n", 'why = "" if self._watch(path) else ""\n'),),
+        tests=("tests/chaos/test_no_inotify.py::test_watches_that_run_out_while_the_server_serves_are_an_alarm_too",),
     ),
     Mutant(
         "only-its-own-life-files",
