@@ -12,7 +12,13 @@ import struct
 import sys
 from collections.abc import Sequence
 
-NUMBERS = {"pidfd_send_signal": 424, "pidfd_open": 434, "inotify_init1": 294 if os.uname().machine == "x86_64" else 26}
+_X86 = os.uname().machine == "x86_64"
+NUMBERS = {
+    "pidfd_send_signal": 424,
+    "pidfd_open": 434,
+    "inotify_init1": 294 if _X86 else 26,
+    "seccomp": 317 if _X86 else 277,
+}
 """From 424 on the numbers are the same on every machine."""
 _SET_SECCOMP, _MODE_FILTER, _SET_NO_NEW_PRIVS = 22, 2, 38
 _LOAD, _JUMP_IF_EQUAL, _RETURN = 0x20, 0x15, 0x06
