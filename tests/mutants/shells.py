@@ -69,8 +69,8 @@ SHELLS = (
         (
             (
                 "sidecar/lifelock.py",
-                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise OSError(",
-                "        if False:\n            raise OSError(",
+                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise NoLifeFile(",
+                "        if False:\n            raise NoLifeFile(",
             ),
             ("sidecar/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
         ),
