@@ -421,7 +421,7 @@ class Server(Shell):
         for fd in descriptors:
             try:
                 self._look_at_old_life(name, LifeProbe.again(fd))
-            except NoLifeFile as error:
+            except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
                 self.log.alarm("life_file_unreadable", name=name, why=error)
             except OSError as error:
                 self._does_not_see(name, error)

@@ -163,9 +163,8 @@ class VllmEngine:
         await client.wake_up()
         pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
         token, proven = self._grant
-        if await contents.adapters_changed(
-            self._args, self._contents
-        ):  # the predecessor may have computed with what is there now
+        # The predecessor may have computed with what is there now.
+        if await contents.adapters_changed(self._args, self._contents):
             why_empty = (Why.OTHER_DIGEST.value,) * len(pools)
             self._log.warning("kv_not_believed", why="files of a LoRA adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
