@@ -29,7 +29,7 @@ from sidecar.connections import Connections, Protocol
 from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
-from sidecar.path_watch import PathWatch, make_private_directory
+from sidecar.path_watch import make_private_directory
 from sidecar.processes import Processes, Unidentified, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
@@ -54,7 +54,6 @@ class Server(Shell):
         super().__init__(log)
         self.memory = memory
         self.device = memory.device
-        self._file_watch: PathWatch | None = None
         self._slabs: dict[int, int] = {}
         """Handle -> descriptor."""
         self._last_slab = 0
@@ -145,8 +144,8 @@ class Server(Shell):
         try:
             self.connections.listen(self._socket.open(mode))
             self._socket.keep_inode()
-            self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
-            self._watch_files()
+            self.watch_over(self._socket.path, self._look_at_path)
+            self.watch_over(self._record.path, self._look_at_files)
         except OSError as error:
             raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
@@ -160,27 +159,13 @@ class Server(Shell):
             evidence=self.processes.evidence.value,
         )
 
-    def _watch_files(self) -> None:
-        """Who deletes them, as cleaners do, is found out, and they are written again. One watch, of the one that is
-        always there, because a user may have few.
+    def _look_at_files(self) -> None:
+        """Files that a cleaner has deleted are written again. One watch, of the one that is always there, because a
+        user may have few.
         """
-
-        def begin() -> None:
-            watch = self._file_watch = PathWatch(self._record.path)
-
-            def changed(_: int) -> None:
-                watch.look()
-                look()
-
-            for fd, events in watch.descriptors():
-                self.loop.add(fd, changed, events)
-
-        def look() -> None:
-            gone = [file.path.name for file in (self._record, self._pools) if file.deleted()]
-            if gone and not self._socket.replaced():
-                self.feed(e.FileGone(" and ".join(gone)))
-
-        self.watch_over(begin, look)
+        gone = [file.path.name for file in (self._record, self._pools) if file.deleted()]
+        if gone and not self._socket.replaced():
+            self.feed(e.FileGone(" and ".join(gone)))
 
     def _look_at_path(self) -> None:
         if self._socket.replaced():
@@ -190,9 +175,8 @@ class Server(Shell):
         return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
 
     def close(self) -> None:
+        self.unwatch()
         self._socket.close()
-        if self._file_watch is not None:
-            self._file_watch.close()
         self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()

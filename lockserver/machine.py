@@ -504,7 +504,7 @@ class Machine:
         self.context.out.append(e.Stop(event.why))
 
     def _on_path_watched(self, event: e.PathWatched) -> None:
-        self.context.alarm("watch", event.why_not) if event.why_not else self.context.calm("watch")
+        self.context.path_watched(event)
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""

@@ -177,6 +177,8 @@ class OldLives(Message, frozen=True):
     """
 
     incarnation: IncarnationName
+    left_out: Number = 0
+    """Older ones, of which there are too many to show."""
 
 
 class Watch(Message, frozen=True):

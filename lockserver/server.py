@@ -27,7 +27,7 @@ from sidecar.aside import Aside
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
-from sidecar.lifelock import LifeProbe
+from sidecar.lifelock import LifeProbe, NoLifeFile
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
 from sidecar.path_watch import make_private_directory
@@ -41,7 +41,12 @@ _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.
 ENDING_S = 1.0
 """So long a server that was killed may take to end."""
 _MOST_OLD_LIVES = 400
-"""So many of one incarnation: each time that its life file lost its name there is one more."""
+"""So many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
+be proven any more."""
+_NOT_SEEN = (
+    "a process that may have a life file which the server doesn't look at (there were too many of them, or it couldn't "
+    "be opened); once you know that no process of the incarnation lives, restart the lock server"
+)
 _MOST_STRANGERS = 1000
 """The machine is told of no more at a time; the next ones follow once these are gone."""
 
@@ -83,6 +88,8 @@ class Server(Shell):
         self._probes: dict[str, LifeProbe] = {}
         self._old_lives: dict[str, list[LifeProbe]] = {}
         """Life files that have lost their names."""
+        self._unseen_lives: set[str] = set()
+        """Incarnations of which there is a life file that this server doesn't look at: nothing proves their end."""
         self._names: dict[str, socket.socket] = {}
         """Those that this server has."""
         self._foreign_names: set[str] = set()
@@ -162,7 +169,7 @@ class Server(Shell):
         )
         if self.options.memory_why:
             self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
-        self.watch_over(lambda: self._socket.watch(self.loop, self._look_at_path), self._look_at_path)
+        self.watch_over(self._socket.path, self._look_at_path)
 
     def _look_at_path(self) -> None:
         if self._socket.replaced():
@@ -172,6 +179,7 @@ class Server(Shell):
         return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
 
     def close(self) -> None:
+        self.unwatch()
         self._socket.close()
         self.connections.close()
         self._lock.close()
@@ -205,6 +213,8 @@ class Server(Shell):
             held = None if probe is None else probe.locked()
             if any(old.locked() for old in self._old_lives.get(effect.incarnation, ())):
                 held = True
+            if effect.incarnation in self._unseen_lives:
+                held = True  # as far as is known
         except OSError as error:
             self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
             held = True  # nothing is proven; it is asked again
@@ -265,14 +275,15 @@ class Server(Shell):
     def _do_look_at(self, effect: e.LookAt) -> None:
         known = [(process, self.processes.pid(process)) for process in effect.processes]
         probes = [*self._old_lives.get(effect.incarnation, ()), *filter(None, [self._probes.get(effect.incarnation)])]
-        inodes = [probe.inode for probe in probes] if effect.life else []
+        unseen = effect.incarnation in self._unseen_lives
+        inodes = [probe.inode for probe in probes] if effect.life and not unseen else []
 
         def look() -> e.LookedAt:
             holders = sorted({pid for inode in inodes for pid in lifefiles.lock_holders(inode)})
             return e.LookedAt(
                 effect.incarnation,
                 tuple((process, process_state.state_of(pid)) for process, pid in known),
-                tuple(process_state.named(pid) for pid in holders),
+                (_NOT_SEEN,) if unseen else tuple(process_state.named(pid) for pid in holders),
             )
 
         self._looks.do(look, self.feed)
@@ -314,6 +325,7 @@ class Server(Shell):
         self._stop_looking_at(effect.incarnation)
         for each in self._old_lives.pop(effect.incarnation, ()):
             each.close()
+        self._unseen_lives.discard(effect.incarnation)
         try:
             (self.options.run_dir / LIFE / effect.incarnation).unlink(missing_ok=True)
         except OSError as error:
@@ -370,7 +382,7 @@ class Server(Shell):
                 close_all(descriptors)
                 self.connections.complain(conn, why)
             else:
-                self._keep_old_lives(message.incarnation, descriptors)
+                self._keep_old_lives(message, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
@@ -399,29 +411,44 @@ class Server(Shell):
         if not self.machine.knows(name):
             self._stop_looking_at(name)
 
-    def _keep_old_lives(self, name: str, descriptors: tuple[int, ...]) -> None:
+    def _keep_old_lives(self, message: m.OldLives, descriptors: tuple[int, ...]) -> None:
         """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
         those that it has had, so what another one has shown stays. One that can't be opened costs the others nothing.
         """
-        known = {each.inode: each for each in self._old_lives.get(name, ())}
-        for inode, each in list(known.items()):
-            if not each.locked():
-                known.pop(inode).close()
-        why: OSError | None = None
+        name = message.incarnation
+        if message.left_out:
+            self._does_not_see(name, f"{message.left_out} of its life files were not shown")
         for fd in descriptors:
             try:
-                shown = LifeProbe.again(fd)
+                self._look_at_old_life(name, LifeProbe.again(fd))
+            except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
+                self.log.alarm("life_file_unreadable", name=name, why=error)
             except OSError as error:
-                why = error
-                continue
-            if shown.inode not in known and len(known) < _MOST_OLD_LIVES:
-                known[shown.inode] = shown
-            else:
-                shown.close()
+                self._does_not_see(name, error)
         close_all(descriptors)
+
+    def _look_at_old_life(self, name: str, old: LifeProbe) -> None:
+        """From now on, if a process has a lock on it. Raises OSError."""
+        known = {each.inode: each for each in self._old_lives.get(name, ())}
+        if old.inode in known or not old.locked():
+            old.close()
+            return
+        if len(known) >= _MOST_OLD_LIVES:
+            for inode, each in list(known.items()):
+                if not each.locked():
+                    known.pop(inode).close()
+        if len(known) >= _MOST_OLD_LIVES:
+            old.close()
+            self._does_not_see(name, f"more than {_MOST_OLD_LIVES} of its life files are locked")
+        else:
+            known[old.inode] = old
         self._old_lives[name] = list(known.values())
-        if why is not None:
-            self.log.alarm("life_file_unreadable", name=name, why=why)
+
+    def _does_not_see(self, name: str, why: object) -> None:
+        """Evidence is missing: the incarnation counts as living until a person knows better."""
+        if name not in self._unseen_lives:
+            self._unseen_lives.add(name)
+            self.log.alarm("life_files_not_looked_at", name=name, why=why, follows="nothing proves its end")
 
     def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
         """The named file is in its place, is the one that the sender means, and somebody has a lock on it. From now on
@@ -435,11 +462,11 @@ class Server(Shell):
         if new.inode != inode or not new.locked():
             new.close()
             return False
-        if old is not None and old.inode != new.inode and old.locked():
-            self._old_lives.setdefault(name, []).append(old)
+        self._probes[name] = new
+        if old is not None and old.inode != new.inode:
+            self._look_at_old_life(name, old)
         elif old is not None:
             old.close()
-        self._probes[name] = new
         return True
 
     def _probe(self, name: str) -> LifeProbe | None:

@@ -189,7 +189,9 @@ class Session:
         elif isinstance(effect, c.ShowOldLives):
             if self._old_lives:
                 newest = self._old_lives[-MOST_OLD_LIVES:]
-                self._connection.say(m.OldLives(incarnation=self.name), [life.fd for life in newest])
+                left_out = len(self._old_lives) - len(newest)
+                shown = m.OldLives(incarnation=self.name, left_out=left_out)
+                self._connection.say(shown, [life.fd for life in newest])
         elif isinstance(effect, c.HangUp):
             self._connection.hang_up()
         elif isinstance(effect, c.Warn):

@@ -157,6 +157,12 @@ class Context(Generic[Effect]):
             self.changed = True
             self.shout(text)
 
+    def path_watched(self, event: PathWatched) -> None:
+        if event.why_not:
+            self.alarm("watch", event.why_not)
+        else:
+            self.calm("watch")
+
     def calm(self, *keys: str) -> None:
         for key in keys:
             if self.alarms.pop(key, None) is not None:

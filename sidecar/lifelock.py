@@ -59,6 +59,10 @@ class LocksUnsupported(LifeLockError):
     """This filesystem or kernel has no OFD locks."""
 
 
+class NoLifeFile(OSError):
+    """A descriptor of something else was shown as one."""
+
+
 class LifeState(enum.Enum):
     """What the server sees of a life lock."""
 
@@ -190,7 +194,7 @@ class LifeProbe:
         which its owner has a lease waits for that owner.
         """
         if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "that is no life file")
+            raise NoLifeFile(errno.EINVAL, "that is no life file")
         path = Path(f"/proc/self/fd/{fd}")
         return cls(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
 

@@ -117,13 +117,14 @@ class PathWatch:
         with contextlib.suppress(OSError):  # no /proc
             self._mounts = os.open("/proc/self/mountinfo", os.O_RDONLY | os.O_CLOEXEC)
         self._watched: dict[int, str] = {}
-        self._full = False
+        self.why_not = ""
+        """Why the kernel doesn't tell of everything on the way, as of the last look. Empty if it does."""
         self.blind = False
         """Something on the way is there and can't be watched: a directory may be entered and not read."""
         self.look()
-        if self._full:
+        if self.why_not:
             self.close()
-            raise CannotWatch("inotify: no watches are left; raise fs.inotify.max_user_watches")
+            raise CannotWatch(self.why_not)
 
     def descriptors(self) -> list[tuple[int, int]]:
         """And what epoll is to wait for on each."""
@@ -139,6 +140,7 @@ class PathWatch:
             while os.read(inotify, 65536):
                 continue
         now: dict[int, str] = {}
+        self.why_not, self.blind = "", False
         chain = _on_the_way(self.path)
         for number, name in enumerate(chain):
             missing_next = number + 1 < len(chain) and not os.path.lexists(chain[number + 1])
@@ -146,8 +148,10 @@ class PathWatch:
             watch = self._libc.inotify_add_watch(self._inotify, os.fsencode(name), _GONE | arrivals)
             if watch >= 0:
                 now[watch] = name
-            elif (why := ctypes.get_errno()) not in _NOWHERE:
-                self._full, self.blind = self._full or why == errno.ENOSPC, True
+            elif (why := ctypes.get_errno()) == errno.ENOSPC:
+                self.why_not = "inotify: no watches are left; raise fs.inotify.max_user_watches"
+            elif why not in _NOWHERE:
+                self.blind = True
         for watch in self._watched.keys() - now.keys():
             self._libc.inotify_rm_watch(self._inotify, watch)
         self._watched = now

@@ -13,13 +13,14 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sidecar.connections import Connections
 from sidecar.context import Note, PathWatched, Tick, Time
 from sidecar.logs import Log
 from sidecar.loop import Loop
-from sidecar.path_watch import CannotWatch
+from sidecar.path_watch import CannotWatch, PathWatch
 
 LOOK_EVERY_S = 1.0
 """Where the kernel doesn't say when to look."""
@@ -52,7 +53,8 @@ class Shell:
         self._pending: deque[object] = deque()
         self._notes: list[Note] = []
         self._publish = False
-        self._unwatched: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self._watched: list[tuple[Path, Callable[[], None]]] = []
+        self._watches: dict[Path, PathWatch] = {}
         self._look_at = math.inf
         self._why_unwatched = ""
 
@@ -86,28 +88,47 @@ class Shell:
         self.log.alarm("stopping", why=why)
         self.loop.stopping = why
 
-    def watch_over(self, begin: Callable[[], None], look: Callable[[], None]) -> None:
-        """From now on `look` is called when something may have changed. `begin` has the kernel say when, and raises
-        CannotWatch where that won't (a user has 128 inotify instances, and all containers of one uid share them): then
-        it is called every second, with an alarm if a limit is the reason, until the kernel does.
+    def watch_over(self, path: Path, look: Callable[[], None]) -> None:
+        """From now on `look` is called when the path may lead elsewhere. The kernel says when; where it doesn't (a user
+        has 128 inotify instances, and all containers of one uid share them; or no watch is left when the way has
+        changed) `look` is called every second, with an alarm, until the kernel does. Where a directory on the way may
+        be entered and not read, no limit is the reason, and there is no alarm.
         """
-        self._unwatched.append((begin, look))
+        self._watched.append((path, look))
         self._look_again()
 
-    def _look_again(self) -> None:
-        why_not = ""
-        for begin, look in list(self._unwatched):
+    def unwatch(self) -> None:
+        """For `close`: the kernel says nothing any more."""
+        self._watched.clear()
+        for watch in self._watches.values():
+            watch.close()
+
+    def _look_again(self, _: int = 0) -> None:
+        why_not, blind = "", False
+        for path, look in list(self._watched):
             try:
-                begin()
-                self._unwatched.remove((begin, look))
+                watch = self._watch(path)
+                why, blind = watch.why_not, blind or watch.blind
             except CannotWatch as error:
-                if str(error):
-                    why_not = f"the server looks every second whether its path and files were replaced: {error}"
+                why = str(error)
+            if why:
+                why_not = f"the server looks every second whether its path and files were replaced: {why}"
             look()
-        self._look_at = time.monotonic() + LOOK_EVERY_S if self._unwatched else math.inf
+        self._look_at = time.monotonic() + LOOK_EVERY_S if why_not or blind else math.inf
         if why_not != self._why_unwatched:
             self._why_unwatched = why_not
             self.feed(PathWatched(why_not))
+
+    def _watch(self, path: Path) -> PathWatch:
+        """It has just looked. Raises CannotWatch."""
+        watch = self._watches.get(path)
+        if watch is not None:
+            watch.look()
+            return watch
+        watch = self._watches[path] = PathWatch(path)
+        for fd, events in watch.descriptors():
+            self.loop.add(fd, self._look_again, events)
+        return watch
 
     def show(self) -> None:
         """The server's: shows the picture to those who watch. They see the last state of a round."""

@@ -2,7 +2,7 @@
 
 The directory or the socket may be removed or replaced while people use it (a volume that was emptied, a hand). Then
 whoever kept the old one and whoever comes anew would speak to different servers; so a server holds its directory and
-its socket by inode, and the kernel tells it when its path may lead elsewhere (`path_watch.py`).
+its socket by inode, and looks when its path may lead elsewhere (`shell.py`).
 
 What this file may not do: know what a server does about it, or who connects (`connections.py`).
 """
@@ -11,12 +11,11 @@ import contextlib
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sidecar.loop import Loop
-from sidecar.path_watch import CannotWatch, OpenDirectory, PathWatch
+from sidecar.path_watch import OpenDirectory
 
 _SUN_PATH_MAX = 107
 _BACKLOG = 1024
@@ -30,7 +29,6 @@ class ServerSocket:
         """Holds the directory; nobody can come yet. Raises OSError when it isn't there."""
         self.path = directory / name
         self._directory = OpenDirectory(directory)
-        self._watch: PathWatch | None = None
         self._inode = 0
         """0 until the socket is in its place."""
         self._keeps_inode = False
@@ -89,30 +87,12 @@ class ServerSocket:
             return True
         return bool(moved) or self._directory.replaced()
 
-    def watch(self, loop: Loop, lost: Callable[[], None]) -> None:
-        """Calls it when something was replaced. The kernel says when to look. Raises CannotWatch."""
-        watch = PathWatch(self.path)
-        if watch.blind:
-            watch.close()
-            raise CannotWatch
-        self._watch = watch
-
-        def changed(_: int) -> None:
-            watch.look()
-            if self.replaced():
-                lost()
-
-        for fd, events in watch.descriptors():
-            loop.add(fd, changed, events)
-
     def close(self) -> None:
         """Takes the name away, if it is still this socket's."""
         if self._inode and not self.replaced():
             with contextlib.suppress(OSError):  # then the next server's takes its place
                 self.path.replace(self._spare) if self._keeps_inode else self.path.unlink()
         self._directory.close()
-        if self._watch is not None:
-            self._watch.close()
 
 
 @contextmanager

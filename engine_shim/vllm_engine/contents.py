@@ -1,12 +1,13 @@
 """What is in the files that decide what an engine computes, and what it makes of a request. Two engines are compared by
 that and not by names: a file may have changed between their starts.
 
-`read` is called before vLLM starts, and `stamps` again when it has: what has changed meanwhile may have been read
-before or after.
+`read` is called before vLLM starts, and `require_unchanged` when it has: what has changed meanwhile may have been read
+before or after. `adapters_changed` is asked at a wake: vLLM may read adapters later, too.
 
 What this file may not do: say what follows (`what_it_takes.py`, `kv_index.py`, `engine.py`).
 """
 
+import asyncio
 import hashlib
 from argparse import Namespace
 from collections.abc import Iterable, Iterator
@@ -19,8 +20,13 @@ _SMALL = tuple(f"**/*.{kind}" for kind in ("json", "jinja", "py", "txt", "model"
 in GMS."""
 _ADAPTER = ("*.json", "*.safetensors", "*.bin", "*.pt")
 _SHOWN = 12
+_LOOK_TIMEOUT_S = 1.0
 
 Stamps = tuple[tuple[str, int, int, int, int], ...]
+
+
+class FilesChanged(Exception):
+    """Which of their contents vLLM has read can't be told. Followed by another start."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,23 @@ class Contents:
 def read(args: Namespace) -> Contents:
     seen, of_adapters = stamps(args), adapter_stamps(args)
     return Contents({what: _digest(place, patterns) for what, place, patterns in _places(args)}, seen, of_adapters)
+
+
+def require_unchanged(args: Namespace, since: Contents) -> None:
+    """Raises FilesChanged."""
+    if stamps(args) != since.stamps:
+        raise FilesChanged("files of the model or of an adapter have changed while the engine started")
+
+
+async def adapters_changed(args: Namespace, since: Contents) -> bool:
+    """Also where that can't be seen soon: a wake waits for no disk."""
+    if not adapters(args):
+        return False
+    try:
+        looked = asyncio.to_thread(adapter_stamps, args)
+        return await asyncio.wait_for(looked, _LOOK_TIMEOUT_S) != since.adapter_stamps
+    except (TimeoutError, OSError):
+        return True
 
 
 def stamps(args: Namespace) -> Stamps:

@@ -42,15 +42,10 @@ _WELL_TIMEOUT_S = 2.0
 _ASK_EVERY_S = 15.0
 _STOP_TIMEOUT_S = 2.0
 _LEAVE_TIMEOUT_S = 2.0
-_LOOK_TIMEOUT_S = 1.0
 
 
 class NotStarted(Exception):
     """A call came before `start`, or after `stop`: the contract has the order."""
-
-
-class FilesChanged(Exception):
-    """Which of their contents vLLM has read can't be told. Followed by another start."""
 
 
 class VllmEngine:
@@ -104,8 +99,7 @@ class VllmEngine:
             raise
         await self._ask_needs()
         app, generates = await versions.application(self._client, self._args)
-        if contents.stamps(self._args) != self._contents.stamps:
-            raise FilesChanged("files of the model or of an adapter have changed while the engine started")
+        contents.require_unchanged(self._args, self._contents)
         self._endpoint = Endpoint(app, versions.http_settings(self._args))
         app.state.server = self._endpoint.server
         await self._endpoint.prepare()
@@ -169,7 +163,8 @@ class VllmEngine:
         await client.wake_up()
         pools, why_empty, before, weights = zip(*claimed, strict=True) if all(claimed) else ((), (), (), ())
         token, proven = self._grant
-        if await self._adapters_changed():  # the predecessor may have computed with what is there now
+        # The predecessor may have computed with what is there now.
+        if await contents.adapters_changed(self._args, self._contents):
             why_empty = (Why.OTHER_DIGEST.value,) * len(pools)
             self._log.warning("kv_not_believed", why="files of a LoRA adapter have changed since the start")
         self._order = kv_index.Order(token, proven, pools, why_empty, before, weights)
@@ -230,16 +225,6 @@ class VllmEngine:
             self._client.shutdown(timeout=_STOP_TIMEOUT_S)
 
     # -- inside ----------------------------------------------------------------------------------------------------
-
-    async def _adapters_changed(self) -> bool:
-        """Also where that can't be seen soon: a wake waits for no disk."""
-        if not contents.adapters(self._args):
-            return False
-        try:
-            looked = asyncio.to_thread(contents.adapter_stamps, self._args)
-            return await asyncio.wait_for(looked, _LOOK_TIMEOUT_S) != self._contents.adapter_stamps
-        except (TimeoutError, OSError):
-            return True
 
     def _stepped(self) -> None:
         self._steps += 1

@@ -659,6 +659,21 @@ class Engine:
         self.kept.append(fd)
         send(self.sock, {"event": "memory"}, [fd])
 
+    def do_had_lives(self, directory: str, count: int, show: bool) -> dict[str, Any]:
+        """As if its life file had lost its name so often. A program that never joined has the lock of the oldest.
+        `show`: all of them are shown to the server, the oldest last.
+        """
+        place, session = Path(directory), self._client
+        place.mkdir()
+        lives = [LifeLock.create(place, f"life.{number}") for number in range(count)]
+        held = subprocess.Popen(["/bin/sleep", str(LIFETIME_S)], pass_fds=[lives[0].fd])
+        self.kept.append((held, lives))
+        session._old_lives[:0] = lives
+        for first in range(count - 200, -200, -200) if show else ():
+            part = lives[max(first, 0) : first + 200]
+            assert session._connection.say(m.OldLives(incarnation=session.name), [life.fd for life in reversed(part)])
+        return {"pid": held.pid}
+
     def do_witness(self, path: str) -> dict[str, Any]:
         return {"alone": take_witness(path, f"{os.getpid()}")}
 

@@ -92,6 +92,43 @@ def test_life_files_that_were_made_anew_six_times_hide_nobody(house: House) -> N
     b.granted()
 
 
+@pytest.mark.parametrize(("count", "show"), [(401, True), (201, False)], ids=["the server's bound", "a client's bound"])
+def test_more_old_life_files_than_are_looked_at_withhold_the_proof(house: House, count: int, show: bool) -> None:
+    """The program that has the lock of the oldest one is never granted past, nor after its end: nobody looks at it."""
+    house.defaults = SLOW
+    server, a = house.server(warm=True), house.engine("a")
+    a.holds()
+    hidden = a.do("had_lives", directory=str(house.directory / "lives"), count=count, show=show)["pid"]
+    if not show:
+        server.kill()
+        server = house.server(warm=True)
+        server.has_back(a)
+    until(lambda: "life_files_not_looked_at" in house.log.read_text(), "the server says that it doesn't see them all")
+    b = house.engine("b")
+    b.wants()
+    server.shows(lambda status: bool(status.waiters), "b waits")
+    a.kill()
+    server.fences("held by a process that did not join")
+    os.kill(hidden, signal.SIGKILL)
+    server.shows(lambda status: any("restart the lock server" in alarm for alarm in status.alarms), "an alarm says so")
+    b.never_hears("granted")
+
+
+def test_as_many_old_life_files_as_are_looked_at_cost_no_takeover(house: House) -> None:
+    house.defaults = SLOW
+    server, a = house.server(warm=True), house.engine("a")
+    a.holds()
+    hidden = a.do("had_lives", directory=str(house.directory / "lives"), count=400, show=True)["pid"]
+    b = house.engine("b")
+    b.wants()
+    server.shows(lambda status: bool(status.waiters), "b waits")
+    a.kill()
+    server.fences("held by a process that did not join")
+    b.never_hears("granted")
+    os.kill(hidden, signal.SIGKILL)
+    b.granted()
+
+
 def only_its_main_process(status: Status) -> bool:
     return status.holder is not None and len(status.holder.members) == 1
 

@@ -37,6 +37,33 @@ def test_the_lock_server_starts_serves_and_says_so_until_there_are_some_again(ho
     server.shows(lambda s: not s.alarms, "the kernel says it from now on")
 
 
+def test_watches_that_run_out_while_the_server_serves_are_an_alarm_too(house: House) -> None:
+    """The way to its directory changes when there are none left; from then on it looks by itself."""
+    limit = "/proc/sys/user/max_inotify_watches"
+    new = ["/usr/bin/env", "unshare", "--user", "--map-root-user"]
+    if subprocess.run([*new, "sh", "-c", f"echo 9 > {limit}"], check=False, capture_output=True).returncode:
+        pytest.skip("no user namespaces with limits of their own here")
+    place, again = house.directory / "place", house.directory / "again"
+    place.mkdir()
+    house.run_dir.symlink_to(place)
+    again.symlink_to(place)
+    server = house.server(through=new)
+    assert not server.status().alarms
+    inside = ["nsenter", "--user", "--preserve-credentials", "--target", str(server.pid), "sh", "-c"]
+    subprocess.run([*inside, f"echo 0 > {limit}"], check=True)
+    again.rename(house.run_dir)
+    server.shows(lambda s: any("raise fs.inotify.max_user_watches" in alarm for alarm in s.alarms), "an alarm")
+    subprocess.run([*inside, f"echo 1000 > {limit}"], check=True)
+    server.shows(lambda s: not s.alarms, "the kernel says it from now on")
+    subprocess.run([*inside, f"echo 0 > {limit}"], check=True)
+    again.symlink_to(place)
+    again.rename(house.run_dir)
+    server.shows(lambda s: s.alarms, "an alarm again")
+    (place / "lock.sock").unlink()
+    assert house.exit_code(server) == 1
+    assert "was replaced" in house.log.read_text()
+
+
 @pytest.mark.parametrize("refused", [{"inotify_init1": "EMFILE"}, {"inotify_add_watch": "EACCES"}])
 def test_a_directory_that_is_replaced_is_noticed_all_the_same(house: House, refused: dict[str, str]) -> None:
     """EACCES: a directory above may be entered and not read, as /run/somebody of mode 711. No limit helps: no alarm."""

@@ -16,6 +16,7 @@ from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
 from tests.support.processes import ROOT, Process
 from tests.support.root import needs_root
+from tests.support.seccomp import through
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import DEADLINE_S, NEVER_S, until
 
@@ -230,3 +231,14 @@ def test_no_process_of_an_engines_tree_has_io_uring(house: House) -> None:
     assert all(io_uring.is_filtered(pid) for pid in [a.pid, *tree])
     (found,) = (each for each in doctor.examine(house.run_dir, DEADLINE_S) if each.check == "io_uring")
     assert found.level is doctor.Level.OK and "seccomp" in found.found
+
+
+@reference
+@pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
+def test_an_engine_that_cant_be_kept_from_io_uring_runs_all_the_same_and_its_shim_says_so(house: House) -> None:
+    house.start_lock(*REFERENCE.lock)
+    house.start_gms(REFERENCE)
+    a = house.shim(REFERENCE, "a", through=tuple(through(seccomp="EPERM")))
+    house.until_announced(a)
+    (said,) = (line for line in a.said().splitlines() if "io_uring_not_forbidden" in line)
+    assert "warning" in said and "Operation not permitted" in said and "no engine adopts" in said

@@ -235,6 +235,22 @@ def test_choices_that_only_the_engine_can_count_are_passed_on_as_they_come(n: ob
     assert (client.outcome, client.body) == (e.Outcome.ANSWERED, b"".join(events) + b"data: [DONE]\n\n")
 
 
+@pytest.mark.parametrize("ask", [TEXT, CHAT])
+def test_an_account_is_kept_of_so_many_choices_and_no_more(ask: dict[str, Any]) -> None:
+    """It is made choice by choice when the engine dies: of the `n` that a client dreams up the door would die, too."""
+
+    def kind(n: int) -> Kind:
+        target = b"/v1/chat/completions" if "messages" in ask else b"/v1/completions"
+        body = json.dumps(ask | {"n": n}).encode()
+        return kinds.kind_of("POST", target, [], body, request_id="r", seed=1)
+
+    most = kind(kinds.MOST_CHOICES)
+    assert (most.way, most.choices) == (Way.CONTINUED, kinds.MOST_CHOICES)
+    for more in (kind(kinds.MOST_CHOICES + 1), kind(10**12)):
+        assert more.api is kinds.Api.OTHER and more.way is not Way.CONTINUED and more.streams
+        assert more.choices == 1, "nothing is counted"
+
+
 @pytest.mark.parametrize("breaks", [False, True])
 def test_more_choices_than_an_account_is_kept_of_are_passed_on_as_they_come(breaks: bool) -> None:
     events = [

@@ -15,6 +15,14 @@ _WAY = ("tests/engine/test_main_process_rules.py",)
 
 ENGINE = (
     Mutant(
+        "engine-says-that-it-may-have-io-uring",
+        "a shim that can't keep its engine from io_uring says so",
+        (("engine_shim/__main__.py", "        if not io_uring.why_impossible():\n", "        if False:\n"),),
+        tests=(
+            "tests/engine/test_orphans.py::test_an_engine_that_cant_be_kept_from_io_uring_runs_all_the_same_and_its_shim_says_so",
+        ),
+    ),
+    Mutant(
         "engine-next-waits-for-processes",
         "1: the next start waits until none of the last tree's processes is left",
         ((LIFECYCLE, "        if event.left or (event.held", "        if (event.held"),),

@@ -248,6 +248,13 @@ GATEWAY = (
         ),
     ),
     _rule(
+        "gateway/kinds.py",
+        "choices-are-bounded",
+        "of so many choices an account is kept, and of no more",
+        f"{_KINDS}test_an_account_is_kept_of_so_many_choices_and_no_more",
+        ("    if _per_prompt(fields) > MOST_CHOICES or type", "    if type"),
+    ),
+    _rule(
         DOOR,
         "poison-is-remembered",
         "what three engines died of is refused to any client",

@@ -10,9 +10,11 @@ PUBLISHING = "engine_shim/kv/publishing.py"
 ADOPTION = "engine_shim/kv/adoption.py"
 PREFIX = "reference_engine/kv_prefix.py"
 MAIN = "engine_shim/main_process.py"
+CONTENTS = "engine_shim/vllm_engine/contents.py"
 _SIMULATED = ("tests/kv/test_simulated.py",)
 _TABLE = ("tests/kv/test_table.py",)
 _PREFIXES = ("tests/reference_engine/test_prefixes.py",)
+_CONTENTS = ("tests/engine/test_vllm_contents.py",)
 _WAY = ("tests/engine/test_main_process_rules.py",)
 
 
@@ -21,6 +23,27 @@ def _rule(file: str, name: str, without: str, tests: tuple[str, ...], *edits: tu
 
 
 _ALL = (
+    _rule(
+        CONTENTS,
+        "files-stay-while-it-starts",
+        "files that change while the engine starts: nobody knows which of them vLLM has read",
+        _CONTENTS,
+        ("    if stamps(args) != since.stamps:\n", "    if False:\n"),
+    ),
+    _rule(
+        CONTENTS,
+        "adapters-stay-until-the-wake",
+        "an adapter that changes between start and wake is seen",
+        _CONTENTS,
+        (" != since.adapter_stamps\n", " is None\n"),
+    ),
+    _rule(
+        CONTENTS,
+        "adapters-that-cant-be-looked-at",
+        "an adapter that can't be looked at counts as changed",
+        _CONTENTS,
+        ("        return True\n", "        return False\n"),
+    ),
     _rule(
         PUBLISHING,
         "invalidated-first",

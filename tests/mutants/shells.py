@@ -69,12 +69,30 @@ SHELLS = (
         (
             (
                 "sidecar/lifelock.py",
-                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise OSError(",
-                "        if False:\n            raise OSError(",
+                "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise NoLifeFile(",
+                "        if False:\n            raise NoLifeFile(",
             ),
             ("sidecar/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
         ),
         tests=(LIFE_FILES,),
+    ),
+    Mutant(
+        "life-files-that-are-not-looked-at",
+        "more old life files than the server looks at: nothing proves the end of their incarnation",
+        (
+            (
+                "lockserver/server.py",
+                "            if effect.incarnation in self._unseen_lives:\n",
+                "            if False:\n",
+            ),
+        ),
+        tests=(f"{LIFE_FILES}::test_more_old_life_files_than_are_looked_at_withhold_the_proof",),
+    ),
+    Mutant(
+        "watches-that-run-out-later",
+        "where the kernel stops telling of the way to the server's directory the server looks by itself, and says so",
+        (("sidecar/shell.py", "why, blind = watch.why_not, blind", 'why, blind = "", blind'),),
+        tests=("tests/chaos/test_no_inotify.py::test_watches_that_run_out_while_the_server_serves_are_an_alarm_too",),
     ),
     Mutant(
         "only-its-own-life-files",
@@ -186,7 +204,7 @@ SHELLS = (
     Mutant(
         "no-inotify",
         "a server without inotify looks every second",
-        (("sidecar/shell.py", "LOOK_EVERY_S if self._unwatched else math.inf", "math.inf"),),
+        (("sidecar/shell.py", "LOOK_EVERY_S if why_not or blind else math.inf", "math.inf"),),
         tests=("tests/chaos/test_no_inotify.py",),
     ),
     Mutant(

@@ -101,12 +101,13 @@ class Server(Shell):
         )
         self.doorway = ServerSocket(directory, name)
         self.connections.listen(self.doorway.open())
-        self.doorway.watch(self.loop, self._lost)
+        self.watch_over(self.doorway.path, self._look_at_doorway)
         waking, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self.loop.add(waking, self._woken)
 
-    def _lost(self) -> None:
-        self.lost.set()
+    def _look_at_doorway(self) -> None:
+        if self.doorway.replaced():
+            self.lost.set()
 
     def _woken(self, _: int) -> None:
         self.loop.stopping = "the test is over"
@@ -141,6 +142,7 @@ class Server(Shell):
         self.shown += 1
 
     def close(self) -> None:
+        self.unwatch()
         self.doorway.close()
         self.connections.close()
 

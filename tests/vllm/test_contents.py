@@ -10,14 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
+from engine_shim.vllm_engine import kv_index
 from tests.engine.shims import House, Shim
 from tests.support.waiting import until
 from tests.vllm import tiny_model
 from tests.vllm.pair import kind
+
+if TYPE_CHECKING:
+    from engine_shim.vllm_engine.engine import VllmEngine
 
 LORA = ("--enable-lora", "--max-lora-rank", str(tiny_model.RANK), "--block-size", "32", "--lora-modules")
 PROMPT = "what they have in common is long enough for a few blocks, so that all of them build on each other: " * 2
@@ -106,6 +111,76 @@ def test_adapters_that_may_change_while_it_serves_are_a_reason_to_keep_nothing(
     assert "is in no directory here" in why(adapters={"a": "owner/adapter"})
     monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "1")
     assert "may be replaced" in why() and why(enable_lora=False) == ""
+
+
+class Core:
+    """Stands for vLLM's client of an EngineCore whose one rank has found its part of the cache."""
+
+    engine_core: "Core"
+
+    def __init__(self) -> None:
+        self.engine_core = self
+
+    async def collective_rpc(self, what: str, args: tuple[object, ...] = ()) -> list[tuple[str, str, int, str]]:
+        return [("pool", "", 3, "weights")]
+
+    async def wake_up(self) -> None:
+        pass
+
+    async def call_utility_async(self, *_: object) -> list[int]:
+        return [1, 2]
+
+
+def engine_of(model: Path, adapter: Path, tmp_path: Path) -> "VllmEngine":
+    from engine_shim.engine import Setting
+    from engine_shim.vllm_engine.engine import VllmEngine
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    kv_index.order_file(tmp_path / "run", "b").parent.mkdir(parents=True)
+    words = (str(model), *LORA, f"tuned={adapter}")
+    return VllmEngine(Setting(tmp_path / "run", "b", "shadow", words, kv="keep"))
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_adapter_that_changes_before_the_wake_makes_the_cache_unbelieved(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: bool
+) -> None:
+    """Between the standby's start and its wake: what its predecessor computed may be of what is there now."""
+    adapter = tiny_model.make_adapter(tmp_path / "adapter", seed=1)
+    engine = engine_of(model, adapter, tmp_path)
+    monkeypatch.setattr(engine, "_client", Core())
+    if changes:
+        tiny_model.make_adapter(adapter, seed=2)
+    engine.granted(4, True)
+    engine.wake()
+    order = engine._order
+    assert order is not None and order.pools == ("pool",)
+    assert order.why_empty == (("other_digest",) if changes else ("",))
+    assert msgspec.json.decode(kv_index.order_file(tmp_path / "run", "b").read_bytes(), type=kv_index.Order) == order
+
+
+def test_files_that_change_while_vllm_starts_are_no_start(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from engine_shim.vllm_engine import contents, options, versions
+
+    adapter = tiny_model.make_adapter(tmp_path / "adapter", seed=1)
+    engine = engine_of(model, adapter, tmp_path)
+
+    async def needs() -> None:
+        pass
+
+    async def application(*_: object) -> tuple[None, bool]:
+        tiny_model.make_adapter(adapter, seed=2)
+        return None, False
+
+    monkeypatch.setattr(engine, "_ask_needs", needs)
+    monkeypatch.setattr(options, "check", lambda config: None)
+    monkeypatch.setattr(versions, "configured", lambda args: None)
+    monkeypatch.setattr(versions, "start", lambda *_: Core())
+    monkeypatch.setattr(versions, "application", application)
+    with pytest.raises(contents.FilesChanged):
+        engine.start()
 
 
 def test_rope_overrides_are_among_what_has_to_be_the_same(model: Path) -> None:
