@@ -240,9 +240,9 @@ class Incarnations:
         if process in self._by_process:
             self._by_process[process][1].out_of_reach, self.context.changed = why, True
 
-    def pursue(self, incarnation: Incarnation) -> None:
+    def pursue(self, incarnation: Incarnation, *, holds: bool) -> None:
         """Asks for the life lock where it can be free: after the last member's end, or at once where members are only
-        known from the file.
+        known from the file, or where one that holds nothing may have left.
         """
         if not self._runs_something_else(incarnation) or incarnation.main is None:
             incarnation.elsewhere_since = math.inf
@@ -252,7 +252,9 @@ class Incarnations:
                 incarnation.main.dead = self.context.changed = True
         if incarnation.main is not None and incarnation.main.dead:
             self.kill_rest(incarnation)
-        if incarnation.seen_alive or incarnation.probing or incarnation.life is Life.FREE:
+        if incarnation.seen_alive and (holds or not incarnation.may_have_left):
+            return
+        if incarnation.probing or incarnation.life is Life.FREE:
             return
         if self.context.reached(incarnation.probe_at):
             incarnation.probing = True
