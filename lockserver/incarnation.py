@@ -15,7 +15,7 @@ PROBE_FIRST_S = 0.001
 PROBE_GROWS = 1.25
 PROBE_MOST_S = 0.1
 PROBE_ALIVE_MOST_S = 2.0
-"""While its main process lives, and no takeover waits for the answer."""
+"""While its main process lives, and no takeover waits for the answer. From then on no timer runs for it."""
 """Nobody tells when a life lock becomes free: it is looked at, and a look costs microseconds. So whoever waits for it
 waits at most a quarter longer than it took.
 """

@@ -10,7 +10,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Forget, Kill, LookedUp, LookUp, Peer, ProbeLife, Unlink, WatchDeath
-from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Member, Stage
+from lockserver.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, Incarnation, Life, Member, Stage
 from lockserver.record import Tenure
 from sidecar.names import incarnation_name
 
@@ -256,7 +256,10 @@ class Incarnations:
             return
         if incarnation.probing or incarnation.life is Life.FREE:
             return
-        if self.context.reached(incarnation.probe_at):
+        at_rest = incarnation.seen_alive and incarnation.probe_wait_s >= PROBE_ALIVE_MOST_S
+        # A server at rest sleeps: then it looks when something else happens, and only what happens can cost it more.
+        due = self.context.now >= incarnation.probe_at if at_rest else self.context.reached(incarnation.probe_at)
+        if due:
             incarnation.probing = True
             self.context.out.append(ProbeLife(incarnation.name))
 

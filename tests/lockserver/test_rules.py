@@ -1292,11 +1292,17 @@ def test_a_server_at_rest_sleeps(kernel: Kernel) -> None:
     assert harness.machine.deadline == math.inf
 
 
-def test_a_living_process_that_lost_its_connection_wakes_nobody(harness: Harness) -> None:
+def test_a_living_process_that_lost_its_connection_soon_wakes_nobody(harness: Harness) -> None:
     harness.holder("a")
     b = harness.waiter("b")
     harness.hangs_up(b.main)
+    harness.advance(60)
     assert harness.machine.deadline == math.inf
+    b.main.locks.clear()
+    harness.advance(60)
+    assert harness.machine.deadline == math.inf and harness.machine.knows(b.name)
+    harness.engine("c").register()
+    assert not harness.machine.knows(b.name), "what happens next finds that it has closed its client"
 
 
 def test_after_a_recovery_and_a_handoff_the_server_sleeps_again(harness: Harness) -> None:

@@ -18,7 +18,13 @@ SHELLS = (
     Mutant(
         "descriptors-are-looked-for",
         "a server that had none left sees by itself that it has some again",
-        (("sidecar/connections.py", "            self._on_connect(0)  # the kernel", "            pass  # the kernel"),),
+        (
+            (
+                "sidecar/connections.py",
+                "            self._on_connect(0)  # the kernel",
+                "            pass  # the kernel",
+            ),
+        ),
         tests=("tests/chaos/test_hindered.py",),
     ),
     Mutant(
