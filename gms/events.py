@@ -28,6 +28,9 @@ from sidecar.context import (
     DirectoryReplaced as DirectoryReplaced,
 )
 from sidecar.context import (
+    Hindered as Hindered,
+)
+from sidecar.context import (
     Note as Note,
 )
 from sidecar.context import (
@@ -198,6 +201,7 @@ Event = (
     | PersistFailed
     | DirectoryReplaced
     | PathWatched
+    | Hindered
     | Tick
 )
 

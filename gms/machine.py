@@ -529,6 +529,9 @@ class Machine:
     def _on_path_watched(self, event: e.PathWatched) -> None:
         self.context.path_watched(event)
 
+    def _on_hindered(self, event: e.Hindered) -> None:
+        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
+
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
@@ -563,6 +566,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PoolsPersistFailed: Machine._on_pools_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.PathWatched: Machine._on_path_watched,
+    e.Hindered: Machine._on_hindered,
     e.Tick: Machine._on_tick,
 }
 

@@ -29,6 +29,9 @@ from sidecar.context import (
     DirectoryReplaced as DirectoryReplaced,
 )
 from sidecar.context import (
+    Hindered as Hindered,
+)
+from sidecar.context import (
     Note as Note,
 )
 from sidecar.context import (
@@ -204,6 +207,7 @@ Event = (
     | PersistFailed
     | DirectoryReplaced
     | PathWatched
+    | Hindered
     | Tick
 )
 

@@ -14,6 +14,8 @@ from sidecar.names import incarnation_name
 PROBE_FIRST_S = 0.001
 PROBE_GROWS = 1.25
 PROBE_MOST_S = 0.1
+PROBE_ALIVE_MOST_S = 2.0
+"""While its main process lives, and no takeover waits for the answer. From then on no timer runs for it."""
 """Nobody tells when a life lock becomes free: it is looked at, and a look costs microseconds. So whoever waits for it
 waits at most a quarter longer than it took.
 """
@@ -115,6 +117,16 @@ class Incarnation:
         return all(member.dead for member in self.members.values())
 
     @property
+    def may_have_left(self) -> bool:
+        """Its main process lives, and talks no more: it has closed its client, or is about to come back, which only its
+        life lock tells. No other process of it is left.
+        """
+        main = self.main
+        if self.stage is not Stage.LOST or main is None or main.conns or not self.came or self.cannot_talk:
+            return False
+        return not main.dead and all(member.dead for member in self.members.values() if member is not main)
+
+    @property
     def life_lock_tells(self) -> bool:
         """Nobody of whom there is no other proof could live on without holding the life lock."""
         return bool(self.members) and all(member.dead or member.kept for member in self.members.values())
@@ -170,4 +182,5 @@ class Incarnation:
         if held and self.older and self.members_gone:
             self.outlived_at = now
         self.probe_at = now + self.probe_wait_s
-        self.probe_wait_s = min(self.probe_wait_s * PROBE_GROWS, PROBE_MOST_S)
+        most = PROBE_ALIVE_MOST_S if self.seen_alive else PROBE_MOST_S
+        self.probe_wait_s = min(self.probe_wait_s * PROBE_GROWS, most)

@@ -10,7 +10,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Forget, Kill, LookedUp, LookUp, Peer, ProbeLife, Unlink, WatchDeath
-from lockserver.incarnation import MAIN, PROBE_FIRST_S, Incarnation, Life, Member, Stage
+from lockserver.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, Incarnation, Life, Member, Stage
 from lockserver.record import Tenure
 from sidecar.names import incarnation_name
 
@@ -240,9 +240,9 @@ class Incarnations:
         if process in self._by_process:
             self._by_process[process][1].out_of_reach, self.context.changed = why, True
 
-    def pursue(self, incarnation: Incarnation) -> None:
+    def pursue(self, incarnation: Incarnation, *, holds: bool) -> None:
         """Asks for the life lock where it can be free: after the last member's end, or at once where members are only
-        known from the file.
+        known from the file, or where one that holds nothing may have left.
         """
         if not self._runs_something_else(incarnation) or incarnation.main is None:
             incarnation.elsewhere_since = math.inf
@@ -252,9 +252,14 @@ class Incarnations:
                 incarnation.main.dead = self.context.changed = True
         if incarnation.main is not None and incarnation.main.dead:
             self.kill_rest(incarnation)
-        if incarnation.seen_alive or incarnation.probing or incarnation.life is Life.FREE:
+        if incarnation.seen_alive and (holds or not incarnation.may_have_left):
             return
-        if self.context.reached(incarnation.probe_at):
+        if incarnation.probing or incarnation.life is Life.FREE:
+            return
+        at_rest = incarnation.seen_alive and incarnation.probe_wait_s >= PROBE_ALIVE_MOST_S
+        # A server at rest sleeps: then it looks when something else happens, and only what happens can cost it more.
+        due = self.context.now >= incarnation.probe_at if at_rest else self.context.reached(incarnation.probe_at)
+        if due:
             incarnation.probing = True
             self.context.out.append(ProbeLife(incarnation.name))
 

@@ -30,6 +30,9 @@ The rules, and where they stand:
 10. Who can't talk with this server (another version) holds on to what it has, and is fenced by its pidfds alone.
 11. A waiter that gives up (`Withdraw`) isn't granted until it asks again; unless the grant came first, which holds.
 12. A takeover that hangs for longer than the window is an alarm that says what lives, and how it is (`overdue.py`).
+13. An incarnation that holds nothing is forgotten once its client is closed, though its main process lives on: it has
+    no connection, no other process of it lives, and its life lock is free, which a client that comes back keeps
+    (`succession.py`). Nothing is killed for it.
 
 The permit `init` is a lock too, with less (`permit.py`).
 """
@@ -506,6 +509,9 @@ class Machine:
     def _on_path_watched(self, event: e.PathWatched) -> None:
         self.context.path_watched(event)
 
+    def _on_hindered(self, event: e.Hindered) -> None:
+        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
+
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
 
@@ -526,6 +532,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.PathWatched: Machine._on_path_watched,
+    e.Hindered: Machine._on_hindered,
     e.Tick: Machine._on_tick,
 }
 

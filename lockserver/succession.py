@@ -100,9 +100,11 @@ class Succession:
     def step(self, *, may_grant: bool) -> None:
         """Every conclusion that can be drawn now."""
         for who in list(self.incarnations.absent.values()):
-            self.incarnations.pursue(who)
+            holds = self.holds(who)
+            self.incarnations.pursue(who, holds=holds)
             nothing_left = who.members_gone and who.life in (Life.FREE, Life.MISSING)
-            if nothing_left and not self.holds(who):
+            has_left = who.may_have_left and who.life is Life.FREE
+            if (nothing_left or has_left) and not holds:
                 self._remove(who, held_a_lock=False)
         self._step_active(may_grant)
         self._step_permit(may_grant)

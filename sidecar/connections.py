@@ -46,6 +46,8 @@ MOST_CONNECTIONS = 4096
 _FULL = "there are {} connections already"
 HELD_UP_S = 0.05
 """When the kernel takes no more descriptors, it is asked again after that."""
+HELD_UP_MOST_S = 3.0
+"""When it has taken none of a connection's for so long, a person has to know."""
 ACCEPTS_AT_A_TIME = 64
 """Then whatever else has happened."""
 
@@ -100,8 +102,11 @@ class Connections:
         """Connections that have said nothing yet -> when they must have; the oldest first."""
         self._held_up: dict[int, float] = {}
         """Connections to which the kernel takes no descriptors now -> when it is asked again; the oldest first."""
+        self._held_up_since: dict[int, float] = {}
         self._deaf_until = float("inf")
         """When it listens again; infinite while it does."""
+        self._why_deaf = ""
+        """Why the last caller could not be let in; empty once that is over."""
 
     @property
     def deadline(self) -> float:
@@ -112,6 +117,22 @@ class Connections:
     @property
     def _waiting(self) -> tuple[dict[int, float], ...]:
         return self._half, self._silent, self._held_up
+
+    def hindrance(self, now: float) -> str:
+        """What has kept callers from coming in, or from hearing what they are sent, and does so still."""
+        hindrances = []
+        if self._why_deaf:
+            hindrances.append(
+                f"no new connection can be accepted ({self._why_deaf}), and those that are open are served: raise the "
+                "server's limit of open files, or end what connects without end"
+            )
+        if self._held_up_since and now >= next(iter(self._held_up_since.values())) + HELD_UP_MOST_S:
+            hindrances.append(
+                f"the kernel has refused for {HELD_UP_MOST_S:g} s to send what a connection waits for (a grant, say): "
+                "too many descriptors are on their way to processes of this user that don't read, or it has no memory; "
+                "end those that are stopped, or raise the server's limit of open files"
+            )
+        return "; ".join(hindrances)
 
     def due(self, now: float) -> None:
         for conn, until in list(self._held_up.items()):
@@ -129,6 +150,7 @@ class Connections:
         if now >= self._deaf_until and self._listener is not None:
             self._deaf_until = float("inf")
             self._loop.add(self._listener.fileno(), self._on_connect)
+            self._on_connect(0)  # the kernel says at once whether there are descriptors, though no caller waits
 
     def listen(self, listener: socket.socket) -> None:
         """Its owner from now on. One that it had before is closed; who came by it stays."""
@@ -178,7 +200,11 @@ class Connections:
 
     def _mind_what_waits(self, conn: int, connection: Connection) -> None:
         if connection.channel.held_up and conn not in self._held_up:
-            self._held_up[conn] = time.monotonic() + HELD_UP_S
+            now = time.monotonic()
+            self._held_up[conn] = now + HELD_UP_S
+            self._held_up_since.setdefault(conn, now)
+        elif not connection.channel.held_up and self._held_up_since:
+            self._held_up_since.pop(conn, None)
         self._mind_writing(connection)
 
     def complain(self, conn: int, why: str) -> None:
@@ -215,6 +241,7 @@ class Connections:
         self._half.pop(conn, None)
         self._silent.pop(conn, None)
         self._held_up.pop(conn, None)
+        self._held_up_since.pop(conn, None)
         return self._connections.pop(conn, None)
 
     def connected(self, conn: int) -> bool:
@@ -235,12 +262,16 @@ class Connections:
             try:
                 sock, _address = listener.accept()
             except BlockingIOError:
+                self._why_deaf = ""
                 return
             except OSError as error:
-                self._log.alarm("accept_failed", why=error)  # no descriptors left, say: those who are in are served on
+                if not self._why_deaf:  # no descriptors left, say: those who are in are served on
+                    self._log.alarm("accept_failed", why=error)
+                self._why_deaf = error.strerror or str(error)
                 self._loop.remove(listener.fileno())
                 self._deaf_until = time.monotonic() + DEAF_S
                 return
+            self._why_deaf = ""
             self._next += 1
             conn, protocol = self._next, self._protocol
             channel = Channel(

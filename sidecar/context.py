@@ -54,6 +54,13 @@ class PathWatched(msgspec.Struct, frozen=True):
     """It doesn't; so the server looks every second."""
 
 
+class Hindered(msgspec.Struct, frozen=True):
+    """Whether callers can come in, and hear what they are sent."""
+
+    why: str = ""
+    """They can't; empty once they can again."""
+
+
 class Tick(msgspec.Struct, frozen=True):
     pass
 

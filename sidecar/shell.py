@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sidecar.connections import Connections
-from sidecar.context import Note, PathWatched, Tick, Time
+from sidecar.context import Hindered, Note, PathWatched, Tick, Time
 from sidecar.logs import Log
 from sidecar.loop import Loop
 from sidecar.path_watch import CannotWatch, PathWatch
@@ -57,6 +57,7 @@ class Shell:
         self._watches: dict[Path, PathWatch] = {}
         self._look_at = math.inf
         self._why_unwatched = ""
+        self._hindrance = ""
 
     # -- for the server --------------------------------------------------------------------------------------------
 
@@ -164,6 +165,9 @@ class Shell:
                 self.feed(Tick())
             if now >= patience:
                 connections.due(now)
+            if (hindrance := connections.hindrance(now)) != self._hindrance:
+                self._hindrance = hindrance
+                self.feed(Hindered(hindrance))
             if now >= self._look_at:
                 self._look_again()
             put_off = put_off + 1 if chores and ready else 0

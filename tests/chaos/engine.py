@@ -404,6 +404,14 @@ class Engine:
 
         self._aside("granted", poll)
 
+    def do_poll_anew(self, run_dir: str, engine_id: str, times: int) -> None:
+        """Asks for a moment, each time with a client of its own."""
+        for _ in range(times):
+            client = LockClient(run_dir, engine_id).start(30.0)
+            with contextlib.suppress(NotInTime):
+                client.acquire(timeout_s=0.01)
+            client.close()
+
     def do_acquire_interrupted(self, times: int, witness: str = "") -> dict[str, Any]:
         """In the main thread, with signals at random moments whose handler raises; each time it tries again."""
         chance, interrupted = random.Random(times), 0

@@ -5,6 +5,7 @@ import signal
 
 import pytest
 
+from lockserver.rundir import LIFE
 from tests.chaos.house import House, held_by
 from tests.support.chance import seeded
 from tests.support.waiting import until
@@ -74,6 +75,22 @@ def test_a_grant_that_comes_as_the_time_ends_is_held_and_ends_nobody(house: Hous
         ended = {name: poller._events for name, poller in pollers.items() if poller.dead and not poller.heard("")}
         assert not ended, "ended though nothing was wrong with it"
         holder.kill()
+
+
+def test_a_process_that_asks_with_a_new_client_each_time_costs_the_server_nothing(house: House) -> None:
+    """It was two descriptors of the server's for each client, until the process ended."""
+    server = house.server(warm=True)
+    a, b = house.engine("a"), house.engine()
+    a.holds()
+    before = server.descriptors_with(1)
+    b.do("poll_anew", run_dir=str(house.run_dir), engine_id="b", times=200)
+    until(lambda: server.descriptors_with(1) == before, "it has forgotten them all")
+    assert len(list((house.run_dir / LIFE).iterdir())) == 1, "a's life file"
+    b.start("b")
+    b.wants(watching=[a])
+    server.shows(lambda s: s.waiters)
+    a.kill()
+    assert b.granted()["dead"] == [True]
 
 
 def test_giving_up_while_the_server_is_stopped_ends_too(house: House) -> None:

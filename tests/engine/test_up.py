@@ -285,7 +285,7 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
-    assert "nobody is ready to take over; --anyway kills a" in said(house, "kill", "kill", "active", code=1)
+    assert "nobody is ready to take over (failover status says more); --anyway kills a" in said(house, "kill", "kill", "active", code=1)
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
 
@@ -302,7 +302,7 @@ def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -
         process.signal(signal.SIGSTOP)
     found = status(house, "stopped")
     refused = said(house, "kill", "kill", "active", code=1)
-    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']}; --anyway")
+    assert found["redundant"] is False and refused.startswith(f"failover: redundancy {found['redundancy']} (failover ")
     assert house.holder() == active
     for process in everything:
         process.signal(signal.SIGCONT)

@@ -4,7 +4,7 @@ import pytest
 
 from lockserver import events as e
 from lockserver.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
-from lockserver.incarnation import MAIN, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
+from lockserver.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
 from lockserver.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
 from tests.lockserver.parts import NAME, Known, incarnation, killed, peer
 
@@ -85,14 +85,16 @@ def test_on_older_kernels_a_pid_counts_while_it_cannot_be_somebody_elses() -> No
     assert who.find(peer(2, inode=False), 2) is None
 
 
-def test_a_life_lock_is_looked_at_less_and_less_often() -> None:
+@pytest.mark.parametrize(("lives", "most_s"), [(False, PROBE_MOST_S), (True, PROBE_ALIVE_MOST_S)])
+def test_a_life_lock_is_looked_at_less_and_less_often(lives: bool, most_s: float) -> None:
     who = incarnation()
+    who.members[MAIN].dead = not lives
     waits = []
-    for _ in range(30):
+    for _ in range(40):
         who.probed(True, 10.0)
         waits.append(who.probe_at - 10.0)
     assert waits[0] == pytest.approx(PROBE_FIRST_S) and waits == sorted(waits)
-    assert waits[-1] == pytest.approx(PROBE_MOST_S)
+    assert waits[-1] == pytest.approx(most_s)
     for number, wait in enumerate(waits):
         assert wait <= PROBE_FIRST_S + 0.26 * sum(waits[:number]), "nobody waits much longer than he must"
 
@@ -265,19 +267,19 @@ def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:
     who = known.a(members=2)
     known.incarnations.lose(who, Stage.LOST)
     known.incarnations.died(1)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert not known.asked(ProbeLife)
     known.incarnations.died(2)
-    known.incarnations.pursue(who)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
+    known.incarnations.pursue(who, holds=True)
     assert known.asked(ProbeLife) == [ProbeLife(NAME)], "one answer is awaited at a time"
     known.incarnations.probed(NAME, True)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert len(known.asked(ProbeLife)) == 1 and known.context.deadline == PROBE_FIRST_S
     known.at(PROBE_FIRST_S)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     known.incarnations.probed(NAME, False)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert len(known.asked(ProbeLife)) == 1 and who.gone
 
 
@@ -291,18 +293,18 @@ def test_the_life_lock_of_one_that_is_back_is_held(known: Known) -> None:
 def test_a_main_process_that_runs_another_program_now_has_ended_as_the_old_one(known: Known) -> None:
     who = known.a(members=2)
     known.incarnations.lose(who, Stage.LOST)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert not who.members[1].dead
     again = known.incarnations.known["b.00000000"] = Incarnation("b", "0" * 8, Stage.PRESENT)
     known.incarnations.enter_main(again, e.Peer(11, "pidfs:1", 1, 1), 1, 300)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert not who.members[1].dead, (
         "a process may be the main process of two, and be back with the other one in a moment"
     )
     known.at(BOTH_BACK_S)
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert who.members[1].dead and known.asked(Kill) == [Kill(2)], "what else belongs to it is ended"
-    known.incarnations.pursue(who)
+    known.incarnations.pursue(who, holds=True)
     assert known.asked(Kill) == [Kill(2)], "once"
     assert not again.members[1].dead
 

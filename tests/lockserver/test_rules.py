@@ -124,6 +124,41 @@ def test_the_same_process_may_come_back_after_an_end_of_file_and_goes_on(harness
     assert not b.holds
 
 
+def test_a_client_that_was_closed_in_a_process_that_lives_on_is_forgotten(harness: Harness) -> None:
+    """A program that asks for a moment only, each time with a client of its own."""
+    a, b = harness.holder("a"), harness.waiter("b")
+    worker = b.join()
+    pidfds = set(harness.watched)
+    for how in ("closes", "its worker ends first"):
+        c = harness.waiter("c")
+        if how != "closes":
+            harness.kill(c.join())
+        harness.hangs_up(c.main)
+        harness.advance(1)
+        assert harness.machine.knows(c.name) and harness.watched > pidfds, "it may be back: it has its life lock"
+        c.main.locks.clear()
+        harness.advance(60)
+        assert not harness.machine.knows(c.name) and harness.watched == pidfds and c.name not in harness.life
+        assert c.main.alive
+    harness.hangs_up(b.main)
+    b.main.locks.clear()
+    harness.advance(60)
+    assert harness.machine.knows(b.name) and worker.alive, "its worker lives, and is watched"
+    harness.hangs_up(a.main)
+    a.main.locks.clear()
+    harness.advance(60)
+    assert harness.machine.knows(a.name) and harness.state == "FENCING", "only the proof ends a holder"
+
+
+def test_a_client_that_comes_back_before_it_is_closed_is_not_forgotten(harness: Harness) -> None:
+    b = harness.waiter("b")
+    for _ in range(3):
+        harness.hangs_up(b.main)
+        harness.advance(30)
+        b.register().acquire()
+    assert b.holds
+
+
 def test_after_its_pidfd_was_readable_nobody_comes_back_under_its_name(harness: Harness) -> None:
     a = harness.holder("a", children=1)
     harness.unkillable.add(a.processes[1])
@@ -1257,11 +1292,17 @@ def test_a_server_at_rest_sleeps(kernel: Kernel) -> None:
     assert harness.machine.deadline == math.inf
 
 
-def test_a_living_process_that_lost_its_connection_wakes_nobody(harness: Harness) -> None:
+def test_a_living_process_that_lost_its_connection_soon_wakes_nobody(harness: Harness) -> None:
     harness.holder("a")
     b = harness.waiter("b")
     harness.hangs_up(b.main)
+    harness.advance(60)
     assert harness.machine.deadline == math.inf
+    b.main.locks.clear()
+    harness.advance(60)
+    assert harness.machine.deadline == math.inf and harness.machine.knows(b.name)
+    harness.engine("c").register()
+    assert not harness.machine.knows(b.name), "what happens next finds that it has closed its client"
 
 
 def test_after_a_recovery_and_a_handoff_the_server_sleeps_again(harness: Harness) -> None:

@@ -779,6 +779,16 @@ _ALL = (
         ),
     ),
     Mutant(
+        "forgets-a-closed-client",
+        "what holds nothing is forgotten once its client is closed, though its process lives on",
+        ((SUCCESSION, "has_left = who.may_have_left and who.life is Life.FREE", "has_left = False"),),
+    ),
+    Mutant(
+        "forgets-no-client-that-may-come-back",
+        "its life lock must be free for that",
+        ((SUCCESSION, "has_left = who.may_have_left and who.life is Life.FREE", "has_left = who.may_have_left"),),
+    ),
+    Mutant(
         "overdue",
         "a takeover that is withheld for longer than the window is an alarm",
         ((SUCCESSION, "            self.overdue.not_gone(holder)\n", "            pass\n"),),

@@ -10,6 +10,24 @@ BOUNDS = "tests/gateway/test_bounds.py"
 
 SHELLS = (
     Mutant(
+        "hindrances-are-told",
+        "what keeps callers out, or keeps a grant from them, is an alarm while it lasts",
+        (("sidecar/shell.py", "                self.feed(Hindered(hindrance))\n", "                pass\n"),),
+        tests=("tests/sidecar/test_shell.py", "tests/chaos/test_hindered.py"),
+    ),
+    Mutant(
+        "descriptors-are-looked-for",
+        "a server that had none left sees by itself that it has some again",
+        (
+            (
+                "sidecar/connections.py",
+                "            self._on_connect(0)  # the kernel",
+                "            pass  # the kernel",
+            ),
+        ),
+        tests=("tests/chaos/test_hindered.py",),
+    ),
+    Mutant(
         "bodies-go-with-their-connection",
         "what is held of a client goes with its connection",
         (

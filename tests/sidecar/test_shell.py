@@ -19,7 +19,7 @@ import pytest
 from sidecar import connections as calling
 from sidecar import peers
 from sidecar.connections import Connections, Protocol
-from sidecar.context import Note, Tick
+from sidecar.context import Hindered, Note, Tick
 from sidecar.frames import Channel, Message, close_all
 from sidecar.logs import Log
 from sidecar.processes import Processes, Unidentified, Whereabouts
@@ -304,6 +304,36 @@ def test_what_the_kernel_takes_no_more_of_for_a_while_waits_and_costs_nobody_any
         refuses.clear()
         for channel in (first, second):
             assert [hear(channel).text, hear(channel).text] == ["here it is", "and then"]
+
+
+def test_what_the_kernel_refuses_for_long_is_told_the_machine_and_so_is_its_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sendmsg, refuses = socket.socket.sendmsg, threading.Event()
+
+    def refusing(sock: socket.socket, *what: Any) -> int:
+        if refuses.is_set():
+            raise OSError(errno.ETOOMANYREFS, "not now")
+        return sendmsg(sock, *what)
+
+    monkeypatch.setattr(socket.socket, "sendmsg", refusing)
+    monkeypatch.setattr(calling, "HELD_UP_MOST_S", 0.1)
+
+    def told() -> list[str]:
+        return [event.why for event in server.machine.events if isinstance(event, Hindered)]
+
+    for ends in ("the kernel takes it", "its connection ends"):
+        refuses.set()
+        before = len(told())
+        with caller(server) as channel:
+            channel.send(Say(text="descriptor"))
+            until(lambda: len(told()) == before + 1, "the machine is told")  # noqa: B023
+            assert "refused" in told()[-1]
+            if ends == "the kernel takes it":
+                refuses.clear()
+                assert hear(channel).text == "here it is"
+        until(lambda: len(told()) == before + 2, "and that it is over")  # noqa: B023
+        assert told()[-1] == ""
 
 
 def test_what_fails_when_it_is_sent_at_last_costs_one_connection(

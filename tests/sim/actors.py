@@ -417,6 +417,9 @@ class SimClient(Shell[c.Event, c.Effect]):
         """The one whose server is at the other end of the connection."""
         self.joined = False
         self.life: int | None = None
+        self.lives: list[tuple[int, int | None]] = []
+        """Every life file that it has had, and where it is mapped."""
+        self.ever_held = False
         self.fd: int | None = None
         self.kept: dict[str, dict[int, int]] = {}
         self.names: list[int] = []
@@ -540,8 +543,7 @@ class SimClient(Shell[c.Event, c.Effect]):
             except FileNotFoundError:
                 raise _LifeFileGone from None
         process.lock(fd, Lock.READ)
-        if self.world.maps:
-            process.map(fd)
+        self.lives.append((fd, process.map(fd) if self.world.maps else None))
         self.life = fd  # an older one stays open
 
     def path_changed(self) -> None:
@@ -566,6 +568,10 @@ class SimClient(Shell[c.Event, c.Effect]):
         """`LockClient.close()`: whatever it may hold it holds until it ends."""
         self._hang_up()
         self.stopped = True
+        for fd, mapping in [] if self.ever_held else self.lives:
+            if mapping is not None:
+                self.process.unmap(mapping)
+            self.process.close(fd)
         for fd in (fd for copies in self.kept.values() for fd in copies.values()):
             self.process.close(fd)
         self.kept.clear()

@@ -5,6 +5,7 @@ after the other. What goes wrong from outside: `faults.py`; what must hold: `wor
 """
 
 import functools
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -49,6 +50,8 @@ class Tree:
     told_to_end: bool = False
     let_go: bool = False
     """Its program closed the client, or runs another program now: it wants nothing more."""
+    closed_at: float = math.inf
+    """When its program closed the client without having held, and went on with a new one."""
     needs: int = 0
 
 
@@ -119,9 +122,12 @@ class Slot:
                 tree.begun = True
                 self._initialise(client, tree)
         elif isinstance(effect, c.Got):
+            client.ever_held |= effect.lock == m.ACTIVE
             self._got(client, tree, effect)
         elif isinstance(effect, c.Without) and effect.lock == m.ACTIVE:
-            client.process.after(rng.random() * 0.05, lambda: self._wait(client, tree))
+            anew = not tree.children and world.others.random() < 0.5
+            again = self._asks_anew if anew else self._wait
+            client.process.after(rng.random() * 0.05, lambda: again(client, tree))
         elif isinstance(effect, c.Check):
             ok = not (self.sickly and rng.random() < 0.5)
             client.feed(c.Checked(effect.round, ok))
@@ -169,6 +175,14 @@ class Slot:
         client.feed(c.Want(m.ACTIVE, {DEVICE: tree.needs} if tree.needs else {}))
         if self.polls:
             client.process.after(self.world.rng.random() * 0.2, lambda: client.feed(c.Withdraw(m.ACTIVE)))
+
+    def _asks_anew(self, client: SimClient, before: Tree) -> None:
+        """A program that asks for a moment only, with a client of its own each time."""
+        if client.ever_held or client.stopped:
+            return
+        client.close()
+        before.let_go, before.processes, before.closed_at = True, before.processes[1:], self.world.kernel.now
+        self._run(client.process).children = before.children
 
     def _take(self, process: Process, tree: Tree, size: int) -> None:
         """Touches the device."""

@@ -49,6 +49,7 @@ SETTLE_S = 0.3
 READER_S = 0.2
 PREPARE_S = 0.1
 SETTLED_S = 3.0
+FORGOTTEN_S = 5.0
 OVERDUE_S = 0.5
 """Once the window is over an alarm takes a look at /proc, or the time in which that doesn't come."""
 MOST_COPIES = 5
@@ -451,6 +452,10 @@ class World(Schedule[SimServer]):
             if "overdue" in machine.context.alarms:
                 self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
             self._check_copies(server)
+        closed = {tree.name for tree in self.trees.values() if tree.closed_at < self.kernel.now - FORGOTTEN_S}
+        for who in machine.incarnations.known.values():
+            if who.name in closed and who.may_have_left and not machine.succession.holds(who):
+                self.fail(f"{who.name} has closed its client, and the server still has a pidfd and a life file of it")
         known, kept = set(machine.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(

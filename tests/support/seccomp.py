@@ -16,6 +16,7 @@ _X86 = os.uname().machine == "x86_64"
 NUMBERS = {
     "pidfd_send_signal": 424,
     "pidfd_open": 434,
+    "sendmsg": 46 if _X86 else 211,
     "inotify_init1": 294 if _X86 else 26,
     "inotify_add_watch": 254 if _X86 else 27,
     "seccomp": 317 if _X86 else 277,
