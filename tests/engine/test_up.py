@@ -285,7 +285,9 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
-    assert "nobody is ready to take over (failover status says more); --anyway kills a" in said(house, "kill", "kill", "active", code=1)
+    assert "nobody is ready to take over (failover status says more); --anyway kills a" in said(
+        house, "kill", "kill", "active", code=1
+    )
     assert a.state()["deaths"] == 0
     assert "a serves at" in said(house, "again", "kill", "active", "--anyway")
 
