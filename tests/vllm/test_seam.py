@@ -245,7 +245,8 @@ def test_the_models_own_bound_counts_what_there_is_of_the_answer(where: str) -> 
     def most(asked: int, said: dict[str, int]) -> int | None:
         params = SamplingParams(max_tokens=asked, extra_args=said)
         bound(params, model)
-        return params.max_tokens
+        most: int | None = params.max_tokens
+        return most
 
     assert most(4000, begun | no_bound) == 20 and most(4000, no_bound) == 50 and most(7, begun | no_bound) == 7
     assert most(40, begun) == (40 if where == "auto" else 20), "the client's own is above that of the model's own files"
