@@ -36,26 +36,26 @@ class Callers:
             self._context.out.append(e.ForgetProcess(event.process))
         if problem is not None:
             return problem
-        protocol = versions.agreed(hello)
         if isinstance(hello, m.Observe):
-            self._sessions.observers[event.conn] = Observer(protocol)
+            self._sessions.observers[event.conn] = Observer()
         else:
             context = self._context
-            self._welcome(Client(event.conn, hello.engine_id, hello.pid, event.process, protocol, context.wall))
+            client = Client(event.conn, hello.engine_id, hello.pid, event.process, context.wall)
+            self._welcome(client, versions.spoken().agreed(hello))
         return None
 
     def _problem(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
         if self._sessions.knows(conn):
             return m.Problem(why="this connection has introduced itself already")
-        if not versions.agreed(hello):
+        if not versions.spoken().agreed(hello):
             if isinstance(hello, m.Hello):
                 self._strangers.came(hello)
-            return m.Problem(why=versions.why_none(hello), about="protocol")
+            return m.Problem(why=versions.spoken().why_none(hello), about="protocol")
         if isinstance(hello, m.Hello) and self._sessions.full:
             return m.Problem(why=f"{len(self._sessions.clients)} processes are connected already", about="place")
         return None
 
-    def _welcome(self, client: Client) -> None:
+    def _welcome(self, client: Client, protocol: int) -> None:
         self._strangers.talks(client.engine_id)
         self._sessions.clients[client.conn] = client
         if client.process is not None:
@@ -69,7 +69,7 @@ class Callers:
             generation=generation,
             hash=hash,
             recovering=self._weights.awaited is not None,
-            protocol=client.protocol,
+            protocol=protocol,
         )
         self._context.send(client.conn, welcome)
 

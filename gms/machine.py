@@ -146,15 +146,13 @@ class Machine:
         return self.context.deadline
 
     @property
-    def watchers(self) -> dict[int, int]:
-        """Connections of those who want to hear of each change, and the protocol of each."""
+    def watchers(self) -> list[int]:
+        """Connections of the observers that want to hear of each change."""
         return self.sessions.watchers
 
-    def status(
-        self, free: int = 0, protocol: int = m.PROTOCOL, blocks: dict[int, tuple[int, int]] | None = None
-    ) -> m.Status:
+    def status(self, free: int = 0, blocks: dict[int, tuple[int, int]] | None = None) -> m.Status:
         """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
-        return status.status_of(self._parts, self._since, free, protocol, blocks or {})
+        return status.status_of(self._parts, self._since, free, blocks or {})
 
     def truth(self) -> Record:
         """What the file has to say now."""
@@ -338,9 +336,8 @@ class Machine:
             if asking is not None:
                 self.writing.is_there_room(*asking, event.free)
         elif isinstance(why, ForStatus):
-            protocol = self.sessions.protocol(why.conn)
-            if protocol:
-                self.context.send(why.conn, self.status(event.free, protocol, event.blocks))
+            if self.sessions.knows(why.conn):
+                self.context.send(why.conn, self.status(event.free, event.blocks))
         elif isinstance(why, ForAwaited):
             self.recovery.checked(event.held)
 

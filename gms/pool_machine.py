@@ -102,9 +102,9 @@ class PoolMachine:
     def introduce(self, event: e.Received, hello: m.PoolHello) -> m.Problem | None:
         """None: it is in."""
         problem = None
-        if not versions.agreed(hello):
+        if not versions.spoken().agreed(hello):
             self._strangers.came(hello)
-            problem = m.Problem(why=versions.why_none(hello), about="protocol")
+            problem = m.Problem(why=versions.spoken().why_none(hello), about="protocol")
         elif self.members.full:
             problem = m.Problem(why=f"{len(self.members)} processes have to do with pools already", about="place")
         if problem is not None:
@@ -131,7 +131,7 @@ class PoolMachine:
             server_incarnation=self._config.server_incarnation,
             device=self._config.device,
             granularity=self._config.granularity,
-            protocol=versions.agreed(hello),
+            protocol=versions.spoken().agreed(hello),
             generation=pool.generation if pool is not None else 0,
             awaited=pool is not None and pool.phase is Phase.AWAITED,
         )

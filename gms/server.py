@@ -30,7 +30,7 @@ from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
 from sidecar.path_watch import make_private_directory
-from sidecar.processes import Processes, Unidentified, Whereabouts
+from sidecar.processes import Processes, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
 
@@ -321,9 +321,9 @@ class Server(Shell):
         watchers = self.machine.watchers
         if watchers:
             free, blocks = self._free(), self._blocks(self.machine.pools.tables)
-            seen = {protocol: self.machine.status(free, protocol, blocks) for protocol in set(watchers.values())}
-            for conn, protocol in watchers.items():
-                self.connections.send(conn, seen[protocol])
+            status = self.machine.status(free, blocks)
+            for conn in watchers:
+                self.connections.send(conn, status)
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -347,13 +347,8 @@ class Server(Shell):
     def _on_hello(
         self, conn: int, sock: socket.socket, message: m.Hello | m.PoolHello, descriptors: tuple[int, ...]
     ) -> None:
-        try:
-            named = self.processes.identify(sock, descriptors, message.pid)
-        except peers.PeerGone:
-            self.connections.end(conn)
-            return
-        except Unidentified as error:
-            self.connections.complain(conn, str(error))
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
             return
         if named.process is not None:
             self._process_of[conn] = named.process

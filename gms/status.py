@@ -31,12 +31,11 @@ class Parts:
     pools: PoolMachine
 
 
-def status_of(parts: Parts, since: str, free: int, protocol: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
-    """`free`: what the device has free; `blocks`: what pools' tables say. `protocol`: what its reader speaks."""
+def status_of(parts: Parts, since: str, free: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
+    """`free`: what the device has free; `blocks`: what pools' tables say."""
     weights, sessions = parts.weights, parts.sessions
     generation, hash = weights.there
     slabs = [slab for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
-    drops = _cut(parts.drops.pending)
     return m.Status(
         state=weights.phase.value,
         device=parts.config.device,
@@ -50,14 +49,13 @@ def status_of(parts: Parts, since: str, free: int, protocol: int, blocks: dict[i
         free=free,
         capacity=parts.config.capacity,
         waiting_for=_cut(_waiting_for(parts)),
-        pending_drops=drops if protocol >= 2 else [],
-        pins=drops if protocol < 2 else [],
+        pending_drops=_cut(parts.drops.pending),
         alarms=list(parts.context.alarms.values()),
         events=dict(parts.context.counts),
         server_incarnation=parts.config.server_incarnation,
         server_pid=parts.config.server_pid,
         since=since,
-        pools=parts.pools.status(blocks) if protocol >= 3 else [],
+        pools=parts.pools.status(blocks),
     )
 
 

@@ -297,6 +297,7 @@ PURE_GROUND = {
     "sidecar.reconnect",
     "sidecar.restarts",
     "sidecar.table",
+    "sidecar.versions",
 }
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed

@@ -240,7 +240,7 @@ def some_sessions(turns: Turns, weights: Weights, *conns: int) -> tuple[Sessions
     holders = Holders()
     sessions = Sessions(turns.context, weights, holders)
     for conn in conns:
-        sessions.clients[conn] = Client(conn, f"engine-{conn}", conn, None, 2, 0.0)
+        sessions.clients[conn] = Client(conn, f"engine-{conn}", conn, None, 0.0)
     return sessions, holders
 
 
@@ -274,14 +274,14 @@ def test_who_does_nothing_makes_room_and_who_does_something_does_not(turns: Turn
     weights = being_written()
     sessions, _ = some_sessions(turns, weights, *range(1, MOST_CLIENTS + 1))
     assert not sessions.full and sessions.too_many() == []
-    sessions.clients[0] = Client(0, "late", 0, None, 2, 0.0)
+    sessions.clients[0] = Client(0, "late", 0, None, 0.0)
     assert sessions.too_many() == [2], "the oldest but the writer"
     sessions.gone(0)
     for client in list(sessions.clients.values())[1:]:
         sessions.ask(client, m.Open(mode="ro"), math.inf)
     assert sessions.full
     for conn in range(1000, 1001 + MOST_OBSERVERS):
-        sessions.observers[conn] = Observer(2, watches=conn < 1003)
+        sessions.observers[conn] = Observer(watches=conn < 1003)
     assert sessions.too_many() == [1003], "the oldest that doesn't watch"
 
 
@@ -453,7 +453,7 @@ def test_a_slab_that_nobody_wants_any_more_is_forgotten(turns: Turns) -> None:
     writing = writing_over(turns, weights)
     assert weights.draft is not None
     writing.create(weights.draft, 50)
-    writer = Client(1, "engine-1", 1, None, 2, 0.0)
+    writer = Client(1, "engine-1", 1, None, 0.0)
     writing.abort(writer)
     turns.at(1.0)
     writing.allocated(e.Allocated(1, e.Slab(77, "m7")))
@@ -556,24 +556,14 @@ def received(conn: int, message: m.ClientMessage, process: int | None = None) ->
 
 def test_an_introduction_is_answered_by_a_welcome_and_a_second_one_is_a_mistake(turns: Turns) -> None:
     callers, sessions = callers_over(turns, recovering())
-    hello = m.Hello(protocol=1, newest=2, engine_id="a", pid=7)
+    hello = m.Hello(protocol=1, newest=9, engine_id="a", pid=7)
     assert callers.introduce(received(1, hello, 70), hello) is None
     welcome = turns.sent[0]
     assert isinstance(welcome, m.Welcome)
-    assert (welcome.recovering, welcome.generation, welcome.protocol) == (True, 6, 2)
+    assert (welcome.recovering, welcome.generation, welcome.protocol) == (True, 6, m.PROTOCOL)
     assert e.WatchDeath(70) in turns.context.out
     problem = callers.introduce(received(1, hello, 71), hello)
     assert problem is not None and e.ForgetProcess(71) in turns.context.out and list(sessions.clients) == [1]
-
-
-@pytest.mark.parametrize(
-    ("oldest", "newest", "agreed"),
-    [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 3), (2, 2, 2), (3, 0, 3), (4, 9, 0), (0, 0, 0)],
-)
-def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: int) -> None:
-    hello_from = m.Hello(protocol=oldest, newest=newest, engine_id="x", pid=1)
-    assert (versions.OLDEST, versions.NEWEST) == (1, 3), "say here what becomes of these"
-    assert versions.agreed(hello_from) == agreed
 
 
 def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(turns: Turns) -> None:
@@ -607,11 +597,11 @@ def test_strangers_are_named_for_a_while_and_not_without_end(turns: Turns) -> No
 def test_questions_are_for_those_who_have_introduced_themselves(turns: Turns) -> None:
     callers, sessions = callers_over(turns, committed())
     assert callers.ask(1, m.Ping()) is not None
-    sessions.observers[1] = Observer(2)
+    sessions.observers[1] = Observer()
     assert callers.ask(1, m.Ping()) is None and callers.ask(1, m.AskLayout()) is None
-    assert callers.ask(1, m.Watch()) is None and sessions.watchers == {1: 2}
+    assert callers.ask(1, m.Watch()) is None and sessions.watchers == [1]
     assert callers.ask(1, m.Create(size=5)) is not None
-    sessions.clients[2] = Client(2, "a", 2, None, 2, 0.0)
+    sessions.clients[2] = Client(2, "a", 2, None, 0.0)
     assert callers.ask(2, m.Watch()) is not None
 
 
@@ -724,11 +714,10 @@ def test_long_lists_are_cut_and_say_so(turns: Turns) -> None:
         sessions.ask(client, m.Open(mode="ro"), math.inf)
     for conn in range(2, 200):
         drops.ask_one(sessions.clients[conn], 4)
-    seen = status.status_of(parts, "now", 50, 2, {})
+    seen = status.status_of(parts, "now", 50, {})
     assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
     assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 250 more"
-    assert len(seen.pending_drops) == status.MOST_SENTENCES and not seen.pins
-    assert len(status.status_of(parts, "now", 50, 1, {}).pins) == status.MOST_SENTENCES
+    assert len(seen.pending_drops) == status.MOST_SENTENCES
     assert "phase RW" in status.summary(parts) and len(status.summary(parts)) < 2000
 
 
