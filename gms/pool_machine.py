@@ -45,7 +45,7 @@ from gms.pool_news import PoolNews
 from gms.pool_record import Pool as RecordedPool
 from gms.pool_record import Record
 from gms.pool_recovery import PoolRecovery, doubt_of, late_writes
-from gms.pools import MOST_POOLS, Phase, Pool, Pools
+from gms.pools import MOST_POOLS, Owner, Phase, Pool, Pools
 from gms.weights import Slab
 
 
@@ -237,11 +237,13 @@ class PoolMachine:
     def _released(self, owed: file.Released) -> None:
         """It is on disk: a server after this one takes nobody for the owner who only lives on."""
         pool, member = self.pools.get(owed.key), self.members.get(owed.conn)
-        owns = pool is not None and member is not None and pool.phase is Phase.OWNED and member.owns(pool)
-        if pool is not None and pool.owner is not None and owns:
-            owner = pool.free(*late_writes(pool.owner))
-            self._context.note("pool_released", pool=pool.key, owner=owner.name, doubt=pool.doubt)
-            self._news.tell(pool)
+        if pool is not None and pool.owner is not None and member is not None and member.owns(pool):
+            if pool.phase is Phase.AWAITED:
+                self._was_never_told(pool, pool.owner)
+            else:
+                owner = pool.free(*late_writes(pool.owner))
+                self._context.note("pool_released", pool=pool.key, owner=owner.name, doubt=pool.doubt)
+                self._news.tell(pool)
         self._context.send(owed.conn, m.PoolReleased())
 
     def _withdraw(self, member: Member) -> None:
@@ -271,6 +273,8 @@ class PoolMachine:
         elif found.do is Do.MAKE:
             self._making.begin(pool, member, claim, shape_of(claim.message), claim.why_empty or found.why_empty)
         elif found.do is Do.GIVE_UP_AND_MAKE:
+            if pool.owner is not None:
+                self._was_never_told(pool, pool.owner)
             member.claim = replace(claim, why_empty=found.why_empty)
             self._give_up(pool, "lost" if found.why_empty == "new" else found.why_empty, 0)
         else:
@@ -278,6 +282,15 @@ class PoolMachine:
             recorded = msgspec.structs.replace(pool.record(), token=claim.message.token, owner=owner.record())
             owed = file.Adopted(member.conn, claim.number, pool.generation, owner)
             self.file.write(self._record(recorded), owed)
+
+    def _was_never_told(self, pool: Pool, owner: Owner) -> None:
+        """The server before died when that owner was on disk, and before it was told: it claims the pool, or gives it
+        back, and has brought no memory. So nothing was ever written by it.
+        """
+        pool.owner_ended("", "")
+        if owner.process is not None:
+            self._context.out.append(e.ForgetProcess(owner.process))
+        self._context.note("pool_owner_never_told", pool=pool.key, owner=owner.name)
 
     def _adopted(self, owed: file.Adopted) -> None:
         member = self.members.asking(owed.conn, owed.claim)
