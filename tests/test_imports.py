@@ -88,6 +88,7 @@ SHELLS = {
         "weights_wait",
     },
     "lockserver": {
+        "checking",
         "__main__",
         "client",
         "doctor",
