@@ -74,6 +74,7 @@ class ClientShell:
         device: str,
         engine_id: str,
         *,
+        region: str,
         memory: Memory | None,
         on_change: Callable[[int, str], object],
         on_lost: Callable[[str], object],
@@ -94,7 +95,7 @@ class ClientShell:
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_problem = on_problem
-        self._machine = ClientMachine(engine_id, os.getpid())
+        self._machine = ClientMachine(engine_id, os.getpid(), region=region)
         self._away = ""
         """Why it can't connect."""
         self._store = SlabStore(lambda generation: self._loop.tell(c.Gone(generation)))

@@ -311,9 +311,9 @@ class Pool:
         if not self._connection.up:
             return  # it ended a moment ago, and the machine hears of it next
         message = effect.message
-        if isinstance(message, m.PoolHello):
+        if isinstance(message, m.Hello):
             said = self._connection.introduce(message)
-        elif effect.brings and isinstance(message, m.PoolBack):
+        elif effect.brings and isinstance(message, m.HandBack):
             said = self._connection.say(message, self._descriptors.get(message.generation, []))
         else:
             said = self._connection.say(message)

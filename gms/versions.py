@@ -16,7 +16,7 @@ from gms import messages as m
 from gms.context import Context
 
 OLDEST, NEWEST = m.OLDEST, m.PROTOCOL
-Hello = m.Hello | m.Observe | m.PoolHello
+Hello = m.Hello | m.Observe
 REMEMBERED_S = 600.0
 """It tries again every few seconds, and after a pause when it is started again: the longest of those is kubelet's, five
 minutes. Who hasn't come for longer was taken away."""
@@ -47,7 +47,7 @@ class Strangers:
         self._known: dict[str, tuple[float, str]] = {}
         """By engine: until when it is remembered, and what is said of it."""
 
-    def came(self, hello: m.Hello | m.PoolHello) -> None:
+    def came(self, hello: m.Hello) -> None:
         self._known.pop(hello.engine_id, None)
         if len(self._known) >= MOST:
             del self._known[next(iter(self._known))]
