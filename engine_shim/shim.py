@@ -40,7 +40,7 @@ from sidecar.http_port import CannotListen, HttpPort
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
 from sidecar.port_owner import way_out
-from sidecar.processes import Processes, Unidentified
+from sidecar.processes import Processes
 from sidecar.shell import Shell
 from sidecar.tcp import named
 
@@ -275,10 +275,8 @@ class Shim(Shell):
             close_all(descriptors)
             self.connections.complain(conn, f"one Hello, of protocol {m.PROTOCOL}, is expected here")
             return
-        try:
-            named = self.processes.identify(sock, descriptors, hello.pid)
-        except (Unidentified, peers.PeerGone) as error:
-            self.connections.complain(conn, str(error))
+        named = self.introduced(conn, sock, descriptors, hello.pid)
+        if named is None:
             return
         if named.process is None:
             self.connections.complain(

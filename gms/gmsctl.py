@@ -278,10 +278,7 @@ def _device(text: str) -> str:
 
 def fields(status: m.Status) -> dict[str, Any]:
     """A status as scripts get it: without what only the wire needs, and with everything that is zero or empty."""
-    shown = {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
-    pins = shown.pop("pins")  # an older server's word
-    shown["pending_drops"] = shown["pending_drops"] or pins
-    return shown
+    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
 
 
 def worst(codes: list[int]) -> int:

@@ -108,8 +108,8 @@ class Machine:
         return self.context.deadline
 
     @property
-    def watchers(self) -> dict[int, int]:
-        """Connections of those who want to hear of each change, and the protocol of each."""
+    def watchers(self) -> list[int]:
+        """Connections of the observers that want to hear of each change."""
         return self.sessions.watchers
 
     @property
@@ -123,11 +123,9 @@ class Machine:
         exclusive = (region for region in self.regions.values() if isinstance(region, ExclusiveRegion))
         return tuple(region.pool.slabs[-1].handle for region in exclusive if region.pool.slabs)
 
-    def status(
-        self, free: int = 0, protocol: int = m.PROTOCOL, blocks: dict[int, tuple[int, int]] | None = None
-    ) -> m.Status:
+    def status(self, free: int = 0, blocks: dict[int, tuple[int, int]] | None = None) -> m.Status:
         """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
-        return status.status_of(self.device, free, protocol, blocks or {})
+        return status.status_of(self.device, free, blocks or {})
 
     def truth(self) -> Record:
         """What the file has to say now."""
@@ -239,7 +237,7 @@ class Machine:
         if problem is not None:
             return problem
         if isinstance(hello, m.Observe):
-            self.sessions.observers[event.conn] = Observer(versions.agreed(hello))
+            self.sessions.observers[event.conn] = Observer()
         else:
             self._welcome(event, hello)
         for conn in self.sessions.too_many():
@@ -250,10 +248,10 @@ class Machine:
     def _why_unwelcome(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
         if self.sessions.knows(conn):
             return m.Problem(why="this connection has introduced itself already")
-        if not versions.agreed(hello):
+        if not versions.spoken().agreed(hello):
             if isinstance(hello, m.Hello):
                 self._strangers.came(hello)
-            return m.Problem(why=versions.why_none(hello), about="protocol")
+            return m.Problem(why=versions.spoken().why_none(hello), about="protocol")
         if isinstance(hello, m.Observe):
             return None
         if self.sessions.full:
@@ -269,13 +267,12 @@ class Machine:
         return None
 
     def _welcome(self, event: e.Received, hello: m.Hello) -> None:
-        protocol, context = versions.agreed(hello), self.context
+        context = self.context
         client = Client(
             event.conn,
             hello.engine_id,
             hello.pid,
             event.process,
-            protocol,
             context.wall,
             hello.key,
             event.identity,
@@ -297,7 +294,7 @@ class Machine:
             generation=generation,
             hash=hash,
             recovering=region.awaited is not None,
-            protocol=protocol,
+            protocol=versions.spoken().agreed(hello),
         )
         context.send(client.conn, welcome)
         region.came(client)
@@ -397,9 +394,8 @@ class Machine:
             if asking is not None and isinstance(region, SharedRegion):
                 region.is_there_room(*asking, event.free)
         elif isinstance(why, ForStatus):
-            protocol = self.sessions.protocol(why.conn)
-            if protocol:
-                self.context.send(why.conn, self.status(event.free, protocol, event.blocks))
+            if self.sessions.knows(why.conn):
+                self.context.send(why.conn, self.status(event.free, event.blocks))
         elif isinstance(why, ForAwaited) and why.key in self.regions:
             self.regions[why.key].recovery.checked(event.held)
         elif isinstance(why, ForDropped) and why.key in self.regions:

@@ -20,8 +20,8 @@ from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
 from sidecar.names import NAME
 
-OLDEST, PROTOCOL = 1, 3
-"""The oldest and the newest that is spoken here (`versions.py`)."""
+OLDEST, PROTOCOL = 1, 1
+"""The oldest and the newest version that is spoken here (`sidecar/versions.py`)."""
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
 EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
@@ -222,7 +222,7 @@ class Welcome(Message, frozen=True):
     hash: Name
     recovering: bool
     """The server waits for that memory: a process that has it is to hand it back."""
-    protocol: int = 1
+    protocol: int = 0
     """What is spoken from now on: the newest that both sides speak."""
 
 
@@ -403,8 +403,6 @@ class Status(Message, frozen=True):
     """Why whoever waits is waiting. Long lists of sentences are cut, and say so in their last one."""
     pending_drops: list[Sentence] = []
     """Who still has memory of a layout that is gone, and was asked to drop it."""
-    pins: list[Sentence] = []
-    """The same, in protocol 1."""
     alarms: list[Sentence] = []
     events: dict[str, int] = {}
     """How often each thing has happened since this server started: `committed`, `handed_back`, ..."""

@@ -264,7 +264,7 @@ class PoolClientMachine:
             self.kept = None  # they were just arriving when a turn was cut short
         have = self.kept.generation if self.kept is not None else 0
         hello = m.Hello(
-            protocol=3,
+            protocol=m.OLDEST,
             newest=m.PROTOCOL,
             engine_id=self.engine_id,
             pid=self.pid,
@@ -320,11 +320,10 @@ class PoolClientMachine:
         self._out += [Welcome(message.server_incarnation), Changed()]
 
     def _problem(self, message: m.Problem) -> None:
-        """The connection ends after this. A server that has never heard of pools knows no such hello."""
-        about = "protocol" if self.link is Link.KNOCKING and not message.about else message.about
-        self._turn_away(message.why, about)
+        """The connection ends after this."""
+        self._turn_away(message.why, message.about)
         if self._want is not None:
-            self._give_up_claim(No(message.why, "protocol" if about == "protocol" else "problem"))
+            self._give_up_claim(No(message.why, "protocol" if message.about == "protocol" else "problem"))
 
     def _is(self, message: m.PoolIs) -> None:
         if not message.generation:

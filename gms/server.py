@@ -28,7 +28,7 @@ from sidecar.durable import DurableFile
 from sidecar.frames import close_all
 from sidecar.logs import Log
 from sidecar.path_watch import make_private_directory
-from sidecar.processes import Processes, Unidentified, Whereabouts
+from sidecar.processes import Processes, Whereabouts
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
 
@@ -280,10 +280,9 @@ class Server(Shell):
     def show(self) -> None:
         watchers = self.machine.watchers
         if watchers:
-            free, blocks = self._free(), self._blocks(self.machine.tables)
-            seen = {protocol: self.machine.status(free, protocol, blocks) for protocol in set(watchers.values())}
-            for conn, protocol in watchers.items():
-                self.connections.send(conn, seen[protocol])
+            status = self.machine.status(self._free(), self._blocks(self.machine.tables))
+            for conn in watchers:
+                self.connections.send(conn, status)
 
     # -- what callers say ------------------------------------------------------------------------------------------
 
@@ -303,13 +302,8 @@ class Server(Shell):
             self.feed(e.Received(conn, message))
 
     def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
-        try:
-            named = self.processes.identify(sock, descriptors, message.pid)
-        except peers.PeerGone:
-            self.connections.end(conn)
-            return
-        except Unidentified as error:
-            self.connections.complain(conn, str(error))
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
             return
         if named.process is not None:
             self._process_of[conn] = named.process

@@ -47,7 +47,6 @@ class Client:
     engine_id: str
     pid: int
     process: int | None
-    protocol: int
     since: float
     """On the clock on the wall: when what it does became what it is."""
     key: str = m.WEIGHTS
@@ -68,7 +67,6 @@ class Client:
 
 @dataclass
 class Observer:
-    protocol: int
     watches: bool = False
     """It wants to hear of each change."""
 
@@ -95,17 +93,12 @@ class Sessions:
         return [client for client in self.clients.values() if client.process == process]
 
     @property
-    def watchers(self) -> dict[int, int]:
-        """Connections of those who want to hear of each change, and the protocol of each."""
-        return {conn: observer.protocol for conn, observer in self.observers.items() if observer.watches}
+    def watchers(self) -> list[int]:
+        """Connections of the observers that want to hear of each change."""
+        return [conn for conn, observer in self.observers.items() if observer.watches]
 
     def knows(self, conn: int) -> bool:
         return conn in self.clients or conn in self.observers
-
-    def protocol(self, conn: int) -> int:
-        """What is spoken with it; 0: it is not connected any more."""
-        either = self.clients.get(conn) or self.observers.get(conn)
-        return either.protocol if either is not None else 0
 
     def tell(self, key: str, message: m.ServerMessage, but: Client | None = None) -> None:
         """To all clients of that region."""

@@ -10,8 +10,8 @@ MOST_SENTENCES = 50
 _WORST_FIRST = ("RECOVERING", "RW", "EMPTY", "COMMITTED", "RO")
 
 
-def status_of(device: Device, free: int, protocol: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
-    """`free`: what the device has free; `blocks`: what pools' tables say. `protocol`: what its reader speaks."""
+def status_of(device: Device, free: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
+    """`free`: what the device has free; `blocks`: what pools' tables say."""
     clients, config = device.sessions.clients, device.config
     regions = [region.status(blocks) for region in device.regions.values()]
     weights = [each for each in regions if each.policy == "shared"]
@@ -20,7 +20,6 @@ def status_of(device: Device, free: int, protocol: int, blocks: dict[int, tuple[
     worst = min(
         (each for each in weights if each in shown), key=lambda each: _WORST_FIRST.index(each.state), default=weights[0]
     )
-    drops = _cut(device.drops.pending)
     return m.Status(
         state=worst.state,  # type: ignore[arg-type]
         device=config.device,
@@ -34,14 +33,13 @@ def status_of(device: Device, free: int, protocol: int, blocks: dict[int, tuple[
         free=free,
         capacity=config.capacity,
         waiting_for=_cut([sentence for region in device.regions.values() for sentence in _waiting_for(device, region)]),
-        pending_drops=drops if protocol >= 2 else [],
-        pins=drops if protocol < 2 else [],
+        pending_drops=_cut(device.drops.pending),
         alarms=list(device.context.alarms.values()),
         events=dict(device.context.counts),
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
         since=worst.since,
-        regions=shown if protocol >= 3 else [],
+        regions=shown,
     )
 
 

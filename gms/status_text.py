@@ -29,13 +29,12 @@ _POOL_WORDS = {
 
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
     waiting = [paint("waits for", Tone.STRONG), *(_MARK + why for why in status.waiting_for)]
-    pending = status.pending_drops or status.pins
-    drops = [paint("has still to drop memory that is gone", Tone.BAD), *(_MARK + who for who in pending)]
+    drops = [paint("has still to drop memory that is gone", Tone.BAD), *(_MARK + why for why in status.pending_drops)]
     blocks = [
         [_headline(status, now, paint)],
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
-        drops if pending else [],
+        drops if status.pending_drops else [],
         [*_clients(status, now, paint), *_rest(status)],
         _advice(status),
     ]
@@ -147,7 +146,7 @@ TO_DO = (
 
 def _advice(status: m.Status) -> list[str]:
     todo: list[str] = []
-    for reason in [*status.alarms, *status.pending_drops, *status.pins, *status.waiting_for]:
+    for reason in [*status.alarms, *status.pending_drops, *status.waiting_for]:
         advice = next((text for words, text in TO_DO if words in reason), "")
         if advice and advice not in todo:
             todo.append(advice)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.callers import agreed_version
+from lockserver.callers import spoken
 from lockserver.context import Context
 from lockserver.incarnation import MAIN, Incarnation, Stage
 from lockserver.incarnations import MOST_MEMBERS, Incarnations
@@ -61,7 +61,6 @@ class Admission:
             who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
             who.older = bool(hello.secret)  # another server gave it that
         who.secret = who.secret or hello.secret or event.secret
-        who.acknowledges = agreed_version(hello) > 1
         replaced = who.conn
         self.incarnations.enter_main(who, event.peers[0], hello.pid, event.conn).kept = hello.kept
         if token is not None and self.active.holder is not who:
@@ -76,7 +75,7 @@ class Admission:
             else:
                 lock.come_back()
                 self._is_back("back", lock, who)
-        return Admitted(who, MAIN, agreed_version(hello), replaced)
+        return Admitted(who, MAIN, spoken().agreed(hello), replaced)
 
     def _why_not_register(self, event: e.Received, hello: m.Register) -> str:
         name = incarnation_name(hello.engine_id, hello.incarnation)
@@ -139,7 +138,7 @@ class Admission:
         member = self.incarnations.enter(who, event.peers[0], hello.pid, hello.number)
         member.conns.add(event.conn)
         member.kept = hello.kept
-        return Admitted(who, member.number, agreed_version(hello))
+        return Admitted(who, member.number, spoken().agreed(hello))
 
     def _why_not_join(self, event: e.Received, hello: m.Join) -> str:
         name = incarnation_name(hello.engine_id, hello.incarnation)

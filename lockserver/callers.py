@@ -10,6 +10,7 @@ from lockserver import messages as m
 from lockserver.context import Context
 from lockserver.events import Close
 from lockserver.incarnation import Incarnation
+from sidecar.versions import Spoken
 
 MOST_OBSERVERS = 2000
 
@@ -57,13 +58,9 @@ class Callers:
         return self._observers >= MOST_OBSERVERS
 
 
-def agreed_version(hello: Hello) -> int:
-    """The newest version that both sides speak; 0: there is none."""
-    newest = max(hello.newest, hello.protocol)
-    return min(newest, m.PROTOCOL) if newest >= m.OLDEST and hello.protocol <= m.PROTOCOL else 0
+def spoken() -> Spoken:
+    return Spoken(m.OLDEST, m.PROTOCOL)
 
 
 def incompatible(hello: Hello) -> m.Incompatible:
-    theirs = str(hello.protocol) if hello.newest <= hello.protocol else f"{hello.protocol} to {hello.newest}"
-    why = f"it speaks version {theirs} of the protocol, and this server {m.OLDEST} to {m.PROTOCOL}"
-    return m.Incompatible(oldest=m.OLDEST, newest=m.PROTOCOL, why=why)
+    return m.Incompatible(oldest=m.OLDEST, newest=m.PROTOCOL, why=spoken().why_none(hello))

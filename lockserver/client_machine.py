@@ -118,8 +118,6 @@ class ClientMachine:
         """The program has given up the lock `active`, and waits until then for the server's word."""
         self._permit_unanswered = 0
         """This withdrawal of the permit: what is granted before the answer to it means nothing."""
-        self._speaks = 1
-        """The version that the server and this process speak."""
         self._draining = False
         """For a switchover, which ends with the server that asked for it."""
         self._proven = False
@@ -316,7 +314,7 @@ class ClientMachine:
     def _welcomed(self, message: m.Welcome) -> None:
         self.link, self._look_at = Link.IN, self._now + LOOK_S / 4
         self._reconnect.welcomed(self._now)
-        self._policy, self._number, self._speaks = message.policy, message.number, message.protocol
+        self._policy, self._number = message.policy, message.number
         self._unheard_since = math.inf  # the directory of the server that has us back is ours from now on
         self._warned = ""
         if ACTIVE in message.holds:
@@ -335,9 +333,7 @@ class ClientMachine:
             del self.holds[INIT]
         self._return_copies(message.server_incarnation)
         self.server_incarnation = message.server_incarnation
-        if self._speaks >= 2:
-            self._out.append(ShowOldLives())
-        self._out.append(Joined())
+        self._out += [ShowOldLives(), Joined()]
         for child, pid in self._children.items():
             self._say(m.Adopt(child=child, pid=pid))
         if INIT in message.holds and INIT not in self.holds and INIT not in self.wants:
@@ -476,8 +472,8 @@ class ClientMachine:
         self._out.append(Without(INIT))
 
     def _asks_to_withdraw(self, lock: m.LockName) -> bool:
-        """False: there is no server, or none that would answer."""
-        if self.link is not Link.IN or self._speaks < 2:
+        """False: there is no server."""
+        if self.link is not Link.IN:
             return False
         self._withdrawals += 1
         self._say(m.Withdraw(lock=lock, number=self._withdrawals))

@@ -84,8 +84,6 @@ class Incarnation:
     """The highest number given to a member; the first is the main process's."""
     conn: int | None = None
     """The main process's connection."""
-    acknowledges: bool = True
-    """It says which copies of pidfds it has taken: its main process doesn't speak version 1."""
     came: bool = False
     """Its main process has come to this server, and said what it holds."""
     life: Life = Life.UNKNOWN

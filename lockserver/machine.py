@@ -44,7 +44,7 @@ from typing import Any
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.admission import Admission, Admitted, TurnedAway
-from lockserver.callers import MOST_OBSERVERS, Caller, Callers, Hello, agreed_version, incompatible
+from lockserver.callers import MOST_OBSERVERS, Caller, Callers, Hello, incompatible, spoken
 from lockserver.context import Context
 from lockserver.incarnation import MAIN, Incarnation, Stage
 from lockserver.incarnations import Incarnations
@@ -198,7 +198,7 @@ class Machine:
     def _introduce(self, event: e.Received, hello: Hello) -> None:
         if event.conn in self.callers.by_conn:
             self._throw_out(event, "this connection has introduced itself already")
-        elif not agreed_version(hello):
+        elif not spoken().agreed(hello):
             self._cannot_talk(event, hello)
         elif isinstance(hello, m.Register):
             self._register(event, hello)
@@ -351,6 +351,7 @@ class Machine:
         self.copies.hand_back(event, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
+        self.copies.hand_out(self.active)  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.Kept)

@@ -4,11 +4,8 @@ Three kinds of caller introduce themselves first: an engine's main process (`Reg
 incarnation (`Join`), or an observer (`Observe`: `lockctl`, the gateway). The rules for when a message is allowed stand
 in `machine.py` (server) and `client_machine.py` (client); this file holds only shapes.
 
-Versions. Programs of two versions meet during every upgrade. Each side speaks its own version and the one before it. A
-hello says the oldest (`protocol`) and the newest (`newest`) that its sender speaks; the server takes the newest that
-both speak, and says which in `Welcome`. (Version 1 knew only `protocol`, and took no other number: so a hello's
-`protocol` is the older one.) The three hellos and `Incompatible` keep their shapes for ever, so that both sides can
-say that they can't talk. Within a version fields may be added: whoever doesn't know them ignores them.
+How two versions agree: `sidecar/versions.py`. The three hellos and `Incompatible` keep their shapes for ever, so that
+both sides can say that they can't talk.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
 `Join`; a child's with `Adopt`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
@@ -24,8 +21,8 @@ from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
 from sidecar.names import NAME
 
-PROTOCOL = 2
-OLDEST = 1
+OLDEST, PROTOCOL = 1, 1
+"""The oldest and the newest version that is spoken here."""
 
 ACTIVE: Final = "active"
 """The lock of the one claim: who is awake."""
@@ -140,9 +137,7 @@ class Release(Message, frozen=True):
 
 
 class Withdraw(Message, frozen=True):
-    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first and holds.
-    Since version 2, after the welcome.
-    """
+    """The sender no longer waits for this lock. Answered by `Withdrawn`, or the grant of `active` came first."""
 
     lock: LockName = "active"
     number: Number = 0
@@ -166,14 +161,14 @@ class HandBack(Message, frozen=True):
 
 
 class Kept(Message, frozen=True):
-    """The descriptors of a `Keep` have been taken: the next ones may come. Since version 2."""
+    """The descriptors of a `Keep` have been taken: the next ones may come."""
 
     copies: Number
 
 
 class OldLives(Message, frozen=True):
     """Life files of this incarnation that have lost their name, because somebody removed them: its children may hold
-    locks on these alone. Descriptors: the files. Since version 2, after the welcome.
+    locks on these alone. Descriptors: the files.
     """
 
     incarnation: IncarnationName
@@ -251,7 +246,7 @@ class Welcome(Message, frozen=True):
     secret: str = ""
     holds: dict[str, int] = {}
     """Locks that it holds, with their tokens. With `active` may come descriptors: see `Granted`."""
-    protocol: int = 1
+    protocol: int = 0
     """The version that both speak from here on."""
 
 
@@ -312,9 +307,7 @@ class Keep(Message, frozen=True):
     tree: IncarnationName
     numbers: list[int]
     more: bool = False
-    """In addition to those that were given of this incarnation before, and not instead of them. Since version 2, as is
-    what follows.
-    """
+    """In addition to those that were given of this incarnation before, and not instead of them."""
     gone: list[int] = []
     """Members of which no copy is needed any more."""
     answer: bool = False

@@ -32,7 +32,7 @@ class Keeper:
     given: dict[str, Given] = field(default_factory=dict)
     """Incarnation -> what it has of it."""
     under_way: int = 0
-    """So many copies it has not said yet to have taken. One of version 1 never does."""
+    """So many copies it has not said yet to have taken."""
 
 
 class PidfdCopies:
@@ -76,7 +76,7 @@ class PidfdCopies:
         keeper = self._keepers.setdefault(conn, Keeper(to))
         wanted = {member.number: member.process for member in members if member.process is not None}
         before = keeper.given.get(whose.name)
-        more = before is not None and (before.token == token or whose is to) and to.acknowledges
+        more = before is not None and (before.token == token or whose is to)
         has = before.copies if before is not None and more else {}
         new = [number for number, process in wanted.items() if has.get(number) != process]
         gone = [number for number, process in has.items() if wanted.get(number) != process]
@@ -91,8 +91,7 @@ class PidfdCopies:
         copies = {number: process for number, process in has.items() if number not in gone}
         keeper.given[whose.name] = Given(token, copies | {number: wanted[number] for number in batch})
         keeper.under_way += len(batch)
-        answer = bool(batch) and to.acknowledges
-        keep = m.Keep(token=token, tree=whose.name, numbers=batch, more=more, gone=gone, answer=answer)
+        keep = m.Keep(token=token, tree=whose.name, numbers=batch, more=more, gone=gone, answer=bool(batch))
         self.context.out.append(e.Send(conn, keep, tuple(wanted[number] for number in batch)))
         return len(batch) == len(new)
 

@@ -392,13 +392,8 @@ class Server(Shell):
     def _on_introduction(
         self, conn: int, sock: socket.socket, message: m.Register | m.Join, descriptors: tuple[int, ...]
     ) -> None:
-        try:
-            named = self.processes.identify(sock, descriptors, message.pid)
-        except peers.PeerGone:
-            self.connections.end(conn)
-            return
-        except Unidentified as error:
-            self.connections.complain(conn, str(error))
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
             return
         name = incarnation_name(message.engine_id, message.incarnation)
         try:

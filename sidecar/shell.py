@@ -10,17 +10,20 @@ before the first event. What this file may not do: know what is served. The part
 """
 
 import math
+import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from sidecar import peers
 from sidecar.connections import Connections
 from sidecar.context import Hindered, Note, PathWatched, Tick, Time
 from sidecar.logs import Log
 from sidecar.loop import Loop
 from sidecar.path_watch import CannotWatch, PathWatch
+from sidecar.processes import Named, Processes, Unidentified
 
 LOOK_EVERY_S = 1.0
 """Where the kernel doesn't say when to look."""
@@ -46,6 +49,7 @@ class Shell:
     """Effect -> the method that carries it out."""
     machine: Machine
     connections: Connections
+    processes: Processes
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -88,6 +92,18 @@ class Shell:
     def stop(self, why: str) -> None:
         self.log.alarm("stopping", why=why)
         self.loop.stopping = why
+
+    def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
+        """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
+        identified. Takes care of the descriptors.
+        """
+        try:
+            return self.processes.identify(sock, descriptors, said_pid)
+        except peers.PeerGone:
+            self.connections.end(conn)
+        except Unidentified as error:
+            self.connections.complain(conn, str(error))
+        return None
 
     def watch_over(self, path: Path, look: Callable[[], None]) -> None:
         """From now on `look` is called when the path may lead elsewhere. The kernel says when; where it doesn't (a user

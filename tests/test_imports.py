@@ -74,12 +74,14 @@ SHELLS = {
         "own_files",
         "pair_commands",
         "pair_look",
+        "pair_parts",
         "pair_process",
         "pair_status",
         "passing",
         "paths",
         "probe_pages",
         "scratch",
+        "serving_watch",
         "shim",
         "shim_status",
         "shm_cleanup",
@@ -173,6 +175,7 @@ MACHINES = {
         "probes",
         "counters",
         "takes",
+        "hopeless_parts",
         "init_failures",
         "kv.table",
         "kv.publishing",
@@ -284,6 +287,7 @@ PURE_GROUND = {
     "sidecar.reconnect",
     "sidecar.restarts",
     "sidecar.table",
+    "sidecar.versions",
 }
 CORE = {"sidecar", "lockserver"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed

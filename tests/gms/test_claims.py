@@ -15,7 +15,7 @@ from gms.weights import Slab
 
 SHAPE = Shape("a", (60, 40), 4096)
 SLABS = (Slab(1, "m0", 60), Slab(2, "m1", 40), Slab(3, "t", 4096))
-CLIENT = Client(1, "e1", 1, 1, 3, 0.0, "kv", "pidfs:1", 1, writes_end=True)
+CLIENT = Client(1, "e1", 1, 1, 0.0, "kv", "pidfs:1", 1, writes_end=True)
 
 
 def owner(number: int, *, adopted: bool = False) -> Owner:
@@ -170,12 +170,3 @@ def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
     assert machine.handle(c.Tick(), 1.6) == [c.Say(m.ReleasePool())]
     assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [c.Released()]
     assert machine.token == 0
-
-
-def test_a_server_that_never_heard_of_pools_is_one_of_another_version() -> None:
-    machine = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
-    machine.handle(c.Tick(), 0.0)
-    machine.handle(c.Connected(), 0.0)
-    machine.handle(WANT, 0.0)
-    effects = machine.handle(c.Heard(m.Problem(why="it is no message")), 0.0)
-    assert effects == [c.Unwelcome("it is no message", "protocol"), c.No("it is no message", "protocol")]

@@ -230,23 +230,12 @@ def test_long_lists_are_cut_and_say_so() -> None:
     seen = house.status
     assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
     assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 52 more"
-    assert len(seen.pending_drops) == status.MOST_SENTENCES and not seen.pins
-    assert len(house.machine.status(0, 1).pins) == status.MOST_SENTENCES
+    assert len(seen.pending_drops) == status.MOST_SENTENCES
     summary = status.summary(house.machine.device)
     assert "phase RW" in summary and len(summary) < 2000
 
 
 # -- versions ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("oldest", "newest", "agreed"),
-    [(1, 0, 1), (1, 1, 1), (1, 2, 2), (1, 9, 3), (2, 2, 2), (3, 0, 3), (4, 9, 0), (0, 0, 0)],
-)
-def test_the_newest_that_both_speak_is_spoken(oldest: int, newest: int, agreed: int) -> None:
-    hello_from = m.Hello(protocol=oldest, newest=newest, engine_id="x", pid=1)
-    assert (versions.OLDEST, versions.NEWEST) == (1, 3), "say here what becomes of these"
-    assert versions.agreed(hello_from) == agreed
 
 
 def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(context: Context) -> None:

@@ -59,7 +59,7 @@ class Harness:
         return e.Slab(self.last, identity)
 
     def comes(self, conn: int, key: str = "kv", have: int = 0, *, writes_end: bool = True) -> None:
-        hello = m.Hello(protocol=3, newest=3, engine_id=f"e{conn}", pid=conn, key=key, policy="exclusive", have=have)
+        hello = m.Hello(protocol=m.PROTOCOL, engine_id=f"e{conn}", pid=conn, key=key, policy="exclusive", have=have)
         known = e.Received(conn, hello, process=conn, identity=f"pidfs:{conn}", local_pid=conn, writes_end=writes_end)
         self.feed(known)
 
@@ -276,7 +276,7 @@ def test_everything_that_grows_has_a_bound() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_pools_that_were_dropped_by_hand_make_room_for_other_keys(restarted: bool) -> None:
     harness = Harness()
-    harness.feed(e.Received(99, m.Observe(protocol=3)))
+    harness.feed(e.Received(99, m.Observe(protocol=m.PROTOCOL)))
     keys = [f"kv-{number}" for number in range(MOST_REGIONS - 1)]
     for number, key in enumerate(keys):
         conn = 1000 + number
@@ -307,7 +307,7 @@ def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out(
 
 def test_who_drops_nothing_of_what_is_given_up_is_thrown_out_in_the_end_and_who_does_stays() -> None:
     harness = Harness()
-    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    harness.feed(e.Received(9, m.Observe(protocol=m.PROTOCOL)))
     for conn in (1, 2, 3):
         harness.comes(conn)
     for number in range(MOST_LAYOUTS + 1):
@@ -332,7 +332,7 @@ def test_who_is_late_to_drop_what_was_given_up_is_named() -> None:
     harness, _ = owned_by_one()
     harness.comes(2)
     harness.feed(e.Died(1))
-    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    harness.feed(e.Received(9, m.Observe(protocol=m.PROTOCOL)))
     harness.feed(e.Received(9, m.DropRegion(key="kv")))
     harness.now += 6.0
     harness.feed(e.Tick())
@@ -365,9 +365,9 @@ def test_an_alarm_names_an_engine_whose_pool_cant_be_talked_about_until_it_can()
         e.Received(1, m.Hello(protocol=98, newest=99, engine_id="tomorrow", pid=7, key="kv", policy="exclusive"))
     )
     assert harness.sent[-1][0] == 1 and isinstance(harness.sent[-1][1], m.Problem)
-    assert "tomorrow (pid 7): the caller speaks protocols 98 to 99" in harness.machine.context.alarms["protocol"]
+    assert "tomorrow (pid 7): the caller speaks versions 98 to 99" in harness.machine.context.alarms["protocol"]
     harness.feed(
-        e.Received(2, m.Hello(protocol=3, newest=99, engine_id="tomorrow", pid=8, key="kv", policy="exclusive"))
+        e.Received(2, m.Hello(protocol=1, newest=99, engine_id="tomorrow", pid=8, key="kv", policy="exclusive"))
     )
     assert "protocol" not in harness.machine.context.alarms
 

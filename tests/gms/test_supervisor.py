@@ -216,7 +216,7 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
         port = free.getsockname()[1]
     container.serves("--metrics", f"127.0.0.1:{port}", devices=TWO)
     container.writer(device="host:1")
-    hello = m.Hello(protocol=3, newest=3, engine_id="engine-a", pid=os.getpid(), key="kv", policy="exclusive")
+    hello = m.Hello(protocol=m.PROTOCOL, engine_id="engine-a", pid=os.getpid(), key="kv", policy="exclusive")
     owner = container.caller(hello)
     claim = m.ClaimPool(digest="a", sizes=[SLAB], table_size=4096, token=7, proven=True, timeout_s=9.0)
     owner.ask(claim, m.PoolOwned)

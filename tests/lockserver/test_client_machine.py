@@ -40,25 +40,21 @@ class Client:
     def hear(self, message: m.ServerMessage) -> "Client":
         return self.tell(c.Heard(message))
 
-    def welcome(
-        self, *, server: str = "s1", holds: dict[str, int] | None = None, number: int = 1, protocol: int = 1
-    ) -> "Client":
+    def welcome(self, *, server: str = "s1", holds: dict[str, int] | None = None, number: int = 1) -> "Client":
         welcome = m.Welcome(
             server_incarnation=server,
             number=number,
             policy=m.Policy(self.presume_dead, WINDOW_S, SETTLE_S),
             secret="s3cret",
             holds=holds or {},
-            protocol=protocol,
+            protocol=m.PROTOCOL,
         )
         return self.hear(welcome)
 
-    def come_in(
-        self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True, protocol: int = 1
-    ) -> "Client":
+    def come_in(self, *, server: str = "s1", holds: dict[str, int] | None = None, same: bool = True) -> "Client":
         """Through the door, from wherever it is."""
         self.until_it_knocks()
-        return self.tell(c.Connected((1, 2), True, where(same))).welcome(server=server, holds=holds, protocol=protocol)
+        return self.tell(c.Connected((1, 2), True, where(same))).welcome(server=server, holds=holds)
 
     def advance(self, seconds: float) -> "Client":
         self.now += seconds
@@ -542,31 +538,31 @@ def test_after_its_end_nothing_is_said_or_done(client: Client) -> None:
 
 
 def test_giving_up_is_asked_for_and_the_answer_is_waited_for(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
     assert client.said == [m.Withdraw(number=1)] and not client.of(c.Without)
     assert client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
 
 
 def test_a_grant_that_crosses_a_withdrawal_is_taken(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
     assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Got) and not client.lost
     assert client.advance(ANSWER_S + 1).of(c.Without) == [], "it is held"
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_and_a_grant_after_that_ends_the_process(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
     assert client.machine.deadline <= client.now + ANSWER_S
     assert client.advance(ANSWER_S).of(c.Without)
     assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Lost)
 
 
 def test_a_withdrawal_that_a_crash_of_the_server_left_unanswered_stands(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
     assert client.away().of(c.Without)
 
 
 def test_an_answer_to_an_older_withdrawal_means_nothing(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).tell(c.Want(ACTIVE))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).tell(c.Want(ACTIVE))
     assert not client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
     client.tell(c.Withdraw(ACTIVE))
     assert not client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
@@ -574,16 +570,8 @@ def test_an_answer_to_an_older_withdrawal_means_nothing(client: Client) -> None:
 
 
 def test_a_turn_that_was_cut_short_tells_a_withdrawal_again(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).hear(m.Withdrawn(lock=ACTIVE, number=1))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).hear(m.Withdrawn(lock=ACTIVE, number=1))
     assert client.tell(c.Torn()).of(c.Without)
-
-
-def test_a_server_of_version_1_is_told_that_nobody_is_ready_and_a_grant_that_crosses_it_ends_the_process(
-    client: Client,
-) -> None:
-    client.come_in(protocol=1).tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE))
-    assert client.said == [m.Ready(ready=False)] and client.of(c.Without)
-    assert client.hear(m.Granted(lock=ACTIVE, token=7)).of(c.Lost)
 
 
 def test_a_wish_that_was_withdrawn_and_made_again_takes_the_grant(client: Client) -> None:
@@ -612,7 +600,7 @@ def test_a_permit_is_given_back_with_a_word(client: Client) -> None:
 
 
 def test_a_permit_that_was_granted_before_its_withdrawal_is_not_taken_for_the_next_one(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(INIT)).tell(c.Withdraw(INIT))
+    client.come_in().tell(c.Want(INIT)).tell(c.Withdraw(INIT))
     assert client.of(c.Without) and client.said == [m.Withdraw(lock=INIT, number=1)]
     client.tell(c.Want(INIT))
     assert not client.hear(m.Granted(lock=INIT, token=0)).of(c.Got)
@@ -621,7 +609,7 @@ def test_a_permit_that_was_granted_before_its_withdrawal_is_not_taken_for_the_ne
 
 
 def test_a_permit_that_comes_though_nobody_asks_is_given_back(client: Client) -> None:
-    client.come_in(protocol=2).tell(c.Want(INIT)).tell(c.Withdraw(INIT)).hear(m.Withdrawn(lock=INIT, number=1))
+    client.come_in().tell(c.Want(INIT)).tell(c.Withdraw(INIT)).hear(m.Withdrawn(lock=INIT, number=1))
     assert client.hear(m.Granted(lock=INIT, token=0)).said == [m.Release()]
 
 

@@ -7,7 +7,7 @@ from lockserver import events as e
 from lockserver import incarnations as inc
 from lockserver import messages as m
 from lockserver.admission import Admission, Admitted, TurnedAway
-from lockserver.callers import MOST_OBSERVERS, Caller, Callers, agreed_version, incompatible
+from lockserver.callers import MOST_OBSERVERS, Caller, Callers, incompatible
 from lockserver.events import Close
 from lockserver.incarnation import MAIN, Incarnation, Life, Stage
 from lockserver.lock import Lock, Phase
@@ -21,28 +21,9 @@ def hello(protocol: int, newest: int = 0) -> m.Observe:
     return m.Observe(protocol=protocol, newest=newest)
 
 
-@pytest.mark.parametrize(
-    ("protocol", "newest", "agreed"),
-    [
-        (m.OLDEST, 0, m.OLDEST),  # the version before: it knew no `newest`
-        (m.OLDEST, m.PROTOCOL, m.PROTOCOL),
-        (m.PROTOCOL, 0, m.PROTOCOL),
-        (m.PROTOCOL, 99, m.PROTOCOL),
-        (99, 0, 0),
-        (98, 99, 0),
-        (m.OLDEST - 1, m.OLDEST - 1, 0),
-    ],
-)
-def test_the_newest_version_that_both_speak(protocol: int, newest: int, agreed: int) -> None:
-    assert agreed_version(hello(protocol, newest)) == agreed
-
-
-def test_who_can_not_be_talked_with_is_told_why() -> None:
-    assert incompatible(hello(98, 99)).why == (
-        f"it speaks version 98 to 99 of the protocol, and this server {m.OLDEST} to {m.PROTOCOL}"
-    )
-    answer = incompatible(hello(99))
-    assert "version 99 of" in answer.why and (answer.oldest, answer.newest) == (m.OLDEST, m.PROTOCOL)
+def test_a_caller_with_which_no_version_is_shared_is_told_so() -> None:
+    answer = incompatible(hello(98, 99))
+    assert "versions 98 to 99" in answer.why and (answer.oldest, answer.newest) == (m.OLDEST, m.PROTOCOL)
 
 
 def test_callers_come_and_go() -> None:

@@ -125,19 +125,6 @@ def test_a_member_that_has_ended_is_named_and_its_copy_dropped() -> None:
         assert (keep.gone, keep.numbers) == ([2], [])
 
 
-def test_one_of_version_1_is_given_all_each_time_and_only_so_many() -> None:
-    copies = Copies(copies_under_way=10)
-    copies.waiter("b", 105).acknowledges = False
-    a = copies.incarnations.known[NAME]
-    for number in range(3, 20):
-        copies.copies.hand_out(copies.lock)
-        copies.incarnations.enter(a, peer(number), number, 0)
-    given = copies.given(205)
-    assert [numbers for numbers, _ in given][:3] == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
-    assert sum(len(numbers) for numbers, _ in given) == 10
-    assert not any(message.more or message.answer for message in copies.said(205) if isinstance(message, m.Keep))
-
-
 def test_a_connection_that_is_new_is_given_everything_anew() -> None:
     copies = Copies(copies_under_way=2)
     b = copies.waiter("b", 105)

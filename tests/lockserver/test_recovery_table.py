@@ -1178,13 +1178,6 @@ def test_no_claim_is_a_way_around_the_proof(newest: int) -> None:
     assert b.holds and b.token > a.token
 
 
-def test_a_caller_of_the_version_before_is_welcomed_in_it() -> None:
-    harness = Harness().start()
-    a = harness.engine("a").register(protocol=1, newest=0, kept=False)
-    welcome = a.last(m.Welcome)
-    assert welcome is not None and welcome.protocol == 1
-
-
 # -- a program that is executed anew -------------------------------------------------------------------------------
 
 

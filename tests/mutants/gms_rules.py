@@ -18,7 +18,6 @@ RECOVERY = "gms/recovery.py"
 DROPS = "gms/drops.py"
 DISK_FILE = "gms/disk_file.py"
 INVARIANTS = "gms/invariants.py"
-VERSIONS = "gms/versions.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
 POOL_MACHINE = "gms/pool_machine.py"
@@ -398,17 +397,6 @@ _ALL = (
                 MACHINE,
                 "            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])\n",
                 "            pass\n",
-            ),
-        ),
-    ),
-    Mutant(
-        "gms-both-versions",
-        "a server speaks the protocol before its own, too",
-        (
-            (
-                VERSIONS,
-                "    return newest if newest >= max(hello.protocol, OLDEST) else 0\n",
-                "    return newest if newest == NEWEST else 0\n",
             ),
         ),
     ),

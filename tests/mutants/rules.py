@@ -62,7 +62,13 @@ _ALL = (
     Mutant(
         "giving-up-is-asked-for",
         "giving up is asked for: a grant that crosses it is taken, and ends nobody",
-        ((CLIENT, "        if self.link is not Link.IN or self._speaks < 2:\n", "        if True:\n"),),
+        (
+            (
+                CLIENT,
+                "        if self.link is not Link.IN:\n            return False\n",
+                "        if True:\n            return False\n",
+            ),
+        ),
     ),
     Mutant(
         "late-join",
