@@ -1,25 +1,18 @@
 """One process's standing with a device's GMS: its machine, its connection, its slabs, and its requests.
 
-The rules are in `client_machine.py`; here they meet the world. A thread (`sidecar/client_loop.py`) watches the
-connection, asleep or awake: it answers a server that wants memory dropped, and takes the layout to the next server when
-one dies. One request is under way at a time.
-
-Nothing that a program or a signal handler raises may leave this deaf. An event is handled by the machine as a whole or
-not at all; what follows from it stays in `_effects` until it is done; and a turn that was cut short makes the
-connection anew. A request that was interrupted may be made again: if it was answered meanwhile, that is the answer.
+The rules are in `client_machine.py`; here they meet the world. The client's thread (`sidecar/client_shell.py`) watches
+the connection, asleep or awake: it answers a server that wants memory dropped, and takes the layout to the next server
+when one dies. One request is under way at a time, and the others wait for their turn. A request that was interrupted
+may be made again: if it was answered meanwhile, that is the answer.
 
 What this file may not do: know what a program has of the weights. Who uses it: `client.py`, `reader.py`, `writer.py`.
 """
 
 import os
-import threading
-import time
-import traceback
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from gms import client_events as c
 from gms import messages as m
@@ -30,12 +23,10 @@ from gms.layout import structure_hash
 from gms.layout_slabs import LayoutSlabs, SlabStore
 from gms.memory import Memory
 from gms.rundir import connect, socket_path
-from sidecar.client_connection import ClientConnection
-from sidecar.client_loop import CannotWait, ClientLoop
+from sidecar import client_shell
+from sidecar.client_shell import Ask
 from sidecar.frames import Channel
-from sidecar.logs import complain
 
-_THREAD = "gms-client"
 _ERRORS: dict[str, type[GmsError]] = {
     "time_out": NotInTime,
     "stale": StaleLayout,
@@ -63,11 +54,12 @@ class Granted(NamedTuple):
     """A reader's."""
 
 
-_Request = c.Want | c.Make | c.Publish
 _Answer = Granted | c.Made | c.Done | c.No | c.Lost
 
 
-class ClientShell:
+class ClientShell(client_shell.ClientShell):
+    tick = c.Tick()
+
     def __init__(
         self,
         run_dir: Path,
@@ -82,6 +74,8 @@ class ClientShell:
         checksums: bool,
         huge_pages: bool,
     ) -> None:
+        self._machine = ClientMachine(engine_id, os.getpid(), region=region)
+        super().__init__("gms-client", self._machine, GmsError)
         self.run_dir = run_dir
         self.device = device
         self.incarnation = ""
@@ -95,41 +89,17 @@ class ClientShell:
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_problem = on_problem
-        self._machine = ClientMachine(engine_id, os.getpid(), region=region)
         self._away = ""
         """Why it can't connect."""
-        self._store = SlabStore(lambda generation: self._loop.tell(c.Gone(generation)))
+        self._store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
         self._store.memory = memory
         self.background = Background(self._store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
         self._use: Use | None = None
-        self._asking = threading.Lock()
-        self._waits_for: _Request | None = None
-        """Whose answer a caller waits for."""
-        self._asked = False
-        """The machine has heard of that request. What it answers before is the answer to another, which was
-        interrupted.
-        """
-        self._answer: _Answer | None = None
+        self._turns: list[Ask] = []
+        """Requests that aren't answered. The first one's turn it is."""
         self._unclaimed: c.Made | c.Done | None = None
         """The answer to a request whose asker was interrupted."""
-        self._events: deque[c.Event] = deque()
-        self._effects: deque[c.Effect] = deque()
-        self._tried: c.Effect | None = None
-        self._handled: c.Event | None = None
-        self._loop: ClientLoop[c.Event] = ClientLoop(
-            _THREAD, self._told, lambda: self._machine.deadline, c.Tick(), torn=self._torn
-        )
-        self._connection = ClientConnection(
-            self._loop,
-            heard=lambda message: self._feed(c.Heard(message)),
-            ended=lambda why: self._feed(c.Disconnected(why)),
-        )
-        self._loop.start()
-        self._loop.tell(c.Tick())
-
-    @property
-    def closed(self) -> bool:
-        return self._loop.closed
+        self.loop.start()
 
     @property
     def memory(self) -> Memory:
@@ -140,7 +110,7 @@ class ClientShell:
 
     def connected(self, timeout_s: float | None) -> None:
         """Waits for the server. Raises Refused when it won't have this process."""
-        if not self._loop.wait(lambda: bool(self.incarnation or self.problem) or self.closed, timeout_s):
+        if not self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
         if self.problem and not self.incarnation:
             raise self._problem(self.problem)
@@ -152,29 +122,29 @@ class ClientShell:
         self.background.close()
         if self._use is not None:
             self._use.end()
-        self._loop.stop()
-        self._connection.hang_up()
+        super().close()
+
+    def let_go(self) -> None:
         self._store.close()
         if self._store.memory is not None:
             self._store.memory.close()
-        self._loop.close()
 
     # -- for clients, readers and writers --------------------------------------------------------------------------
 
     def want(self, want: c.Want) -> Granted:
         if self._store.memory is None:
             memory_of(self.device)
-        granted = self._ask(want)
+        granted = self._answer_to(want)  # it ends in time by itself (`client_machine.py`)
         assert isinstance(granted, Granted)
         return granted
 
     def make(self, size: int) -> c.Made:
-        made = self._ask(c.Make(size))
+        made = self._answer_to(c.Make(size))
         assert isinstance(made, c.Made)
         return made
 
     def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> c.Done:
-        done = self._ask(c.Publish(document, sizes), timeout_s)
+        done = self._answer_to(c.Publish(document, sizes), timeout_s)
         assert isinstance(done, c.Done)
         return done
 
@@ -182,7 +152,7 @@ class ClientShell:
         """Everything is unmapped."""
         self._use = None
         self._store.put_back(slabs)
-        self._loop.tell(c.Sleep())
+        self.tell(c.Sleep())
 
     def release(self, use: Use | None, slabs: LayoutSlabs | None) -> None:
         """It is given up. What else this process does goes on."""
@@ -190,68 +160,39 @@ class ClientShell:
             self._store.put_back(slabs)
         if self._use is use or self._use is None:
             self._use = None
-            self._loop.tell(c.Release())
+            self.tell(c.Release())
 
-    # -- requests --------------------------------------------------------------------------------------------------
-
-    def _ask(self, event: _Request, timeout_s: float | None = None) -> _Answer:
-        """One request at a time. A `Want` ends in time by itself (`client_machine.py`)."""
-        try:
-            self._loop.wait(lambda: True, 0.0)
-        except CannotWait as error:
-            raise GmsError(str(error)) from None
-        with self._asking:
-            if self.closed:
-                raise GmsError("this client is closed")
-            self._answer, self._asked, self._waits_for = None, False, event
-            try:
-                self._loop.wait(lambda: self._answer is not None or self.closed, timeout_s, first=event)
-            except BaseException:
-                self._take_back(event)
-                raise
-            answer, self._asked, self._waits_for = self._answer, False, None
-        if answer is None:
-            raise NotInTime(f"it was not answered within {timeout_s or 0:g} s{self._where()}")
+    def _answer_to(self, event: c.Want | c.Make | c.Publish, timeout_s: float | None = None) -> _Answer:
+        answer: _Answer = self.ask(Ask(event), timeout_s)
         if isinstance(answer, c.Lost):
             raise Lost(answer.why)
         if isinstance(answer, c.No):
             if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
                 raise Lost(self._use.lost)  # just before it was asked
-            where = self._where() if answer.reason == "time_out" and not self._connection.up else ""
+            where = self._where() if answer.reason == "time_out" and not self.connection.up else ""
             raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
         return answer
-
-    def _take_back(self, event: _Request) -> None:
-        """Interrupted: whoever asked will not use the answer."""
-        self._asked, self._waits_for = False, None
-        answer = self._answer
-        if isinstance(answer, c.Made | c.Done):
-            self._unclaimed = answer
-        if isinstance(event, c.Want):
-            if isinstance(answer, Granted):
-                self._use = None
-                self._store.put_back(answer.slabs)
-            self._loop.tell(c.Sleep() if event.expect else c.Release())
 
     def _where(self) -> str:
         return f" ({socket_path(self.run_dir, self.device)}: {self._away})" if self._away else ""
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
-        self._loop.tell(c.Sums(generation, sums))
+        self.tell(c.Sums(generation, sums))
 
-    # -- the machine -----------------------------------------------------------------------------------------------
+    # -- requests: in the client's thread --------------------------------------------------------------------------
 
-    def _told(self, event: c.Event) -> None:
-        """By the program. The loop says it once more when its turn was cut short."""
-        if event is self._waits_for:
-            self._asked = True
-            unclaimed, self._unclaimed = self._unclaimed, None
-            if unclaimed is not None and (answer := self._earlier_answer(event, unclaimed)) is not None:
-                self._handled = event
-                self._answered(answer)
-                return
-        if event is not self._handled or isinstance(event, c.Tick):
-            self._feed(event)
+    def on_ask(self, ask: Ask) -> None:
+        self._turns.append(ask)
+        if self._turns[0] is ask:
+            self._begins(ask)
+
+    def _begins(self, ask: Ask) -> None:
+        unclaimed, self._unclaimed = self._unclaimed, None
+        earlier = self._earlier_answer(ask.about, unclaimed) if unclaimed is not None else None
+        if earlier is not None:
+            self._answered(earlier)
+        else:
+            self.feed(ask.about)
 
     def _earlier_answer(self, event: c.Event, unclaimed: c.Made | c.Done) -> _Answer | None:
         """What was asked for is there already, because of a request that was interrupted."""
@@ -264,147 +205,140 @@ class ClientShell:
             return unclaimed if unclaimed.hash == structure_hash(event.document) else None
         return None
 
-    def _torn(self) -> None:
-        """A turn was cut short: what was said or heard on this connection may be half. Answers that are still to be
-        given are for somebody who doesn't wait any more.
-        """
-        self._events.clear()
-        effects, self._effects = self._effects, deque[c.Effect]()
-        for effect in effects:
-            if isinstance(effect, c.Made | c.Done):
-                self._unclaimed = effect
-            elif not isinstance(effect, c.Connect | c.Got | c.No):
-                self._effects.append(effect)
-        self._connection.hang_up()
-        self._feed(c.Disconnected())
-        kept = self._machine.kept
-        if kept is not None and len(self._store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
-            self._feed(c.Release())  # its slabs were just arriving: nobody has them mapped
-
-    def _feed(self, event: c.Event) -> None:
-        self._events.append(event)
-        while self._effects or self._events:
-            if self._effects:
-                self._carry_out()
-                continue
-            before = dict(vars(self._machine))
-            try:
-                effects = self._machine.handle(self._events[0], time.monotonic())
-            except BaseException:  # a signal handler's, most likely: all of an event or nothing of it
-                vars(self._machine).update(before)
-                self._events.popleft()
-                raise
-            self._effects.extend(effects)
-            self._handled = self._events.popleft()
-
-    def _carry_out(self) -> None:
-        """The first effect. It stays until it is done; but what can't be done twice over is not tried again."""
-        effect = self._effects[0]
-        if effect is self._tried:
-            self._effects.popleft()
-        self._tried = effect
-        answer = self._do(effect)
-        if self._effects and self._effects[0] is effect:
-            self._effects.popleft()
-        self._tried = None
-        if answer is not None:
-            self._events.append(answer)
-
-    def _do(self, effect: c.Effect) -> c.Event | None:
-        if isinstance(effect, c.Connect):
-            return self._connect()
-        if isinstance(effect, c.Say):
-            return self._say(effect)
-        if isinstance(effect, c.Keep):
-            self._store.keep(effect.generation, effect.first, self._connection.take_descriptors())
-            return None
-        if isinstance(effect, c.LetGo):
-            return c.Gone(effect.generation) if self._store.let_go(effect.generation) else None
-        if isinstance(effect, c.Got):
-            self._got(effect)
-        elif isinstance(effect, c.Made | c.Done):
-            if isinstance(effect, c.Done):
-                self.generation, self.hash = effect.generation, effect.hash
-            self._answered(effect)
-        elif isinstance(effect, c.No):
-            self._answered(effect)
-        elif isinstance(effect, c.Lost):
-            self._answered(effect)
-            self._lost(effect.why)
-        elif isinstance(effect, c.Stale):
-            if self._use is not None and self._use.generation == effect.generation:
-                self._lost(effect.why)
-        elif isinstance(effect, c.Changed):
-            if (effect.generation, effect.hash) != (self.generation, self.hash):
-                self.generation, self.hash = effect.generation, effect.hash
-                self._call("on_change", partial(self._on_change, effect.generation, effect.hash))
-        elif isinstance(effect, c.Unwelcome):
-            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(effect.about, Refused)
-            self._is_unwelcome(effect.why)
-        else:
-            self.incarnation, self.granularity = effect.incarnation, effect.granularity
-            self._is_unwelcome("")
-        self._loop.announce()
-        return None
-
-    def _got(self, effect: c.Got) -> None:
-        if not self._asked:
-            return
-        generation = effect.opened.generation
-        self._use, self._unclaimed = Use(generation), None
-        self._answered(Granted(effect.opened.mode, self._store.use(generation), self._use, self._machine.kept))
-
     def _answered(self, answer: _Answer) -> None:
-        if self._asked and self._answer is None:
-            self._answer = answer
-        elif not self._asked and isinstance(answer, c.Made | c.Done):
+        """The request whose turn it is, if there is one."""
+        if self._turns:
+            ask = self._turns.pop(0)
+            self.answer(ask, answer)
+            self._next()
+        elif isinstance(answer, c.Made | c.Done):
             self._unclaimed = answer
 
-    def _lost(self, why: str) -> None:
-        if self._use is not None:
-            self._use.lost = why
-            self._call("on_lost", partial(self._on_lost, why))
+    def _next(self) -> None:
+        if self._turns:
+            self._begins(self._turns[0])
 
-    def _is_unwelcome(self, why: str) -> None:
-        if why != self.problem:
-            self.problem = why
-            self._call("on_problem", partial(self._on_problem, why))
+    def on_late(self, ask: Ask) -> None:
+        self.on_given_up(ask)
+        self.answer(ask, c.No(f"it was not answered in time{self._where()}", "time_out"))
 
-    def _call(self, name: str, callback: Callable[[], object]) -> None:
-        """A program's callback. What it raises would end nothing but the client's thread, and leave it deaf."""
-        try:
-            callback()
-        except BaseException as error:
-            if not isinstance(error, Exception) and threading.current_thread().name != _THREAD:
-                raise  # Ctrl-C, in the thread of a caller
-            complain(f"gms client: {name} raised; the client goes on:\n{traceback.format_exc()}")
+    def on_given_up(self, ask: Ask) -> None:
+        """The answer to a `Make` or `Publish` that comes all the same is for the next one."""
+        waited = ask in self._turns
+        had_turn = waited and self._turns[0] is ask
+        if waited:
+            self._turns.remove(ask)
+        if isinstance(ask.answer, Granted):
+            self._use = None
+            self._store.put_back(ask.answer.slabs)
+        elif isinstance(ask.answer, c.Made | c.Done):
+            self._unclaimed = ask.answer
+        if isinstance(ask.about, c.Want) and (had_turn or isinstance(ask.answer, Granted)):
+            self.feed(c.Sleep() if ask.about.expect else c.Release())
+        if had_turn:
+            self._next()
 
-    # -- the connection --------------------------------------------------------------------------------------------
+    # -- effects ---------------------------------------------------------------------------------------------------
 
-    def _connect(self) -> c.Event:
-        self._connection.hang_up()
+    def heard(self, message: m.ServerMessage) -> c.Event:
+        return c.Heard(message)
+
+    def disconnected(self, why: str) -> c.Event:
+        return c.Disconnected(why)
+
+    def connect_anew(self) -> None:
+        super().connect_anew()
+        kept = self._machine.kept
+        if kept is not None and len(self._store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
+            self.feed(c.Release())  # its slabs were just arriving: nobody has them mapped
+
+    def _do_connect(self, _: c.Connect) -> c.Event:
+        self.connection.hang_up()
         try:
             sock = connect(self.run_dir, self.device)
         except OSError as error:
             self._away = error.strerror or str(error)
             return c.Disconnected()
         self._away = ""
-        self._connection.open(
+        self.connection.open(
             Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES)
         )
         return c.Connected()
 
-    def _say(self, effect: c.Say) -> c.Event | None:
-        if not self._connection.up:
+    def _do_say(self, effect: c.Say) -> c.Event | None:
+        if not self.connection.up:
             return None  # it ended a moment ago, and the machine hears of it next
         if isinstance(effect.message, m.Hello):
-            said = self._connection.introduce(effect.message)
+            said = self.connection.introduce(effect.message)
         elif effect.count:
             slabs = self._store.descriptors(effect.generation, effect.first, effect.count)
-            said = self._connection.say(effect.message, slabs)
+            said = self.connection.say(effect.message, slabs)
         else:
-            said = self._connection.say(effect.message)
+            said = self.connection.say(effect.message)
         return None if said else c.Disconnected()
+
+    def _do_keep(self, effect: c.Keep) -> None:
+        self._store.keep(effect.generation, effect.first, self.connection.take_descriptors())
+
+    def _do_let_go(self, effect: c.LetGo) -> c.Event | None:
+        return c.Gone(effect.generation) if self._store.let_go(effect.generation) else None
+
+    def _do_got(self, effect: c.Got) -> None:
+        if self._turns:
+            generation = effect.opened.generation
+            self._use = Use(generation)
+            self._answered(Granted(effect.opened.mode, self._store.use(generation), self._use, self._machine.kept))
+
+    def _do_done(self, effect: c.Done) -> None:
+        self.generation, self.hash = effect.generation, effect.hash
+        self._answered(effect)
+
+    def _do_lost(self, effect: c.Lost) -> None:
+        self._answered(effect)
+        self._lose(effect.why)
+
+    def _do_stale(self, effect: c.Stale) -> None:
+        if self._use is not None and self._use.generation == effect.generation:
+            self._lose(effect.why)
+
+    def _lose(self, why: str) -> None:
+        if self._use is not None:
+            self._use.lost = why
+            self.call("on_lost", partial(self._on_lost, why))
+
+    def _do_changed(self, effect: c.Changed) -> None:
+        if (effect.generation, effect.hash) != (self.generation, self.hash):
+            self.generation, self.hash = effect.generation, effect.hash
+            self.call("on_change", partial(self._on_change, effect.generation, effect.hash))
+
+    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
+        self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(effect.about, Refused)
+        self._is_unwelcome(effect.why)
+
+    def _do_server_is(self, effect: c.ServerIs) -> None:
+        self.incarnation, self.granularity = effect.incarnation, effect.granularity
+        self._is_unwelcome("")
+
+    def _is_unwelcome(self, why: str) -> None:
+        if why != self.problem:
+            self.problem = why
+            self.call("on_problem", partial(self._on_problem, why))
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        c.Connect: _do_connect,
+        c.Say: _do_say,
+        c.Keep: _do_keep,
+        c.LetGo: _do_let_go,
+        c.Got: _do_got,
+        c.Made: _answered,
+        c.Done: _do_done,
+        c.No: _answered,
+        c.Lost: _do_lost,
+        c.Stale: _do_stale,
+        c.Changed: _do_changed,
+        c.Unwelcome: _do_unwelcome,
+        c.ServerIs: _do_server_is,
+    }
 
 
 def open_memory(device: str) -> Memory:
@@ -414,7 +348,7 @@ def open_memory(device: str) -> Memory:
 
 def memory_of(device: str) -> Callable[[], Memory]:
     """Loads what opening it needs, before anything is asked for: a Ctrl-C in the middle of an import can get lost, and
-    whoever is let in to write must hear it.
+    a writer must hear it.
     """
     if device.startswith("host:"):
         from gms.memory.host import HostMemory

@@ -6,18 +6,15 @@
     mapping.table[:64] = ...
     mapping.release()                                            # a clean end; else the end of the process
 
-The rules are in `pool_client_machine.py`. A thread (`sidecar/client_loop.py`) watches the connection. What this file
-may not do: look at what is in the memory or in the table.
+The rules are in `pool_client_machine.py`, what is the same for every client in `sidecar/client_shell.py`. What this
+file may not do: look at what is in the memory or in the table.
 """
 
 import mmap
 import os
-import threading
-import time
-import traceback
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, ClassVar
 
 from gms import messages as m
 from gms import pool_client_machine as c
@@ -38,12 +35,10 @@ from gms.memory import Handle, Memory
 from gms.pool_client_machine import Shape, There
 from gms.rundir import connect, socket_path
 from sidecar import io_uring
-from sidecar.client_connection import ClientConnection
-from sidecar.client_loop import CannotWait, ClientLoop
+from sidecar.client_shell import Ask, ClientShell, TimeIsOver
 from sidecar.frames import Channel, close_all
 from sidecar.logs import complain
 
-_THREAD = "gms-pool"
 _MADV_DONTFORK = 10
 RELEASE_S = 2.0
 """How long `release` waits for the server's word. It goes on being said after that."""
@@ -135,7 +130,9 @@ class PoolMapping:
             self._memory.release(self.handles.pop())
 
 
-class Pool:
+class Pool(ClientShell):
+    tick = c.Tick()
+
     def __init__(
         self,
         run_dir: Path,
@@ -145,7 +142,10 @@ class Pool:
         memory: Callable[[], Memory],
         on_change: Callable[[], object] = lambda: None,
     ) -> None:
-        """`on_change`: `there` may be another now. It runs in whatever thread turns the loop, and must be short."""
+        """`on_change`: `there` may be another now. It runs in the client's thread, and must be short."""
+        writes_end = bool(io_uring.why_impossible())
+        self._machine = c.PoolClientMachine(engine_id, os.getpid(), key, writes_end=writes_end)
+        super().__init__("gms-pool", self._machine, GmsError)
         self.run_dir = run_dir
         self.device = device
         self.key = key
@@ -155,26 +155,13 @@ class Pool:
         """The server's that it spoke to last."""
         self._memory = memory
         self._on_change = on_change
-        writes_end = bool(io_uring.why_impossible())
-        self._machine = c.PoolClientMachine(engine_id, os.getpid(), key, writes_end=writes_end)
         self._descriptors: dict[int, list[int]] = {}
         """By generation: the ranges', and the table's last."""
         self._mapping: PoolMapping | None = None
-        self._claiming = threading.Lock()
-        self._want: c.Want | None = None
-        self._answer: c.Got | c.No | None = None
-        self._released = 0
-        self._events: deque[c.Event] = deque()
-        self._loop: ClientLoop[c.Event] = ClientLoop(
-            _THREAD, self._feed, lambda: self._machine.deadline, c.Tick(), torn=self._torn
-        )
-        self._connection = ClientConnection(
-            self._loop,
-            heard=lambda message: self._feed(c.Heard(message)),
-            ended=lambda why: self._feed(c.Disconnected(why)),
-        )
-        self._loop.start()
-        self._loop.tell(c.Tick())
+        self._claim: Ask | None = None
+        """The one that isn't answered."""
+        self._releases: list[Ask] = []
+        self.loop.start()
 
     @property
     def there(self) -> There | None:
@@ -188,7 +175,7 @@ class Pool:
 
     def connected(self, timeout_s: float) -> bool:
         """Waits until a server has said what there is, or why it won't have this process."""
-        return self._loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s)
+        return self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s)
 
     def claim(
         self, shape: Shape, *, token: int, proven: bool, replace: bool = False, timeout_s: float = 5.0
@@ -199,38 +186,22 @@ class Pool:
         lock's grant was founded on everything that has to be known of the predecessor; without it there is new memory.
         `replace`: what is there in another shape may go (else PoolDiffers).
         """
-        want = c.Want(shape, token, proven, replace, timeout_s)
         memory = self._memory()
-        with self._claiming:
-            if self._mapping is not None:
-                raise GmsError(f"this process owns pool {self.key} already")
-            self._answer, self._want = None, want
-            try:
-                self._loop.wait(lambda: self._answer is not None or self._loop.closed, None, first=want)
-                answer, self._want = self._answer, None
-                if isinstance(answer, c.Got):
-                    return self._mapped(answer, memory)
-            except CannotWait as error:
-                self._want = None
-                raise GmsError(str(error)) from None
-            except BaseException:
-                self._want = None
-                self._loop.tell(c.Release())
-                raise
-        if answer is None:
-            raise GmsError("this client is closed")
-        where = f" ({socket_path(self.run_dir, self.device)})" if answer.reason == "time_out" else ""
-        raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+        answer = self.ask(Ask(c.Want(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
+        if isinstance(answer, c.No):
+            where = f" ({socket_path(self.run_dir, self.device)})" if answer.reason == "time_out" else ""
+            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+        try:
+            return self._mapped(answer, memory)
+        except BaseException:
+            self.tell(c.Release())
+            raise
 
-    def close(self) -> None:
-        """Gives everything up. Whoever still has the memory mapped should have released it, or be about to end."""
-        if not self._loop.stop():
-            return
-        self._connection.hang_up()
+    def let_go(self) -> None:
+        """A process that still has the memory mapped should have released it, or be about to end."""
         for descriptors in self._descriptors.values():
             close_all(descriptors)
         self._descriptors.clear()
-        self._loop.close()
 
     def _mapped(self, got: c.Got, memory: Memory) -> PoolMapping:
         descriptors = self._descriptors.get(got.generation, [])
@@ -242,80 +213,107 @@ class Pool:
     def _release(self, mapping: PoolMapping, timeout_s: float) -> bool:
         if self._mapping is mapping:
             self._mapping = None
-        if self._loop.closed:
+        if self.closed:
             return False
-        before = self._released
-        return self._loop.wait(lambda: self._released > before, timeout_s, first=c.Release())
+        return isinstance(self.ask(Ask(c.Release()), timeout_s), c.Released)
 
-    # -- the machine -----------------------------------------------------------------------------------------------
+    # -- what callers ask for: in the client's thread --------------------------------------------------------------
 
-    def _torn(self) -> None:
-        """A turn was cut short: what was said or heard may be half. The next connection begins with what is so."""
-        self._events.clear()
-        self._connection.hang_up()
-        self._feed(c.Disconnected())
-        if self._want is not None and self._answer is None:
-            self._feed(self._want)  # its answer may be what was lost
-
-    def _feed(self, event: c.Event) -> None:
-        self._events.append(event)
-        while self._events:
-            for effect in self._machine.handle(self._events.popleft(), time.monotonic()):
-                self._do(effect)
-        self._loop.announce()
-
-    def _do(self, effect: c.Effect) -> None:
-        if isinstance(effect, c.Connect):
-            self._events.append(self._connect())
-        elif isinstance(effect, c.Say):
-            self._say(effect)
-        elif isinstance(effect, c.Keep):
-            close_all(self._descriptors.pop(effect.generation, []))
-            self._descriptors[effect.generation] = list(self._connection.take_descriptors())
-        elif isinstance(effect, c.LetGo):
-            close_all(self._descriptors.pop(effect.generation, []))
-        elif isinstance(effect, c.Got | c.No):
-            if self._want is not None and self._answer is None:
-                self._answer = effect
-            elif isinstance(effect, c.Got):
-                self._loop.tell(c.Release())  # whoever asked was interrupted
-        elif isinstance(effect, c.Released):
-            self._released += 1
-        elif isinstance(effect, c.Disowned):
-            if self._mapping is not None:
-                self._mapping.disowned = effect.why
-            complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
-        elif isinstance(effect, c.Unwelcome):
-            self.problem = effect.why
-        elif isinstance(effect, c.Welcome):
-            self.incarnation, self.problem = effect.incarnation, ""
+    def on_ask(self, ask: Ask) -> None:
+        if isinstance(ask.about, c.Release):
+            self._releases.append(ask)
+        elif self._mapping is not None or self._claim is not None:
+            already = "owns" if self._mapping is not None else "claims"
+            self.answer(ask, c.No(f"this process {already} pool {self.key} already", "problem"))
+            return
         else:
-            self._say_change()
+            self._claim = ask
+        self.feed(ask.about)
 
-    def _say_change(self) -> None:
-        try:
-            self._on_change()
-        except Exception:
-            complain(f"gms client: on_change raised; the client goes on:\n{traceback.format_exc()}")
+    def on_late(self, ask: Ask) -> None:
+        """A release goes on being said."""
+        self._releases.remove(ask)
+        self.answer(ask, TimeIsOver())
 
-    def _connect(self) -> c.Event:
-        self._connection.hang_up()
+    def on_given_up(self, ask: Ask) -> None:
+        if isinstance(ask.about, c.Release):
+            if ask in self._releases:
+                self._releases.remove(ask)
+        elif ask is self._claim or isinstance(ask.answer, c.Got):
+            self._claim = None if ask is self._claim else self._claim
+            self.feed(c.Release())
+
+    def _answered(self, answer: c.Got | c.No) -> None:
+        ask, self._claim = self._claim, None
+        if ask is not None:
+            self.answer(ask, answer)
+        elif isinstance(answer, c.Got):
+            self.tell(c.Release())  # its caller was interrupted
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def heard(self, message: m.ServerMessage) -> c.Event:
+        return c.Heard(message)
+
+    def disconnected(self, why: str) -> c.Event:
+        return c.Disconnected(why)
+
+    def _do_connect(self, _: c.Connect) -> c.Event:
+        self.connection.hang_up()
         try:
             sock = connect(self.run_dir, self.device)
         except OSError:
             return c.Disconnected()
-        self._connection.open(Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES))
+        self.connection.open(Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES))
         return c.Connected(tuple(generation for generation, descriptors in self._descriptors.items() if descriptors))
 
-    def _say(self, effect: c.Say) -> None:
-        if not self._connection.up:
-            return  # it ended a moment ago, and the machine hears of it next
+    def _do_say(self, effect: c.Say) -> c.Event | None:
+        if not self.connection.up:
+            return None  # it ended a moment ago, and the machine hears of it next
         message = effect.message
         if isinstance(message, m.Hello):
-            said = self._connection.introduce(message)
+            said = self.connection.introduce(message)
         elif effect.brings and isinstance(message, m.HandBack):
-            said = self._connection.say(message, self._descriptors.get(message.generation, []))
+            said = self.connection.say(message, self._descriptors.get(message.generation, []))
         else:
-            said = self._connection.say(message)
-        if not said:
-            self._events.append(c.Disconnected())
+            said = self.connection.say(message)
+        return None if said else c.Disconnected()
+
+    def _do_keep(self, effect: c.Keep) -> None:
+        close_all(self._descriptors.pop(effect.generation, []))
+        self._descriptors[effect.generation] = list(self.connection.take_descriptors())
+
+    def _do_let_go(self, effect: c.LetGo) -> None:
+        close_all(self._descriptors.pop(effect.generation, []))
+
+    def _do_released(self, effect: c.Released) -> None:
+        while self._releases:
+            self.answer(self._releases.pop(), effect)
+
+    def _do_disowned(self, effect: c.Disowned) -> None:
+        if self._mapping is not None:
+            self._mapping.disowned = effect.why
+        complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
+
+    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
+        self.problem = effect.why
+
+    def _do_welcome(self, effect: c.Welcome) -> None:
+        self.incarnation, self.problem = effect.incarnation, ""
+
+    def _do_changed(self, _: c.Changed) -> None:
+        self.call("on_change", self._on_change)
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        c.Connect: _do_connect,
+        c.Say: _do_say,
+        c.Keep: _do_keep,
+        c.LetGo: _do_let_go,
+        c.Got: _answered,
+        c.No: _answered,
+        c.Released: _do_released,
+        c.Disowned: _do_disowned,
+        c.Unwelcome: _do_unwelcome,
+        c.Welcome: _do_welcome,
+        c.Changed: _do_changed,
+    }

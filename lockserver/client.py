@@ -21,13 +21,16 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 from lockserver import client_events as c
 from lockserver import messages as m
+from lockserver.checking import Checking, said
 from lockserver.client_machine import Me
 from lockserver.messages import ACTIVE, INIT
 from lockserver.rundir import absolute
-from lockserver.session import LockError, Lost, NotInTime, Refused, Session, end_process
+from lockserver.session import LockError, Lost, NotInTime, Refused, Session, end_process, raise_if_over
+from sidecar.client_shell import Ask, TimeIsOver
 from sidecar.exit_codes import EX_LOST
 from sidecar.logs import complain
 
@@ -69,7 +72,7 @@ class LockClient(Session):
         run_dir: Path | str,
         engine_id: str,
         *,
-        check: Callable[[], bool] = lambda: True,
+        check: Callable[[], bool] | None = None,
         on_lost: Callable[[str], object] = end_process,
         on_drain: Callable[[float], object] | None = None,
         on_resume: Callable[[str], object] = lambda why: None,
@@ -79,16 +82,27 @@ class LockClient(Session):
         for a switchover; `on_resume(why)`: it is off. `on_exit`: drained, and the successor is ready; by default the
         process ends.
 
-        Callbacks run in whatever thread watches the connection at the moment, `on_drain` in one of its own: they must
-        be short, and can't wait for this client. `sys.exit()` in `on_lost` and `on_exit` ends the process, in whatever
-        thread it is said. Another exception in `on_lost` ends it too; in `on_resume` it is told on stderr.
+        `check` and `on_drain` run in threads of their own, and may take their time. The other callbacks run in the
+        thread that watches the connection: they must be short, and can't wait for this client. `sys.exit()` in
+        `on_lost` and `on_exit` ends the process. Another exception in `on_lost` ends it too; in `on_resume` it is told
+        on stderr.
         """
         super().__init__(run_dir, Me(engine_id, os.urandom(8).hex(), os.getpid(), True), on_lost)
-        self._check = check
+        self._checking = Checking(check, self._checked) if check is not None else None
         self._on_drain = on_drain
         self._on_resume = on_resume
         self._on_exit = on_exit
         self._numbered = 0
+
+    def begin(self) -> None:
+        super().begin()
+        if self._checking is not None:
+            self._checking.start()
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self._checking is not None and not self.loop.forked:
+            self._checking.end()
 
     def start(self, timeout_s: float | None = None) -> "LockClient":
         """Makes this start's life file, registers, and watches from now on."""
@@ -99,7 +113,8 @@ class LockClient(Session):
     def acquire(self, needs: Mapping[str, int] | None = None, timeout_s: float | None = None) -> Grant:
         """Blocks until this engine holds the lock. `needs`: device -> bytes that must be free for it to wake.
         ValueError: the wire doesn't take them. NotInTime: it doesn't hold it, and isn't granted it until it asks again.
-        A grant that came as the time ended is returned; the server says which, and has a moment more for that.
+        A grant that came as the time ended is returned; the server says which, and has a moment more for that. What a
+        signal handler raises gives up, too: a grant that came all the same is returned by the next call.
         """
         return self._acquire(ACTIVE, dict(needs or {}), timeout_s)
 
@@ -110,24 +125,15 @@ class LockClient(Session):
         try:
             yield grant
         finally:
-            self.tokens.pop(INIT, None)
             self.tell(c.Withdraw(INIT))
 
     def _acquire(self, lock: m.LockName, needs: dict[str, int], timeout_s: float | None) -> Grant:
         m.check(m.Acquire(lock=lock, needs=needs))
-        wanted = c.Want(lock, needs)
-        if not self.wait(lambda: lock in self.tokens or self.over, timeout_s, first=wanted):
-            self._withdraw(lock)
-        if lock not in self.tokens and not self.over:
+        answer = self.ask(Ask(c.Want(lock, needs)), timeout_s)
+        raise_if_over(answer)
+        if not isinstance(answer, c.Got):
             raise NotInTime(f"the lock {lock} was not granted within {timeout_s:g} s")
-        self.raise_if_over()
-        return Grant(lock, self.tokens[lock], lock == ACTIVE and self.proven)
-
-    def _withdraw(self, lock: m.LockName) -> None:
-        """The lock may be granted in this very moment: then it is held. (A permit is given back.)"""
-        self.withdrawn.discard(lock)
-        self.tell(c.Withdraw(lock))
-        self.wait(lambda: lock in self.withdrawn or (lock == ACTIVE and lock in self.tokens) or self.over, None)
+        return Grant(lock, answer.token, answer.proven)
 
     def serving(self, url: str, kept: tuple[int, int] | None = None) -> None:
         """Says where the engine serves; an empty address takes it back. `kept`: it goes on with its predecessor's whole
@@ -148,46 +154,56 @@ class LockClient(Session):
         self._numbered += 1
         child = self._numbered
         self._children[child] = os.pidfd_open(pid)
-        if not self.wait(lambda: child in self.counted or self.over, timeout_s, first=c.AdoptChild(child, pid)):
+        answer = self.ask(Ask(c.AdoptChild(child, pid)), timeout_s)
+        if isinstance(answer, TimeIsOver):
             raise NotInTime(f"process {pid} was not acknowledged as a member within {timeout_s:g} s")
-        self.counted.discard(child)
-        self.raise_if_over()
+        raise_if_over(answer)
 
     def environment(self) -> dict[str, str]:
         """What a child needs in its environment for `join`."""
         return {RUN_DIR_VARIABLE: str(self.run_dir), TREE_VARIABLE: self.name}
 
-    def check(self, round: int) -> c.Event:
-        try:
-            return c.Checked(round, bool(self._check()), "" if self.tokens else "the engine's own check said no")
-        except (Exception, SystemExit) as error:  # whatever it is: an engine whose check fails isn't well
-            return c.Checked(round, False, _said(error))
+    def _do_check(self, effect: c.Check) -> c.Event | None:
+        if self._checking is None:
+            return c.Checked(effect.round, True)
+        self._checking.ask(effect.round)
+        return None
 
-    def on_switchover(self, effect: c.Effect) -> None:
-        if isinstance(effect, c.BeginDrain):
-            threading.Thread(target=self._drain, args=(effect,), name="lock-drain", daemon=True).start()
-        elif isinstance(effect, c.ServeOn):
-            try:
-                self._on_resume(effect.why)
-            except (Exception, SystemExit) as error:  # it still holds, and what it holds it can still lose
-                complain(f"{self.name}: on_resume raised {_said(error)}")
-        elif isinstance(effect, c.End):
-            try:
-                self._on_exit()
-            except SystemExit as error:
-                os._exit(error.code if isinstance(error.code, int) else 0)
-            except Exception as error:
-                complain(f"{self.name}: on_exit raised {_said(error)}")
-                end_process("the successor is ready, and this process was told to end")
+    def _checked(self, round: int, well: bool, why: str) -> None:
+        said = "" if well or self.holds else "the engine's own check said no"
+        self.tell(c.Checked(round, well, why or said))
+
+    def _do_begin_drain(self, effect: c.BeginDrain) -> None:
+        threading.Thread(target=self._drain, args=(effect,), name="lock-drain", daemon=True).start()
+
+    def _do_serve_on(self, effect: c.ServeOn) -> None:
+        self.call("on_resume", lambda: self._on_resume(effect.why))  # it still holds, and can still lose what it holds
+
+    def _do_end(self, _: c.End) -> None:
+        try:
+            self._on_exit()
+        except SystemExit as error:
+            os._exit(error.code if isinstance(error.code, int) else 0)
+        except Exception as error:
+            complain(f"{self.name}: on_exit raised {said(error)}")
+            end_process("the successor is ready, and this process was told to end")
 
     def _drain(self, effect: c.BeginDrain) -> None:
         try:
             if self._on_drain is not None:
                 self._on_drain(effect.timeout_s)
         except BaseException as error:  # the holder serves on, and the asker is told why
-            self.tell(c.DrainEnded(effect.round, False, _said(error)))
+            self.tell(c.DrainEnded(effect.round, False, said(error)))
         else:
             self.tell(c.DrainEnded(effect.round, True))
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        **Session.effects,
+        c.Check: _do_check,
+        c.BeginDrain: _do_begin_drain,
+        c.ServeOn: _do_serve_on,
+        c.End: _do_end,
+    }
 
 
 class Membership(Session):
@@ -214,7 +230,7 @@ def join(
         raise LockError(f"which engine's process is this? Neither given nor in {RUN_DIR_VARIABLE} and {TREE_VARIABLE}")
     key = (os.getpid(), absolute(run_dir), tree)
     membership = _joined.get(key)
-    if membership is None or membership.loop.closed:
+    if membership is None or membership.closed:
         engine_id, _, incarnation = tree.rpartition(".")
         membership = _joined[key] = Membership(run_dir, Me(engine_id, incarnation, os.getpid(), False), on_lost)
         membership.begin()
@@ -225,8 +241,3 @@ def join(
         membership.close()  # a process that was refused must not keep the life lock of a dead engine
         raise
     return membership
-
-
-def _said(error: BaseException) -> str:
-    """As the wire takes it: the name of a file, say, needn't be text."""
-    return f"{type(error).__name__}: {error}"[:500].encode(errors="backslashreplace").decode()

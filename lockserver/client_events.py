@@ -43,10 +43,6 @@ class PathSeen(msgspec.Struct, frozen=True):
     elsewhere: bool
 
 
-class Torn(msgspec.Struct, frozen=True):
-    """Something was cut short by an exception. The connection has ended, and what was to be done may not have been."""
-
-
 class Hopeless(msgspec.Struct, frozen=True):
     """There is nothing to come back to."""
 
@@ -245,6 +241,5 @@ Event = (
     | AdoptChild
     | ChildEnded
     | PathSeen
-    | Torn
     | Tick
 )

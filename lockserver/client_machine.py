@@ -62,7 +62,6 @@ from lockserver.client_events import (
     ShowOldLives,
     There,
     Tick,
-    Torn,
     Want,
     Warn,
     WatchChild,
@@ -139,14 +138,12 @@ class ClientMachine:
         self._unheard_since = math.inf
         """Since when somebody may be serving where the path leads who doesn't have us back."""
         self._warned = ""
-        self._last_word: Lost | No | None = None
+        self.last_word: Lost | No | None = None
         """It is over."""
 
     def handle(self, event: Event, now: float) -> list[Effect]:
         self._now, self._out = now, []
-        if self._last_word is not None:
-            if isinstance(event, Torn):
-                self._out.append(self._last_word)  # it may not have been heard
+        if self.last_word is not None:
             return self._out
         _HANDLERS[type(event)](self, event)
         if self._now >= self._answer_by:
@@ -159,7 +156,7 @@ class ClientMachine:
 
     def _step(self) -> None:
         self.deadline = math.inf
-        if self._last_word is not None:
+        if self.last_word is not None:
             return
         if self.link is Link.IN:
             self._look_now_and_then()
@@ -261,13 +258,6 @@ class ClientMachine:
             self._out.append(HangUp())
             self._away()
             self._see(There.ANOTHER)
-
-    def _on_torn(self, event: Torn) -> None:
-        """Whatever it was that was not done is done (again)."""
-        self._away()
-        for lock, token in self.holds.items():
-            self._out.append(self._got(lock, token))
-        self._out += [Without(lock) for lock in sorted(self._given_up)]
 
     def _on_hopeless(self, event: Hopeless) -> None:
         self._connecting = False
@@ -431,7 +421,7 @@ class ClientMachine:
         self._over(Lost(why))
 
     def _over(self, last_word: Lost | No) -> None:
-        self._last_word = last_word
+        self.last_word = last_word
         self._out.append(last_word)
 
     # -- what the program wants ------------------------------------------------------------------------------------
@@ -549,6 +539,5 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
     AdoptChild: ClientMachine._on_adopt_child,
     ChildEnded: ClientMachine._on_child_ended,
     PathSeen: ClientMachine._on_path_seen,
-    Torn: ClientMachine._on_torn,
     Tick: ClientMachine._on_tick,
 }

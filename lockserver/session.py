@@ -1,20 +1,18 @@
 """One process's standing with the lock server: its machine, its connection, its life lock, where its path leads.
 
-Both kinds of client are one of these (`client.py`). The rules are in `client_machine.py`; here are the socket, the
-files, and the thread that watches them (`sidecar/client_loop.py`).
+Both kinds of client are one of these (`client.py`). The rules are in `client_machine.py`; here are the socket and the
+files. What is the same for every client, and the thread in which all of this happens, is in `sidecar/client_shell.py`.
 
 Two things are never let go of while the process lives, once it may touch a device: its life lock, and the names that
-came with its grant. Whoever wants to know whether it is gone asks for these.
+came with its grant. A server that wants to know whether the process is gone asks for these.
 """
 
 import contextlib
 import errno
 import os
-import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import msgspec
 
@@ -24,8 +22,7 @@ from lockserver.client_machine import ClientMachine, Me
 from lockserver.messages import ACTIVE
 from lockserver.rundir import LIFE, RunDir, RunDirGone, absolute, connect, names_of_path
 from sidecar import exclusive_names, process_setup
-from sidecar.client_connection import ClientConnection
-from sidecar.client_loop import CannotWait, ClientLoop
+from sidecar.client_shell import Ask, ClientShell, TimeIsOver
 from sidecar.exit_codes import EX_LOST
 from sidecar.frames import Channel, close_all
 from sidecar.lifelock import LifeFileExists, LifeFileGone, LifeLock, LocksUnsupported
@@ -61,13 +58,16 @@ def end_process(why: str) -> NoReturn:
     os._exit(EX_LOST)
 
 
-class Session:
+class Session(ClientShell):
+    tick = c.Tick()
+
     def __init__(self, run_dir: Path | str, me: Me, on_lost: Callable[[str], object]) -> None:
+        self._machine = ClientMachine(me)
+        super().__init__("lock-client", self._machine, LockError)
         self.run_dir = absolute(run_dir)
         self.me = me
         self.name = incarnation_name(me.engine_id, me.incarnation)
         self._on_lost = on_lost
-        self._machine = ClientMachine(me)
         self._directory: RunDir | None = None
         """The one that is ours: its server has welcomed this process."""
         self._there: RunDir | None = None
@@ -83,42 +83,29 @@ class Session:
         self._kept: dict[str, dict[int, int]] = {}
         """Incarnation -> number as a member -> a copy of its pidfd."""
         self._children: dict[int, int] = {}
-        self.counted: set[int] = set()
-        self.withdrawn: set[str] = set()
-        """Locks whose withdrawal has been carried out."""
-        self.joined = False
-        self._refusal = ""
-        self._loss = ""
-        self.tokens: dict[str, int] = {}
-        """What is held, by its name."""
-        self.proven = False
-        """The grant of `active` stands on the whole proof."""
+        self._asks: list[Ask] = []
+        """Those that aren't answered."""
+        self._joined = False
+        self.holds: set[str] = set()
         self._ever_held = False
-        self.loop: ClientLoop[c.Event] = ClientLoop(
-            "lock-client", self._feed, lambda: self._machine.deadline, c.Tick(), self._torn, self._deaf
-        )
-        self._connection = ClientConnection(
-            self.loop,
-            heard=lambda message: self._feed(c.Heard(message)),
-            ended=lambda why: self._feed(self._disconnected()),
-        )
-        self.tell = self.loop.tell
 
     def begin(self) -> None:
         process_setup.forbid_core_dumps()
         self.loop.start()
 
-    def wait(self, done: Callable[[], bool], timeout_s: float | None, first: c.Event | None = None) -> bool:
-        try:
-            return self.loop.wait(done, timeout_s, first)
-        except CannotWait as error:
-            raise LockError(str(error)) from None
+    def welcomed(self, timeout_s: float | None) -> None:
+        """Blocks until this process counts."""
+        answer = self.ask(Ask(c.Tick()), timeout_s)
+        if isinstance(answer, TimeIsOver):
+            raise NotInTime(f"no lock server answered at {self.run_dir} within {timeout_s:g} s")
+        raise_if_over(answer)
 
-    def close(self) -> None:
-        """Leaves. What is held stays held until the process has ended: the server goes by that alone."""
-        if not self.loop.stop():
-            return
-        self._connection.hang_up()
+    def life_descriptors(self) -> list[int]:
+        """What a forked child keeps open that is to count as this process's as long as it lives."""
+        return [lock.fd for lock in (*self._old_lives, *([self._life] if self._life else []))] + self._names
+
+    def let_go(self) -> None:
+        """What is held stays held until the process has ended: the server goes by that alone."""
         if not self._must_be_seen or self.loop.forked:
             for lock in (*self._old_lives, *([self._life] if self._life else [])):
                 lock.close()
@@ -134,78 +121,70 @@ class Session:
             self._watch.close()
         for directory in {self._directory, self._there} - {None}:
             directory.close()  # type: ignore[union-attr]
-        self.loop.close()
-
-    def life_descriptors(self) -> list[int]:
-        """What a forked child keeps open that is to count as this process's as long as it lives."""
-        return [lock.fd for lock in (*self._old_lives, *([self._life] if self._life else []))] + self._names
 
     @property
     def _must_be_seen(self) -> bool:
         """It may have something on a device, for as long as it lives."""
-        return self._ever_held or (self.joined and not self.me.main)
+        return self._ever_held or (self._joined and not self.me.main)
 
-    # -- the machine -----------------------------------------------------------------------------------------------
-
-    def _feed(self, event: c.Event) -> None:
-        pending: deque[c.Event] = deque([event])
-        while pending:
-            for effect in self._machine.handle(pending.popleft(), time.monotonic()):
-                answer = self._do(effect)
-                if answer is not None:
-                    pending.append(answer)
-
-    def _torn(self) -> None:
-        """Something was cut short: the connection may be half made, an effect half done."""
-        self._connection.hang_up()
-        self._feed(c.Torn())
-
-    def _deaf(self) -> None:
+    def deaf(self) -> None:
         """A holder that can't hear that another one was granted must not go on."""
-        if ACTIVE in self.tokens:
-            self._tell_program(c.Lost("this process has closed the descriptors of its lock client"))
+        if ACTIVE in self.holds:
+            self._do_lost(c.Lost("this process has closed the descriptors of its lock client"))
 
-    def _do(self, effect: c.Effect) -> c.Event | None:
-        if isinstance(effect, c.Connect):
-            return self._connect()
-        if isinstance(effect, c.Say):
-            return self._say(effect.message)
-        if isinstance(effect, c.Check):
-            return self.check(effect.round)
-        if isinstance(effect, c.LookAtPath):
-            return self._path_seen()
-        if isinstance(effect, c.KeepCopies):
-            if not effect.more:
-                self._drop_copies(effect.tree, None)
-            descriptors = self._connection.take_descriptors()
-            close_all(descriptors[len(effect.numbers) :])
-            self._kept.setdefault(effect.tree, {}).update(zip(effect.numbers, descriptors, strict=False))
-        elif isinstance(effect, c.DropCopies):
-            self._drop_copies(effect.tree, effect.numbers)
-        elif isinstance(effect, c.WatchChild):
-            self.loop.add(self._children[effect.child], lambda _: self._child_ended(effect.child))
-        elif isinstance(effect, c.KeepNames):
-            self._keep_names(self._connection.take_descriptors())
-        elif isinstance(effect, c.ShowOldLives):
-            if self._old_lives:
-                newest = self._old_lives[-MOST_OLD_LIVES:]
-                left_out = len(self._old_lives) - len(newest)
-                shown = m.OldLives(incarnation=self.name, left_out=left_out)
-                self._connection.say(shown, [life.fd for life in newest])
-        elif isinstance(effect, c.HangUp):
-            self._connection.hang_up()
-        elif isinstance(effect, c.Warn):
-            complain(f"{self.name}: {effect.text}")
+    # -- what callers ask for --------------------------------------------------------------------------------------
+
+    def on_ask(self, ask: Ask) -> None:
+        if self._machine.last_word is not None:
+            self.answer(ask, self._machine.last_word)
+            return
+        if isinstance(ask.about, c.Want):  # asked for again: what was late won't be withdrawn any more
+            self._answer(c.Without(ask.about.lock), lambda other: other.late and _is_for(other, ask.about.lock))
+        self._asks.append(ask)
+        if isinstance(ask.about, c.Tick) and self._joined:
+            self._answer(c.Joined(), lambda other: other is ask)
         else:
-            self._tell_program(effect)
-            self.loop.announce()
-        return None
+            self.feed(ask.about)
 
-    def _child_ended(self, child: int) -> None:
-        pidfd = self._children.pop(child)
-        self.loop.remove(pidfd)
-        os.close(pidfd)
-        self._feed(c.ChildEnded(child))
+    def on_late(self, ask: Ask) -> None:
+        """A lock may be granted in this very moment: then it is held. (A permit is given back.)"""
+        if isinstance(ask.about, c.Want) and not self._others_want(ask):
+            self.feed(c.Withdraw(ask.about.lock))
+        else:
+            self._answer(TimeIsOver(), lambda other: other is ask)
+
+    def on_given_up(self, ask: Ask) -> None:
+        if ask in self._asks:
+            self._asks.remove(ask)
+        if isinstance(ask.about, c.Want) and not self._others_want(ask):
+            self.feed(c.Withdraw(ask.about.lock))
+
+    def _others_want(self, ask: Ask) -> bool:
+        return any(other is not ask and _is_for(other, ask.about.lock) for other in self._asks)
+
+    def _answer(self, answer: object, to: Callable[[Ask], bool]) -> None:
+        for ask in [ask for ask in self._asks if to(ask)]:
+            self._asks.remove(ask)
+            self.answer(ask, answer)
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def heard(self, message: m.ServerMessage) -> c.Event:
+        return c.Heard(message)
+
+    def disconnected(self, why: str) -> c.Event:
+        leads = self._directory.leads() if self._directory is not None else Leads.HERE
+        return c.Disconnected({Leads.HERE: c.There.SAME, Leads.NOWHERE: c.There.NOBODY}.get(leads, c.There.ANOTHER))
+
+    def _do_keep_copies(self, effect: c.KeepCopies) -> None:
+        if not effect.more:
+            self._drop_copies(effect.tree, None)
+        descriptors = self.connection.take_descriptors()
+        close_all(descriptors[len(effect.numbers) :])
+        self._kept.setdefault(effect.tree, {}).update(zip(effect.numbers, descriptors, strict=False))
+
+    def _do_drop_copies(self, effect: c.DropCopies) -> None:
+        self._drop_copies(effect.tree, effect.numbers)
 
     def _drop_copies(self, tree: str, numbers: list[int] | None) -> None:
         copies = self._kept.get(tree, {})
@@ -215,12 +194,21 @@ class Session:
         if not copies:
             self._kept.pop(tree, None)
 
-    def _keep_names(self, descriptors: tuple[int, ...]) -> None:
+    def _do_watch_child(self, effect: c.WatchChild) -> None:
+        self.loop.add(self._children[effect.child], lambda _: self._child_ended(effect.child))
+
+    def _child_ended(self, child: int) -> None:
+        pidfd = self._children.pop(child)
+        self.loop.remove(pidfd)
+        os.close(pidfd)
+        self.feed(c.ChildEnded(child))
+
+    def _do_keep_names(self, effect: c.KeepNames) -> None:
         """Each once: a server that has this process back hands them out again. This is within the grant, so it does no
         more than it must.
         """
         kept = {os.fstat(name).st_ino for name in self._names}
-        for name in descriptors:
+        for name in self.connection.take_descriptors():
             if kept and os.fstat(name).st_ino in kept:
                 os.close(name)
             else:
@@ -231,56 +219,61 @@ class Session:
                 if own is not None:
                     self._names.append(own.detach())
 
-    def _tell_program(self, effect: c.Effect) -> None:
-        if isinstance(effect, c.Joined):
-            self.joined = True
-            self._settle_in()
-        elif isinstance(effect, c.Got):
-            self._ever_held |= effect.lock == ACTIVE
-            self.tokens[effect.lock] = effect.token
-            if effect.lock == ACTIVE:
-                self.proven = effect.proven
-        elif isinstance(effect, c.Without):
-            self.tokens.pop(effect.lock, None)
-            self.withdrawn.add(effect.lock)
-        elif isinstance(effect, c.ChildCounts):
-            self.counted.add(effect.child)
-        elif isinstance(effect, c.No):
-            self._refusal = effect.why
-        elif isinstance(effect, c.Lost):
-            if not self._loss:
-                self._loss = effect.why
-                self._call_on_lost(effect.why)
-        else:
-            self.on_switchover(effect)
+    def _do_show_old_lives(self, effect: c.ShowOldLives) -> None:
+        if self._old_lives:
+            newest = self._old_lives[-MOST_OLD_LIVES:]
+            left_out = len(self._old_lives) - len(newest)
+            shown = m.OldLives(incarnation=self.name, left_out=left_out)
+            self.connection.say(shown, [life.fd for life in newest])
 
-    def _call_on_lost(self, why: str) -> None:
-        """Whoever wants the end gets it, in whatever thread this is; and what fails to end this process ends it."""
+    def _do_hang_up(self, effect: c.HangUp) -> None:
+        self.connection.hang_up()
+
+    def _do_warn(self, effect: c.Warn) -> None:
+        complain(f"{self.name}: {effect.text}")
+
+    def _do_joined(self, effect: c.Joined) -> None:
+        self._joined = True
+        self._settle_in()
+        self._answer(effect, lambda ask: isinstance(ask.about, c.Tick))
+
+    def _do_got(self, effect: c.Got) -> None:
+        self._ever_held |= effect.lock == ACTIVE
+        self.holds.add(effect.lock)
+        self._answer(effect, lambda ask: _is_for(ask, effect.lock))
+
+    def _do_without(self, effect: c.Without) -> None:
+        self.holds.discard(effect.lock)
+        self._answer(effect, lambda ask: _is_for(ask, effect.lock))
+
+    def _do_child_counts(self, effect: c.ChildCounts) -> None:
+        self._answer(effect, lambda ask: isinstance(ask.about, c.AdoptChild) and ask.about.child == effect.child)
+
+    def _do_no(self, effect: c.No) -> None:
+        self._answer(effect, lambda ask: True)
+
+    def _do_lost(self, effect: c.Lost) -> None:
+        """`sys.exit` in the callback ends the process, and so does a callback that fails to end it."""
         try:
-            self._on_lost(why)
+            self._on_lost(effect.why)
         except SystemExit as error:
             os._exit(error.code if isinstance(error.code, int) else EX_LOST)
         except BaseException as error:
             complain(f"on_lost raised {type(error).__name__}: {error}")
-            end_process(why)
-
-    def check(self, round: int) -> c.Event | None:
-        return c.Checked(round, True)
-
-    def on_switchover(self, effect: c.Effect) -> None:
-        """For main processes: `BeginDrain`, `ServeOn`, `End`."""
+            end_process(effect.why)
+        self._answer(effect, lambda ask: True)
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _connect(self) -> c.Event:
-        """To whoever serves in the directory to which the path leads now; the life lock is taken in that very one."""
+    def _do_connect(self, _: c.Connect) -> c.Event:
+        """To the server in the directory to which the path leads now; the life lock is taken in that very one."""
         try:
             there = RunDir(self.run_dir)
         except RunDirGone:
             return c.Disconnected(c.There.NOBODY)
         except OSError as error:
             if error.errno in _OUT_OF_ROOM and self._directory is not None:
-                return self._disconnected()
+                return self.disconnected("")
             return c.Disconnected(c.There.NOBODY if error.errno in _NOBODY else c.There.ANOTHER)
         same = self._directory is None or self._directory.is_same(there)
         reached = False
@@ -290,7 +283,7 @@ class Session:
             channel = Channel(connect(there.inside), m.from_server)
             reached = True
         except LifeFileGone:
-            if same and not self.me.main and not self.joined:
+            if same and not self.me.main and not self._joined:
                 return c.Hopeless(f"the life file of {self.name} isn't there: this engine's end was proven")
             return c.Disconnected(c.There.SAME if same else c.There.ANOTHER)
         except LocksUnsupported as error:
@@ -306,7 +299,7 @@ class Session:
                 there.close()
         self._leave_there()
         self._there = there
-        self._connection.open(channel)
+        self.connection.open(channel)
         return c.Connected(life.inode, life.kept, c.There.SAME if same else c.There.ANOTHER)
 
     def _leave_there(self) -> None:
@@ -321,8 +314,8 @@ class Session:
         directory = there.inside / LIFE
         if self._life is not None and self._life.is_named(directory):
             return self._life
-        if self.me.main or self.joined:  # who never counted must not bring back an engine that may be gone
-            with contextlib.suppress(OSError):  # whoever can't make it is told by the next line
+        if self.me.main or self._joined:  # one that never counted must not bring back an engine that may be gone
+            with contextlib.suppress(OSError):  # where that isn't possible, the next line says so
                 make_private_directory(directory)
             try:
                 life = LifeLock.create(directory, self.name)
@@ -349,48 +342,55 @@ class Session:
 
     def _on_path(self, watch: PathWatch) -> None:
         watch.look()
-        if self._connection.up:
-            self._feed(self._path_seen())
+        if self.connection.up:
+            self.feed(self._path_seen())
 
-    def _path_seen(self) -> c.Event:
+    def _path_seen(self, _: c.LookAtPath | None = None) -> c.Event:
         there = self._there or self._directory
         return c.PathSeen(there is not None and there.leads() is Leads.ELSEWHERE)
 
-    def _say(self, message: m.ClientMessage) -> c.Event | None:
-        if not self._connection.up:
+    def _do_say(self, effect: c.Say) -> c.Event | None:
+        message = effect.message
+        if not self.connection.up:
             return None  # it ended a moment ago, and the machine hears of it next
         if isinstance(message, m.Register | m.Join):
-            said = self._connection.introduce(message)
+            said = self.connection.introduce(message)
         elif isinstance(message, m.Adopt):
-            said = self._connection.say(message, [self._children[message.child]])
+            said = self.connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
-            kept = self._kept.get(message.tree, {})  # a turn that was cut short may have lost some
+            kept = self._kept.get(message.tree, {})  # something unexpected may have lost some
             message = msgspec.structs.replace(message, numbers=[number for number in message.numbers if number in kept])
-            said = self._connection.say(message, [kept[number] for number in message.numbers])
+            said = self.connection.say(message, [kept[number] for number in message.numbers])
         else:
-            said = self._connection.say(message)
-        return None if said else self._disconnected()
+            said = self.connection.say(message)
+        return None if said else self.disconnected("")
 
-    def _disconnected(self) -> c.Event:
-        leads = self._directory.leads() if self._directory is not None else Leads.HERE
-        return c.Disconnected({Leads.HERE: c.There.SAME, Leads.NOWHERE: c.There.NOBODY}.get(leads, c.There.ANOTHER))
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        c.Connect: _do_connect,
+        c.Say: _do_say,
+        c.HangUp: _do_hang_up,
+        c.LookAtPath: _path_seen,
+        c.Warn: _do_warn,
+        c.ShowOldLives: _do_show_old_lives,
+        c.Joined: _do_joined,
+        c.Got: _do_got,
+        c.Without: _do_without,
+        c.WatchChild: _do_watch_child,
+        c.ChildCounts: _do_child_counts,
+        c.No: _do_no,
+        c.Lost: _do_lost,
+        c.KeepCopies: _do_keep_copies,
+        c.DropCopies: _do_drop_copies,
+        c.KeepNames: _do_keep_names,
+    }
 
-    # -- for callers -----------------------------------------------------------------------------------------------
 
-    def welcomed(self, timeout_s: float | None) -> None:
-        """Blocks until this process counts."""
-        if not self.wait(lambda: self.joined or bool(self._refusal or self._loss), timeout_s, first=c.Tick()):
-            raise NotInTime(f"no lock server answered at {self.run_dir} within {timeout_s:g} s")
-        self.raise_if_over()
+def _is_for(ask: Ask, lock: str) -> bool:
+    return isinstance(ask.about, c.Want) and ask.about.lock == lock
 
-    @property
-    def over(self) -> bool:
-        """There is nothing to wait for any more; `raise_if_over` says why."""
-        return bool(self._refusal or self._loss)
 
-    def raise_if_over(self) -> None:
-        if self._loss:
-            raise Lost(self._loss)
-        if self._refusal:
-            why, self._refusal = self._refusal, ""
-            raise Refused(why)
+def raise_if_over(answer: object) -> None:
+    if isinstance(answer, c.Lost):
+        raise Lost(answer.why)
+    if isinstance(answer, c.No):
+        raise Refused(answer.why)

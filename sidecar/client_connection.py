@@ -1,8 +1,8 @@
 """A client's connection to its server, as far as it is the same for every client: said, heard, ended, and made anew as
 often as the client's machine wants it.
 
-Turned by a `ClientLoop`. What this file may not do: know a message, or decide when to connect. Who uses it:
-`lockserver/client.py`, `gms/client.py`.
+It lives in the thread of a `ClientLoop`. What this file may not do: know a message, or decide when to connect. Who
+uses it: `client_shell.py`.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from sidecar.frames import BadFrame, Channel, Message, PeerTooSlow, close_all
 
 
 class ClientConnection:
-    def __init__(self, loop: ClientLoop[Any], *, heard: Callable[[Any], None], ended: Callable[[str], None]) -> None:
+    def __init__(self, loop: ClientLoop, *, heard: Callable[[Any], None], ended: Callable[[str], None]) -> None:
         """`heard` gets every message; `ended` is called when the server ended the connection, or spoke nonsense (then
         with what was wrong).
         """
@@ -61,7 +61,7 @@ class ClientConnection:
         return True
 
     def take_descriptors(self) -> tuple[int, ...]:
-        """Those of the message that is being heard. Whoever takes them closes them; the others are closed."""
+        """Those of the message that is being heard, to be closed by the caller. Those that aren't taken are closed."""
         taken, self._arriving = self._arriving, ()
         return taken
 
@@ -95,7 +95,7 @@ class ClientConnection:
                 if self._channel is channel:  # an answer to the message before may have ended it
                     self._heard(message)
                 close_all(self.take_descriptors())
-        finally:  # a turn that is cut short leaves nothing open
+        finally:  # where a message can't be handled the next ones leave nothing open
             close_all(self.take_descriptors())
             for _, descriptors in received:
                 close_all(descriptors)

@@ -90,6 +90,7 @@ SHELLS = {
         "weights_wait",
     },
     "lockserver": {
+        "checking",
         "__main__",
         "client",
         "doctor",

@@ -471,7 +471,7 @@ class Engine:
 
     def do_raise_in_client(self) -> None:
         """Something happens in its thread that it doesn't expect."""
-        self._client.loop.tell(None)  # type: ignore[arg-type]
+        self._client.tell(None)
 
     def do_execute_anew(self) -> str:
         """The same process, another program, which is born again."""
@@ -679,7 +679,7 @@ class Engine:
         session._old_lives[:0] = lives
         for first in range(count - 200, -200, -200) if show else ():
             part = lives[max(first, 0) : first + 200]
-            assert session._connection.say(m.OldLives(incarnation=session.name), [life.fd for life in reversed(part)])
+            assert session.connection.say(m.OldLives(incarnation=session.name), [life.fd for life in reversed(part)])
         return {"pid": held.pid}
 
     def do_witness(self, path: str) -> dict[str, Any]:

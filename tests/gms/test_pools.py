@@ -6,19 +6,15 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gms import messages as m
-from gms.client import NoCommonProtocol, PoolOwned, PoolShape
-from gms.rundir import socket_path
-from sidecar.frames import Channel
+from gms.client import PoolOwned, PoolShape
 from tests.gms.live import MIB, Failed, House, Program, ask, houses
 from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.processes import ROOT
@@ -378,32 +374,6 @@ def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_nobody_o
     assert gmsctl(house, "drop", "no-such", "--device", "host:0")[0] == 1
     assert gmsctl(house, "drop", "/", "--device", "host:0")[0] == 64
     assert house.used() == 0
-
-
-def test_a_server_of_before_there_were_pools_is_said_to_be_that(house: House) -> None:
-    """It knows no such hello."""
-    house.kill()
-    path = socket_path(house.run_dir, "host:0")
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen()
-
-        def answer() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                channel = Channel(connection, m.from_client)
-                channel.send(m.Problem(why="it is no message"))
-                channel.close()
-
-        threading.Thread(target=answer, daemon=True).start()
-        mine = house.client().pool("kv-0")
-        with pytest.raises(NoCommonProtocol, match="no message"):
-            mine.claim(PoolShape("a", (2 * MIB,), 4096), token=1, proven=True, timeout_s=5)
-        listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house: House) -> None:

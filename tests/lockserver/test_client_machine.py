@@ -197,7 +197,6 @@ def test_a_child_that_has_ended_counts_for_whoever_waits_and_is_not_told_of_agai
 def test_a_grant_on_the_whole_proof_stays_one(client: Client) -> None:
     client.come_in().tell(c.Want(ACTIVE)).hear(m.Granted(lock=ACTIVE, token=7, proven=True))
     assert client.tell(c.Want(ACTIVE)).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)]
-    assert client.tell(c.Torn()).of(c.Got) == [c.Got(ACTIVE, 7, proven=True)]
 
 
 def test_a_waiter_comes_back_with_its_newest_needs(client: Client) -> None:
@@ -450,30 +449,6 @@ def test_another_version_is_waited_for_also_by_one_that_was_never_welcomed(clien
     assert client.of(c.No) == [] and client.machine.deadline < math.inf
 
 
-# -- an exception in the middle ------------------------------------------------------------------------------------
-
-
-def test_what_may_not_have_been_done_is_done_again(client: Client) -> None:
-    client.holder().tell(c.Torn())
-    assert client.of(c.Got) == [c.Got(ACTIVE, 7)] and client.machine.deadline < math.inf
-    client.come_in(holds={ACTIVE: 7})
-    assert not client.lost
-
-
-def test_an_attempt_to_connect_that_was_cut_short_is_made_again(client: Client) -> None:
-    assert client.tell(c.Tick()).of(c.Connect)
-    client.tell(c.Torn())
-    client.now = client.machine.deadline
-    assert client.tell(c.Tick()).of(c.Connect)
-
-
-def test_a_last_word_that_may_not_have_been_heard_is_said_again(client: Client) -> None:
-    client.holder().away()
-    client.until_it_knocks()
-    client.tell(c.Connected((1, 2))).hear(m.Refused(why="gone"))
-    assert client.tell(c.Torn()).of(c.Lost) == [c.Lost("gone")]
-
-
 # -- rule 5: told, it ends -----------------------------------------------------------------------------------------
 
 
@@ -567,11 +542,6 @@ def test_an_answer_to_an_older_withdrawal_means_nothing(client: Client) -> None:
     client.tell(c.Withdraw(ACTIVE))
     assert not client.hear(m.Withdrawn(lock=ACTIVE, number=1)).of(c.Without)
     assert client.hear(m.Withdrawn(lock=ACTIVE, number=2)).of(c.Without)
-
-
-def test_a_turn_that_was_cut_short_tells_a_withdrawal_again(client: Client) -> None:
-    client.come_in().tell(c.Want(ACTIVE)).tell(c.Withdraw(ACTIVE)).hear(m.Withdrawn(lock=ACTIVE, number=1))
-    assert client.tell(c.Torn()).of(c.Without)
 
 
 def test_a_wish_that_was_withdrawn_and_made_again_takes_the_grant(client: Client) -> None:

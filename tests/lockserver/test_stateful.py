@@ -409,8 +409,7 @@ class ClientWorld(RuleBasedStateMachine):
     def tell(self, event: c.Event) -> None:
         """To the machine; and everything that it wants done is checked and done."""
         self.client.tell(event)
-        again = [type(effect) for effect in self.client.effects] in ([c.Lost], [c.No]) and isinstance(event, c.Torn)
-        assert not (self.over and self.client.effects) or again, "it is over, and something is to be done"
+        assert not (self.over and self.client.effects), "it is over, and something is to be done"
         asked = False
         for effect in self.client.effects:
             if isinstance(effect, c.Connect):
@@ -463,12 +462,6 @@ class ClientWorld(RuleBasedStateMachine):
     @rule(elsewhere=st.booleans())
     def its_path_is_looked_at(self, elsewhere: bool) -> None:
         self.tell(c.PathSeen(elsewhere))
-
-    @rule()
-    def an_exception_cuts_it_short(self) -> None:
-        self.hung_up()
-        self.connecting = False
-        self.tell(c.Torn())
 
     def hung_up(self) -> None:
         if self.welcomed and self.away_since is None:

@@ -633,9 +633,9 @@ _SHELLS = (
         "a callback that raises ends nothing",
         (
             (
-                "gms/client_shell.py",
-                "        except BaseException as error:\n            if not",
-                "        except GeneratorExit as error:\n            if not",
+                "sidecar/client_shell.py",
+                "            callback()\n        except BaseException:\n",
+                "            callback()\n        except GeneratorExit:\n",
             ),
         ),
         tests=("tests/gms/test_client_attacks.py::test_a_callback_that_raises_ends_nothing",),

@@ -673,17 +673,6 @@ _ALL = (
         ),
     ),
     Mutant(
-        "torn",
-        "after a turn that was cut short the connection is made anew",
-        (
-            (
-                CLIENT,
-                "        self._away()\n        for lock, token in self.holds.items():",
-                "        for lock, token in self.holds.items():",
-            ),
-        ),
-    ),
-    Mutant(
         "directory-replaced",
         "a server whose directory was replaced makes room",
         (

@@ -18,17 +18,17 @@ from sidecar.frames import Channel, PeerTooSlow, close_all
 from tests.sidecar.wire import Blob, Hello, decoder, pipes
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.interruptions import interrupted_before
-from tests.support.waiting import DEADLINE_S
+from tests.support.waiting import DEADLINE_S, until
 
 
 class Client:
-    """One that is turned by whoever waits."""
+    """One whose loop runs from the first wait on."""
 
     def __init__(self) -> None:
         self.heard: list[Any] = []
         self.ended: list[str] = []
         self.kept: list[int] = []
-        self.loop: ClientLoop[str] = ClientLoop("test", lambda event: None, lambda: float("inf"), "tick")
+        self.loop = ClientLoop("test", RuntimeError, let_go=lambda: self.link.hang_up())
         self.link = ClientConnection(self.loop, heard=self.hear, ended=self.ended.append)
         mine, theirs = socket.socketpair()
         self.link.open(Channel(mine, decoder, max_backlog_bytes=1 << 20))
@@ -43,6 +43,7 @@ class Client:
             self.link.hang_up()
 
     def until(self, count: int) -> None:
+        self.loop.start()
         assert self.loop.wait(lambda: len(self.heard) + len(self.ended) >= count, DEADLINE_S)
 
 
@@ -51,11 +52,9 @@ def client() -> Iterator[Client]:
     with no_descriptor_leaks():
         client = Client()
         yield client
-        client.link.hang_up()
+        client.loop.close()
         client.server.close()
         close_all(client.kept)
-        client.loop.stop()
-        client.loop.close()
 
 
 def test_descriptors_belong_to_who_takes_them_and_the_others_are_closed(client: Client) -> None:
@@ -134,7 +133,8 @@ def half_received() -> Client:
         client.link.say(Hello("owed"), files)
     to.close()
     mine.close()
-    client.loop.wait(lambda: client.link._channel.half_frame, DEADLINE_S)  # type: ignore[union-attr]
+    client.loop.start()
+    until(lambda: client.link._channel.half_frame, "the frame has begun to come")  # type: ignore[union-attr]
     return client
 
 
@@ -155,7 +155,6 @@ def test_what_is_raised_before_any_instruction_closes_no_descriptor_twice(what: 
         client.link.hang_up()
         assert not client.link.up
         client.server.close()
-        client.loop.stop()
         client.loop.close()
         if not was_interrupted:
             break

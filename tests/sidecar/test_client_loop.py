@@ -1,4 +1,4 @@
-"""A client's loop: whoever has the turn may lose it to an exception anywhere, and nobody is deaf afterwards."""
+"""The thread that owns a client: callers may lose their wait to an exception anywhere, and the thread hears on."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ from types import FrameType
 import pytest
 
 from sidecar import client_loop
-from sidecar.client_loop import CannotWait, ClientLoop
+from sidecar.client_loop import ClientLoop
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S, until
 
@@ -22,32 +22,40 @@ class Interrupted(Exception):
     """What a signal handler raises."""
 
 
+class CannotWait(Exception):
+    """What a caller is told that can't wait."""
+
+
 class Counter:
     """A client whose peer sends bytes: it counts them."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.fed: list[str] = []
-        self.torn = 0
-        self.raises: type[Exception] | None = None
-        self.loop: ClientLoop[str] = ClientLoop("test", self.feed, lambda: float("inf"), "tick", self.tear)
+        self.done: list[str] = []
+        self.left_undone = 0
+        self.let_go = 0
+        self.loop = ClientLoop("test", CannotWait, unexpected=self.unexpected, let_go=self.end)
         self.mine, self.peer = socket.socketpair()
         self.mine.setblocking(False)
         self.loop.add(self.mine.fileno(), self.ready)
 
-    def tear(self) -> None:
-        self.torn += 1
+    def unexpected(self) -> None:
+        self.left_undone += 1
 
-    def feed(self, event: str) -> None:
-        self.fed.append(event)
-        if self.raises is not None:
-            error, self.raises = self.raises, None
+    def end(self) -> None:
+        self.let_go += 1
+
+    def do(self, what: str) -> None:
+        self.loop.post(lambda: self.done.append(what))
+
+    def fail(self, error: type[BaseException]) -> None:
+        def work() -> None:
             raise error
-        self.loop.announce()
+
+        self.loop.post(work)
 
     def ready(self, _: int) -> None:
         self.count += len(self.mine.recv(1 << 16))
-        self.loop.announce()
 
     def send(self) -> int:
         """Returns the count that will be there once it has arrived."""
@@ -61,19 +69,18 @@ def client() -> Iterator[Counter]:
     with no_descriptor_leaks():
         client = Counter()
         yield client
-        client.loop.stop()
         client.loop.close()
         client.mine.close()
         client.peer.close()
 
 
-def test_a_caller_hears_in_its_own_thread_and_the_loops_thread_hears_otherwise(client: Counter) -> None:
+def test_the_thread_hears_and_callers_wait_for_it(client: Counter) -> None:
     client.loop.start()
     for _ in range(50):
         expected = client.send()
         assert client.loop.wait(lambda expected=expected: client.count >= expected, DEADLINE_S)  # type: ignore[misc]
-    client.loop.tell("told")
-    assert client.loop.wait(lambda: "told" in client.fed, DEADLINE_S)
+    client.do("posted")
+    assert client.loop.wait(lambda: "posted" in client.done, DEADLINE_S)
     assert not client.loop.wait(lambda: False, 0.01)
 
 
@@ -125,40 +132,29 @@ def test_an_exception_from_a_signal_handler_ends_one_wait_and_no_later_one(clien
         while time.monotonic() < end:
             try:
                 expected = client.send()
-                client.loop.tell("told")
+                client.do("posted")
                 if client.loop.wait(lambda expected=expected: client.count >= expected, 1.0):  # type: ignore[misc]
                     heard += 1
             except Interrupted:
                 interrupted += 1
-    print("interrupted", interrupted, "heard", heard, "torn", client.torn)
-    assert interrupted > 0
+    print("interrupted", interrupted, "heard", heard)
+    assert interrupted > 0 and not client.left_undone, "no turn is cut short by what is raised in a caller"
     expected = client.send()
     assert client.loop.wait(lambda: client.count >= expected, DEADLINE_S), "it is deaf"
     expected = client.send()
-    until(lambda: client.count >= expected, "the loop's own thread hears it, though nobody waits")
+    until(lambda: client.count >= expected, "the thread hears it, though no caller waits")
 
 
-def test_whoever_comes_after_a_turn_that_was_cut_short_is_told(client: Counter) -> None:
-    client.raises = Interrupted
-    with pytest.raises(Interrupted):
-        client.loop.wait(lambda: False, DEADLINE_S, first="bad")
-    assert client.torn == 0
-    assert not client.loop.wait(lambda: False, 0.01)
-    assert client.torn == 1
-    assert client.fed == ["bad", "bad"], "what was told is not lost"
-
-
-def test_what_a_handler_raises_in_the_loops_thread_doesnt_end_it(
-    client: Counter, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit, KeyboardInterrupt])
+def test_what_is_raised_in_the_thread_leaves_that_undone_and_nothing_else(
+    client: Counter, capfd: pytest.CaptureFixture[str], error: type[BaseException]
 ) -> None:
-    client.raises = ZeroDivisionError
+    client.fail(error)
+    client.do("good")
     client.loop.start()
-    client.loop.tell("bad")
-    until(lambda: client.torn, "what was cut short is told")
-    assert client.torn == 1
-    client.loop.tell("good")
-    assert client.loop.wait(lambda: client.fed == ["bad", "good"], DEADLINE_S)
-    assert "ZeroDivisionError" in capfd.readouterr().err
+    assert client.loop.wait(lambda: client.left_undone == 1, DEADLINE_S)
+    assert client.done == ["good"]
+    assert error.__name__ in capfd.readouterr().err
 
 
 def test_what_goes_wrong_for_hours_pauses_between_its_tries_and_the_thread_lives_on(
@@ -167,39 +163,37 @@ def test_what_goes_wrong_for_hours_pauses_between_its_tries_and_the_thread_lives
     pauses: list[float] = []
     monkeypatch.setattr("sidecar.client_loop.time.sleep", pauses.append)
 
-    def tear() -> None:
+    def unexpected() -> None:
         if len(pauses) < 1500:
             raise OSError("again")
-        client.torn += 1
+        client.left_undone += 1
 
-    client.loop._torn = tear
-    client.raises = ZeroDivisionError
+    client.loop._unexpected = unexpected
+    client.fail(ZeroDivisionError)
     client.loop.start()
-    client.loop.tell("bad")
-    until(lambda: client.torn, "what went wrong is over")
-    assert pauses == sorted(pauses) and pauses[0] < 0.1 and pauses[-1] == client_loop.LOOK_S
-    client.loop.tell("good")
-    assert client.loop.wait(lambda: "good" in client.fed, DEADLINE_S)
+    until(lambda: client.left_undone, "what went wrong is over")
+    assert pauses == sorted(pauses) and pauses[0] < 0.1 and pauses[-1] == client_loop.MOST_PAUSE_S
+    client.do("good")
+    assert client.loop.wait(lambda: "good" in client.done, DEADLINE_S)
     capfd.readouterr()
 
 
-def test_a_handler_cant_wait_in_the_thread_that_runs_it(client: Counter) -> None:
+def test_the_thread_itself_cant_wait(client: Counter) -> None:
     said: list[Exception] = []
 
-    def ready(_: int) -> None:
-        client.mine.recv(1)
+    def work() -> None:
         try:
             client.loop.wait(lambda: True, 1.0)
         except CannotWait as error:
             said.append(error)
 
-    client.loop.remove(client.mine.fileno())
-    client.loop.add(client.mine.fileno(), ready)
-    client.peer.send(b"x")
+    client.loop.start()
+    client.loop.post(work)
     assert client.loop.wait(lambda: bool(said), DEADLINE_S)
 
 
 def test_a_forked_child_that_lets_go_takes_nothing_from_its_parent(client: Counter) -> None:
+    client.loop.start()
     child = os.fork()
     if child == 0:
         try:
@@ -207,13 +201,49 @@ def test_a_forked_child_that_lets_go_takes_nothing_from_its_parent(client: Count
             try:
                 client.loop.wait(lambda: True, 0.0)
             except CannotWait:
-                client.loop.tell("from the child")
-                client.loop.stop()
+                client.do("from the child")
                 client.loop.close()
-                os._exit(0)
+                os._exit(0 if client.let_go == 1 else 2)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     expected = client.send()
     assert client.loop.wait(lambda: client.count >= expected, DEADLINE_S)
-    assert client.fed == []
+    assert client.done == [] and client.let_go == 0
+
+
+def test_closing_ends_the_thread_and_every_wait_and_lets_go_once(client: Counter) -> None:
+    client.loop.start()
+    ended: list[str] = []
+
+    def wait() -> None:
+        try:
+            client.loop.wait(lambda: False)
+        except CannotWait as error:
+            ended.append(str(error))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    until(lambda: client.loop._waiting, "it waits")
+    client.loop.close()
+    client.loop.close()
+    waiting.join(DEADLINE_S)
+    assert ended == ["this client is closed"] and client.let_go == 1 and not client.loop._thread.is_alive()
+
+
+def test_a_callback_that_hangs_keeps_nobody_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_loop, "CLOSE_S", 0.05)
+    client.loop.start()
+    hangs, go_on = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        hangs.set()
+        go_on.wait()
+
+    client.loop.post(hang)
+    hangs.wait(DEADLINE_S)
+    client.loop.close()
+    assert client.let_go == 0, "it may still be in use"
+    go_on.set()
+    until(lambda: client.let_go == 1, "the thread lets go of it when it comes back")
+    client.loop.close()

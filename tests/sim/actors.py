@@ -7,7 +7,6 @@ hold is `world.py`'s business.
 
 import contextlib
 import errno
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -426,19 +425,18 @@ class SimClient(Shell[c.Event, c.Effect]):
         self.arriving: tuple[int, ...] = ()
         self.children: dict[int, int] = {}
         self.missed_a_question = False
-        """Whether its engine can wake: a turn was cut short before it could answer."""
+        """Whether its engine can wake: something was raised before it could answer."""
 
     def _handle(self, event: c.Event) -> Iterable[c.Effect]:
         return self.machine.handle(event, self.world.kernel.now)
 
-    def _is_cut_short(self, effect: c.Effect) -> bool:
-        """A signal handler has raised, between two effects. What the program had said is said again."""
-        if not self.world.cuts_short():
+    def _is_left_undone(self, effect: c.Effect) -> bool:
+        """The connection is made anew: what was said or heard may be half."""
+        if not isinstance(effect, _MAY_RAISE) or not self.world.leaves_undone():
             return False
         self.missed_a_question |= isinstance(effect, c.Check)
-        said = [event for event in self.pending if isinstance(event, _SAID_BY_THE_PROGRAM)]
         self._hang_up()
-        self.pending = deque([c.Tick(), c.Torn(), *said])
+        self.pending.append(self._disconnected())
         return True
 
     def _due(self) -> float:
@@ -612,4 +610,4 @@ class SimClient(Shell[c.Event, c.Effect]):
             self.feed(self._disconnected())
 
 
-_SAID_BY_THE_PROGRAM = (c.Want, c.Withdraw, c.SetReady, c.SetServing, c.Checked, c.DrainEnded, c.AdoptChild)
+_MAY_RAISE = (c.Connect, c.Say, c.LookAtPath, c.KeepCopies, c.KeepNames, c.Check)

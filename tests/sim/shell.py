@@ -54,8 +54,8 @@ class Shell(ABC, Generic[E, F]):
     def _do(self, effect: F) -> None:
         """An answer to the machine's question goes into `pending`."""
 
-    def _is_cut_short(self, effect: F) -> bool:
-        """What is left of this turn is not done, from this effect on."""
+    def _is_left_undone(self, effect: F) -> bool:
+        """Something unexpected is raised instead. The effects that follow are carried out."""
         return False
 
     def _due(self) -> float:
@@ -82,8 +82,8 @@ class Shell(ABC, Generic[E, F]):
             if world.trace is not None:
                 world.say(f"{self._speaker} < {self.pending[0]}")
             for effect in self._handle(self.pending[0]):
-                if self._is_cut_short(effect):
-                    break
+                if self._is_left_undone(effect):
+                    continue
                 if world.trace is not None:
                     world.say(f"{self._speaker} > {effect}")
                 self._do(effect)
@@ -132,7 +132,7 @@ class ServerShell(Shell[E, F]):
         except OSError:
             self.process.exit()
 
-    def _is_cut_short(self, effect: F) -> bool:
+    def _is_left_undone(self, effect: F) -> bool:
         self._schedule.effect_boundary(self.process)
         return False
 

@@ -145,7 +145,7 @@ class World(Schedule[SimServer]):
             most_copies_under_way=MOST_COPIES,
         )
 
-    def cuts_short(self) -> bool:
+    def leaves_undone(self) -> bool:
         if self.cut_rate and self.rng.random() < self.cut_rate and self.kernel.now < FAULTS_END_S:
             self.note_fault("something raises in a client's turn")
             return True
