@@ -9,14 +9,14 @@ from gms import events as e
 from gms.server import Server
 
 
-def _persist(self: Server, effect: e.PersistPools) -> None:
+def _persist(self: Server, effect: e.Persist) -> None:
     _write(self, effect)
-    if any(pool.owner is not None for pool in effect.record.pools):
+    if any(region.owner is not None for region in effect.record.regions):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-_write = Server.effects[e.PersistPools]
-Server.effects = {**Server.effects, e.PersistPools: _persist}
+_write = Server.effects[e.Persist]
+Server.effects = {**Server.effects, e.Persist: _persist}
 
 if __name__ == "__main__":
     sys.exit(device_process.main(sys.argv[1:]))
