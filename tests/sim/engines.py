@@ -77,6 +77,8 @@ class Slot:
         self.polls = rng.random() < 0.25
         """It waits for a moment only, and asks again a little later."""
         self.sickly = self.was_sickly = rng.random() < 0.15
+        self.has_standby: set[Process] = set()
+        """Processes that have memory of the device already."""
 
     def start(self) -> None:
         main = self.world.kernel.spawn(self.engine_id)
@@ -104,6 +106,7 @@ class Slot:
         before.processes = [process for process in before.processes if process is not main]
         self.client.stopped = True
         main.execute()
+        self.has_standby.discard(main)
         self._run(main).children = before.children
 
     def _ended(self, tree: Tree, pidfd: int) -> None:
@@ -147,7 +150,9 @@ class Slot:
         if got.lock == m.INIT:
             if not tree.initialises:
                 world.permitted(tree)
-                self._take(client.process, tree, STANDBY)
+                if client.process not in self.has_standby:  # a program that asks anew, each time with another client
+                    self.has_standby.add(client.process)
+                    self._take(client.process, tree, STANDBY)
                 client.process.after(rng.random() * 0.1, lambda: self._initialised(client, tree))
         elif world.got(tree, got.token):
             children = [process for process in tree.processes[1:] if process.alive and process not in tree.forks]
