@@ -11,8 +11,8 @@ chart := .venv-chart/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
-	tests/bench tests/chaos tests/lockctl tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
+typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
+	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
 	tests/tools tests/test_docs.py tests/test_imports.py demo bench)

@@ -1,23 +1,22 @@
-"""Who may come in, and what a claim is worth (rules 2, 7, 8 and 10 of `machine.py`).
+"""What a claim is worth, and who may come in with it (rules 7, 8 and 10 of `machine.py`). Which processes may belong
+to an incarnation at all: `evidence/joining.py`.
 
 Pure. Whoever is admitted belongs to its incarnation from then on, and a holder that is back holds again. What follows
-(the write, the welcome) is `machine.py`'s business. Why somebody may not come in is said in a sentence.
+(the write, the welcome) is `machine.py`'s business. Why a process may not come in is said in a sentence.
 """
 
 from dataclasses import dataclass
 
+from evidence.evidence import Evidence
+from evidence.incarnation import MAIN, Incarnation
+from evidence.joining import NO_LIFE
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.callers import spoken
 from lockserver.context import Context
-from lockserver.incarnation import MAIN, Incarnation, Stage
-from lockserver.incarnations import MOST_MEMBERS, Incarnations
 from lockserver.lock import Doubt, Found, Lock, Phase
 from lockserver.messages import ACTIVE, INIT
 from sidecar.names import incarnation_name
-
-NO_LIFE = "the life file that you named isn't in its place, or you have no lock on it"
-"""Somebody may have removed it in this moment: then it is made anew, and named at the next try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,10 @@ class TurnedAway:
 
 
 class Admission:
-    def __init__(self, context: Context, incarnations: Incarnations, active: Lock, permit: Lock) -> None:
+    def __init__(self, context: Context, evidence: Evidence, active: Lock, permit: Lock) -> None:
         self.context = context
-        self.incarnations = incarnations
+        self.joining = evidence.joining
+        self.incarnations = evidence.incarnations
         self.active = active
         self.permit = permit
 
@@ -51,18 +51,21 @@ class Admission:
         name, token = incarnation_name(hello.engine_id, hello.incarnation), hello.claims.get(ACTIVE)
         why = self._why_not_register(event, hello)
         if not why and token is not None and (why := self._why_no_claim(name, token, newest)):
-            self.incarnations.reject(name)
+            self.incarnations.reject(name, "claimed a lock that it does not hold")
         if why is NO_LIFE and token is not None:
             why = self._why_no_claim(name, token, newest) or why
         if why:
             return TurnedAway(why, for_good=why is not NO_LIFE)
-        who = self.incarnations.known.get(name)
-        if who is None:
-            who = self.incarnations.known[name] = Incarnation(hello.engine_id, hello.incarnation, Stage.PRESENT)
-            who.older = bool(hello.secret)  # another server gave it that
-        who.secret = who.secret or hello.secret or event.secret
-        replaced = who.conn
-        self.incarnations.enter_main(who, event.peers[0], hello.pid, event.conn).kept = hello.kept
+        who, replaced = self.joining.register(
+            hello.engine_id,
+            hello.incarnation,
+            event.peers[0],
+            hello.pid,
+            event.conn,
+            hello.secret,
+            event.secret,
+            hello.kept,
+        )
         if token is not None and self.active.holder is not who:
             self._claim(self.active, who, token)
         if INIT in hello.claims and self.permit.holder is None:
@@ -79,16 +82,7 @@ class Admission:
 
     def _why_not_register(self, event: e.Received, hello: m.Register) -> str:
         name = incarnation_name(hello.engine_id, hello.incarnation)
-        who = self.incarnations.known.get(name)
-        if why := self.incarnations.why_condemned(name):
-            return why
-        if not event.life_held:
-            return NO_LIFE
-        if who is None:
-            return self._why_full()
-        if not self.incarnations.is_main(who, event.peers[0], hello.secret):
-            return f"{name} is another process (pid {who.pid})"
-        return ""
+        return self.joining.why_not_register(name, event.peers[0], hello.secret, life_held=event.life_held)
 
     def _why_no_claim(self, name: str, token: int, newest: int) -> str:
         """A main process says that it was granted the lock with this token. Empty if nothing speaks against it.
@@ -130,39 +124,13 @@ class Admission:
 
     def join(self, event: e.Received, hello: m.Join) -> Admitted | TurnedAway:
         if why := self._why_not_join(event, hello):
-            opens = self.incarnations.may_open_again(incarnation_name(hello.engine_id, hello.incarnation))
-            return TurnedAway(why, for_good=why is not NO_LIFE and not opens)
-        # Its main process may not be back yet, after a restart of this server; its life file tells that it isn't
-        # condemned.
-        who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
-        member = self.incarnations.enter(who, event.peers[0], hello.pid, hello.number)
-        member.conns.add(event.conn)
-        member.kept = hello.kept
+            name = incarnation_name(hello.engine_id, hello.incarnation)
+            return TurnedAway(why, for_good=not self.joining.passes(why, name))
+        who, member = self.joining.join(hello, event.peers[0], event.conn)
         return Admitted(who, member.number, spoken().agreed(hello))
 
     def _why_not_join(self, event: e.Received, hello: m.Join) -> str:
-        name = incarnation_name(hello.engine_id, hello.incarnation)
-        who = self.incarnations.known.get(name)
-        if why := self.incarnations.why_closed(name):
-            return why
-        if not event.life_held:
-            return NO_LIFE
-        if who is None:
-            return self._why_full()
-        if len(who.members) >= MOST_MEMBERS and who.find(event.peers[0], hello.number) is None:
-            return f"{name} has {MOST_MEMBERS} processes already"
-        return ""
-
-    def why_not_adopt(self, event: e.Received, who: Incarnation) -> str:
-        """A main process vouches for a child that can't join by itself."""
-        full = len(who.members) >= MOST_MEMBERS
-        known = bool(event.peers) and who.find(event.peers[0], 0) is not None
-        if len(event.peers) != 1 or event.peers[0].process is None or (full and not known):
-            return f"Adopt takes one pidfd, and an engine has at most {MOST_MEMBERS} processes"
-        return ""
-
-    def _why_full(self) -> str:
-        return "there are too many engines here" if self.incarnations.full else ""
+        return self.joining.why_not_join(hello, event.peers[0], life_held=event.life_held)
 
     # -- another version -------------------------------------------------------------------------------------------
 
@@ -183,7 +151,7 @@ class Admission:
             return False
         who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
         self.incarnations.enter_main(who, peer, hello.pid, None)
-        who.cannot_talk = why
+        self.incarnations.cannot_talk(who, why)
         if lock.holder is not who:
             if lock.phase is Phase.FREE:
                 lock.suspect(Doubt(Found.NOTHING, self.context.now, self.context.now))

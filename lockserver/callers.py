@@ -4,12 +4,13 @@ Pure. There are three kinds of caller: an engine's main process registers, anoth
 observer observes. Who may come in: `admission.py`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from evidence.incarnation import Incarnation
 from lockserver import messages as m
 from lockserver.context import Context
 from lockserver.events import Close
-from lockserver.incarnation import Incarnation
 from sidecar.versions import Spoken
 
 MOST_OBSERVERS = 2000
@@ -28,8 +29,10 @@ class Caller:
 
 
 class Callers:
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, ended: Callable[[int], None]) -> None:
+        """`ended` hears of each connection that ends."""
         self.context = context
+        self._ended = ended
         self.by_conn: dict[int, Caller] = {}
         self._observers = 0
 
@@ -42,6 +45,7 @@ class Callers:
         caller = self.by_conn.pop(conn, None)
         if caller is not None:
             self._observers -= caller.incarnation is None
+            self._ended(conn)
         return caller
 
     def end(self, conn: int) -> None:

@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from queue import Empty, Queue
 
+from evidence.lifefiles import LifeFile, life_files
 from lockserver import messages as m
 from lockserver import record
 from lockserver.guard import NAME as GUARD
-from lockserver.lifefiles import LifeFile, life_files
 from lockserver.observer import NoServer, Observer, ObserverError, ServerSilent
 from lockserver.rundir import HOLDER, LIFE, SOCKET
 from lockserver.status_text import size, why_unverified
@@ -427,18 +427,18 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bo
     """`known`: None where the server can't be asked. `ended`: that engine is being fenced."""
     if known is None:
         return _ok("life lock", f"{file.name}: held by somebody; the server can't be asked, so leave it alone")
-    if not file.holders:
+    if not file.locked_by:
         found = f"{file.name}: held by processes that can't be seen from here"
         if file.name in known:
             return _ok("life lock", f"{found} (another container's, in a pod)")
         return _warn("life lock", found, "look again on the node, as root")
-    found = f"{file.name}: held by " + "; ".join(f"{pid} ({words})" for pid, words in sorted(file.holders.items()))
+    found = f"{file.name}: held by " + "; ".join(f"{pid} ({words})" for pid, words in sorted(file.locked_by.items()))
     if file.name not in known:
         found += "; the server doesn't know it as holder or waiter"
         return _warn("life lock", found, "nothing, if that engine is just starting; else end it")
     members = known[file.name]
     strange = " ".join(
-        str(pid) for pid in sorted(file.holders) if members is not None and pid not in members and not _is_guard(pid)
+        str(pid) for pid in sorted(file.locked_by) if members is not None and pid not in members and not _is_guard(pid)
     )
     if not strange:
         return _ok("life lock", found)
@@ -449,7 +449,7 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bo
 
 def _halted(file: LifeFile) -> Iterator[Finding]:
     """The lock never hears of it, and its clients wait. A process under a debugger, or in a disk's hands, goes on."""
-    for pid in sorted(file.holders):
+    for pid in sorted(file.locked_by):
         state, _, do = process_state.state_of(pid).partition(": ")
         if state.startswith(("is stopped", "is frozen")):
             yield _warn("processes", f"{file.name}: process {pid} {state}, and its engine does nothing meanwhile", do)

@@ -11,6 +11,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Config, NamesTaken, TakeNames
+from lockserver.plan import Plan
 
 RETRY_S = 0.1
 
@@ -30,26 +31,39 @@ class Exclusion:
         """At the last try somebody else had a name. When it is free, that one may be dying."""
         self._settled_at = -math.inf
 
+    # -- questions -------------------------------------------------------------------------------------------------
+
+    def has(self, now: float, devices: tuple[str, ...] = ()) -> bool:
+        """It has the name of its path, and those of these devices, and nobody can have lost them a moment ago and still
+        be dying.
+        """
+        return self._has_names(devices) and not self.settles(now)
+
+    def settles(self, now: float) -> bool:
+        """Who had the names may be dying yet."""
+        return now < self._settled_at
+
+    def _has_names(self, devices: tuple[str, ...]) -> bool:
+        return self._has is not None and self._has.issuperset(devices)
+
+    def plan(self, plan: Plan, devices: tuple[str, ...] = ()) -> bool:
+        """What it hasn't is asked for. Returns whether it has all."""
+        if self._has_names(devices):
+            plan.wait_until(self._settled_at)
+        elif self._asked is None and not plan.wait_until(self._retry_at):
+            plan.do(self.ask, devices)
+        return self.has(plan.now, devices)
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
     def begin(self) -> None:
         """A new server takes the name of its path, if that is free: another for the same path sees it then."""
-        self._asked, self._quietly = (), True
-        self.context.out.append(TakeNames(()))
+        self._quietly = True
+        self.ask(())
 
-    def has(self, devices: tuple[str, ...] = ()) -> bool:
-        """It has the name of its path, and those of these devices, and nobody can have lost them a moment ago and still
-        be dying. What it hasn't is asked for.
-        """
-        if self._has is not None and self._has.issuperset(devices):
-            return self.context.reached(self._settled_at)
-        if self._asked is None and self.context.reached(self._retry_at):
-            self._asked = devices
-            self.context.out.append(TakeNames(devices))
-        return False
-
-    @property
-    def settles(self) -> bool:
-        """Who had the names may be dying yet."""
-        return self.context.now < self._settled_at
+    def ask(self, devices: tuple[str, ...]) -> None:
+        self._asked = devices
+        self.context.out.append(TakeNames(devices))
 
     def holder_ended(self) -> None:
         """It had them, this server has seen it alive, and nothing is left of it."""
@@ -70,7 +84,6 @@ class Exclusion:
         if quietly:
             return
         self._retry_at = self.context.now + RETRY_S
-        self.context.wake(self._retry_at)
         self.context.alarm(
             "names", f"nobody is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
         )

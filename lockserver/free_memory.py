@@ -8,6 +8,7 @@ import math
 
 from lockserver.context import Context
 from lockserver.events import Config, MemoryRead, ReadMemory
+from lockserver.plan import Plan
 
 READ_EVERY_S = 0.02
 
@@ -28,19 +29,27 @@ class FreeMemory:
         """There is somebody who can say what is free."""
         return self.config.reads_memory
 
-    def ask(self, *, at_once: bool = False) -> None:
+    def late(self, now: float) -> bool:
+        """It was asked for, and hasn't come within its time."""
+        return self._asked and now >= self.late_at
+
+    @property
+    def late_at(self) -> float:
+        return self._asked_at + self.config.reader_s
+
+    def plan(self, plan: Plan) -> None:
+        """A reading is needed."""
         if self._asked:
-            if self.late():
-                bound = self.config.reader_s
-                self.context.alarm("reader", f"memory can't be read: no answer for {bound:g} s; does the driver hang?")
-        elif at_once or self.context.reached(self._asked_at + READ_EVERY_S):
+            if not plan.wait_until(self.late_at):
+                text = f"memory can't be read: no answer for {self.config.reader_s:g} s; does the driver hang?"
+                plan.say(self.context.alarm, "reader", text)
+        elif not plan.wait_until(self._asked_at + READ_EVERY_S):
+            plan.do(self.ask)
+
+    def ask(self) -> None:
+        if not self._asked:
             self._asked, self._asked_at = True, self.context.now
             self.context.out.append(ReadMemory())
-            self.late()
-
-    def late(self) -> bool:
-        """It was asked for, and hasn't come within its time."""
-        return self._asked and self.context.reached(self._asked_at + self.config.reader_s)
 
     def came(self, reading: MemoryRead) -> None:
         in_time = self.context.now < self._asked_at + self.config.reader_s

@@ -7,7 +7,7 @@ rule is broken, and says so with all that is needed to report it.
 
 from typing import Any
 
-from lockserver.incarnations import Incarnations
+from evidence.incarnations import Incarnations
 from lockserver.lock import Lock, Phase
 from lockserver.succession import Succession
 from sidecar.disk_writes import DiskWrites

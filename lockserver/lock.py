@@ -24,18 +24,20 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
                FREE       `take_back`: it can't be written
                FENCING    `lose`: whoever was chosen is dead
     HELD       FENCING    `lose`
-               FREE       `release`: a permit is given back (`permit.py`). The lock itself never is
     FENCING    FREE       `release`: the holder is proven gone
                HELD       `come_back`, `claimed`
                IN_DOUBT   `hear_of`, `release`: as above
                FENCING    `lose`: its connection had ended, and now it is dead
+
+A permit has one way more (`permit.py`).
 """
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import ClassVar
 
+from evidence.incarnation import Incarnation, Stage
 from lockserver import messages as m
-from lockserver.incarnation import Incarnation, Stage
 from lockserver.queue import Waiter
 from lockserver.record import Tenure
 
@@ -97,6 +99,7 @@ class WrongTransition(Exception):
 
 @dataclass(slots=True)
 class Lock:
+    may_follow: ClassVar[dict[Phase, frozenset[Phase]]] = MAY_FOLLOW
     name: m.LockName
     phase: Phase = Phase.FREE
     holder: Incarnation | None = None
@@ -122,7 +125,6 @@ class Lock:
     """The first write that names this holder: nobody is told before it is on disk. 0: it was in the file. None: no
     write has been asked for yet.
     """
-    may_be_given_back: bool = field(default=False)
 
     # -- questions -------------------------------------------------------------------------------------------------
 
@@ -151,7 +153,7 @@ class Lock:
         self.holder, self.doubt = holder, doubt
         self.token, self.granted_at = tenure.token, tenure.granted_at
         self.endpoint, self.verified = tenure.endpoint, tenure.verified
-        self.recorded_by = 0 if tenure.members else None
+        self.recorded_by = 0 if holder.members else None
 
     def suspect(self, doubt: Doubt) -> None:
         """There is no file that could be read, or an older one: somebody whom it doesn't name may hold."""
@@ -225,12 +227,11 @@ class Lock:
         self.doubt = self.doubt or doubt
 
     def release(self, remaining: Doubt | None = None) -> Incarnation:
-        """The holder is proven gone (or gives its permit back). `remaining`: there may be another."""
+        """The holder is proven gone. `remaining`: there may be another."""
         holder = self.holder
         if holder is None:
             raise WrongTransition(f"{self.name}: nobody holds it, so nobody can be proven gone")
-        since = (_D, _X, _H) if self.may_be_given_back else (_D, _X)
-        self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT, *since)
+        self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT, _D, _X)
         self._clear()
         self.doubt = remaining
         return holder
@@ -252,8 +253,7 @@ class Lock:
 
     def _move(self, to: Phase, *since: Phase) -> None:
         """`since`: the phases in which this transition may be made."""
-        given_back = self.may_be_given_back and (self.phase, to) == (Phase.HELD, Phase.FREE)
-        if self.phase not in since or (to not in MAY_FOLLOW[self.phase] and not given_back):
+        if self.phase not in since or to not in self.may_follow[self.phase]:
             raise WrongTransition(f"{self.name}: from {self.phase.value} there is no way to {to.value}")
         self.phase = to
 

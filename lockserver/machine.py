@@ -41,17 +41,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from evidence.evidence import Evidence
+from evidence.incarnation import MAIN, Incarnation, Stage
+from evidence.pidfd_copies import Give
+from evidence.proof import Policy
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.admission import Admission, Admitted, TurnedAway
 from lockserver.callers import MOST_OBSERVERS, Caller, Callers, Hello, incompatible, spoken
 from lockserver.context import Context
-from lockserver.incarnation import MAIN, Incarnation, Stage
-from lockserver.incarnations import Incarnations
+from lockserver.hearsay import Hearsay
 from lockserver.invariants import Invariants
 from lockserver.lock import Lock, Phase, State, WrongTransition
 from lockserver.messages import ACTIVE, INIT
-from lockserver.pidfd_copies import PidfdCopies
 from lockserver.status import history_of, status_of
 from lockserver.succession import Succession
 from sidecar.disk_writes import DiskWrites
@@ -72,7 +74,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class MemberEnded:
-    """Whoever keeps copies of this incarnation's pidfds may drop the dead one's: the file doesn't name it any more."""
+    """Its clients may drop their copies of the dead one's pidfd: the file doesn't name it any more."""
 
     incarnation: str
 
@@ -81,11 +83,12 @@ class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
         self.context = Context(config.history_size)
-        self.callers = Callers(self.context)
-        self.incarnations = Incarnations(self.context)
-        self.succession = Succession(config, self.context, self.callers, self.incarnations)
-        self.admission = Admission(self.context, self.incarnations, self.active, self.succession.permit.lock)
-        self.copies = PidfdCopies(config, self.context, self.incarnations, self.succession.queue)
+        self.evidence = Evidence(config, self.context, Policy(config.presume_dead, config.grant_unproven))
+        self.incarnations = self.evidence.incarnations
+        self.callers = Callers(self.context, self.evidence.copies.left)
+        self.succession = Succession(config, self.context, self.callers, self.evidence)
+        self.admission = Admission(self.context, self.evidence, self.active, self.succession.permit.lock)
+        self.hearsay = Hearsay(config, self.context, self.evidence)
         self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
         self.broken = ""
         """Which of its own rules this machine has broken: a bug. Nobody is granted any more then."""
@@ -115,7 +118,7 @@ class Machine:
             self._stop_granting(broken, event)
         if context.changed:
             context.changed = False
-            self.copies.hand_out(self.active)
+            self._hand_out()
             context.out.append(e.Publish())
         return context.out
 
@@ -143,9 +146,10 @@ class Machine:
     def _conclude(self) -> None:
         """Draw every conclusion that is due."""
         succession = self.succession
-        succession.step(may_grant=not self.disk.failing and not self.broken)
-        if self.context.reached(self.disk.due_at) or succession.must_write:
+        succession.conclude(may_grant=not self.disk.failing and not self.broken)
+        if succession.must_write or self.context.now >= self.disk.due_at:
             self._write()
+        self.context.wake(self.disk.due_at)
         if succession.state is not self._state:
             self._state, self.context.changed = succession.state, True
 
@@ -171,13 +175,13 @@ class Machine:
         caller = self.callers.leave(conn)
         self.succession.switchover.asker_left(conn)
         who = caller.incarnation if caller is not None else None
-        if who is None or not self.incarnations.closed(who, conn):
+        if who is None or not self.evidence.closed(who, conn):
             return
         dead = who.main is not None and who.main.dead
         self.succession.lose(who, Stage.DOOMED if dead else Stage.LOST, "end of file")
 
     def _on_died(self, event: e.Died) -> None:
-        found = self.incarnations.died(event.process)
+        found = self.evidence.heard(event)
         if found is None:
             return
         who, was_main = found
@@ -250,7 +254,7 @@ class Machine:
         self._say_on_disk(conn, welcome, after)
 
     def _on_adopt(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        if why := self.admission.why_not_adopt(event, who):
+        if why := self.evidence.joining.why_not_adopt(who, event.peers):
             self._throw_out(event, why)
             return
         message = event.message
@@ -262,11 +266,35 @@ class Machine:
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
         file knows it if its incarnation holds. Returns the write that must be on disk before.
         """
-        self.copies.hand_out(self.active)
+        self._hand_out()
         if not self.succession.holds(who):
             return 0
         self._write()
         return self.disk.asked
+
+    def _hand_out(self) -> None:
+        """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters."""
+        holder, copies = self.active.holder, self.evidence.copies
+        for give in copies.give_own():
+            self._give(give)
+        if self.active.phase is not Phase.HELD or holder is None:
+            return
+        for waiter in self.succession.queue.first(self.config.keepers):
+            who = waiter.incarnation
+            if who.conn is not None:
+                for give in copies.give(who.conn, who, holder, list(holder.members.values()), self.active.token):
+                    self._give(give)
+
+    def _give(self, give: Give) -> None:
+        keep = m.Keep(
+            token=self.active.token,
+            tree=give.whose.name,
+            numbers=give.numbers,
+            more=give.more,
+            gone=give.gone,
+            answer=bool(give.numbers),
+        )
+        self.context.out.append(e.Send(give.conn, keep, give.processes))
 
     def _cannot_talk(self, event: e.Received, hello: Hello) -> None:
         """There is no version that both speak (rule 10)."""
@@ -348,15 +376,15 @@ class Machine:
     def _on_hand_back(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.HandBack)
         self.succession.hears_of(event.message.token)
-        self.copies.hand_back(event, who, self.active, self.succession.newest_token)
+        self.hearsay.hand_back(event, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
-        self.copies.hand_out(self.active)  # a process that only its own main process knew of is one to keep a copy of
+        self._hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.Kept)
-        self.copies.taken(event.conn, event.message.copies)
-        self.copies.hand_out(self.active)
+        self.evidence.copies.taken(event.conn, event.message.copies)
+        self._hand_out()
 
     def _on_watch(self, event: e.Received, caller: Caller) -> None:
         caller.watching = self.context.changed = True
@@ -425,7 +453,8 @@ class Machine:
     def _write(self) -> None:
         """Everything that outlives this server, as it is now."""
         number, succession = self.disk.ask(), self.succession
-        self.incarnations.pending_unlinks = dict.fromkeys(self.incarnations.pending_unlinks, number)
+        succession.bind()
+        self.incarnations.writes(number)
         for lock in self.succession.locks:
             lock.written_by(number)
         for name in sorted(self._members_ended):
@@ -476,31 +505,27 @@ class Machine:
         self._started = True
         record, succession = event.record, self.succession
         succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor
-        permit = record.permits.get(INIT) if record is not None else None
         succession.exclusion.begin()
-        succession.recovery.begin(event, succession.active, succession.permit.lock, permit)
+        succession.recovery.begin(event, succession.active, succession.permit.lock)
+        if record is not None:
+            succession.bind()
+            self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
     def _on_memory_read(self, event: e.MemoryRead) -> None:
         self.succession.memory_read(event)
 
     def _on_strangers_probed(self, event: e.StrangersProbed) -> None:
-        self.succession.recovery.strangers_probed(event, self.active)
+        self.evidence.strangers.probed(event, keep=self.active.unnamed)
 
-    def _on_looked_up(self, event: e.LookedUp) -> None:
-        self.incarnations.looked_up(event)
+    def _on_evidence(self, event: e.LifeProbed | e.LookedUp | e.OutOfReach) -> None:
+        self.evidence.heard(event)
 
     def _on_looked_at(self, event: e.LookedAt) -> None:
         self.succession.looked_at(event)
 
     def _on_names_taken(self, event: e.NamesTaken) -> None:
         self.succession.exclusion.taken(event)
-
-    def _on_life_probed(self, event: e.LifeProbed) -> None:
-        self.incarnations.probed(event.incarnation, event.held)
-
-    def _on_out_of_reach(self, event: e.OutOfReach) -> None:
-        self.incarnations.out_of_reach(event.process, event.why)
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
@@ -522,10 +547,10 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Received: Machine._on_received,
     e.Closed: Machine._on_closed,
     e.Died: Machine._on_died,
-    e.OutOfReach: Machine._on_out_of_reach,
-    e.LifeProbed: Machine._on_life_probed,
+    e.OutOfReach: Machine._on_evidence,
+    e.LifeProbed: Machine._on_evidence,
     e.StrangersProbed: Machine._on_strangers_probed,
-    e.LookedUp: Machine._on_looked_up,
+    e.LookedUp: Machine._on_evidence,
     e.LookedAt: Machine._on_looked_at,
     e.NamesTaken: Machine._on_names_taken,
     e.MemoryRead: Machine._on_memory_read,

@@ -17,9 +17,14 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+from evidence.messages import Adopt as Adopt
+from evidence.messages import Adopted as Adopted
+from evidence.messages import EngineId, Incarnation, IncarnationName, Number
+from evidence.messages import Join as Join
+from evidence.messages import Kept as Kept
+from evidence.messages import OldLives as OldLives
 from sidecar.context import HistoryEvent as HistoryEvent
 from sidecar.frames import Message
-from sidecar.names import NAME
 
 OLDEST, PROTOCOL = 1, 1
 """The oldest and the newest version that is spoken here."""
@@ -30,16 +35,10 @@ INIT: Final = "init"
 """A permit: who may initialise device memory."""
 
 LockName = Literal["active", "init"]
-EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
-"""It becomes part of a file's name, with a dot behind it."""
-Incarnation = Annotated[str, Meta(pattern=r"^[0-9a-f]{8,32}\Z")]
-IncarnationName = Annotated[str, Meta(pattern=rf"^{NAME}\.[0-9a-f]{{8,32}}\Z")]
-"""One start of one engine, and its life file: `<engine_id>.<incarnation>`."""
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Needs = Annotated[dict[Annotated[str, Meta(max_length=128)], Bytes], Meta(max_length=64)]
 Token = Annotated[int, Meta(ge=0, lt=1 << 62)]
 Secret = Annotated[str, Meta(max_length=64)]
-Number = Annotated[int, Meta(ge=0, le=1_000_000)]
 Sentence = Annotated[str, Meta(max_length=2000)]
 
 
@@ -64,32 +63,11 @@ class Register(Message, frozen=True):
     """While it lives it can't let go of its life lock."""
 
 
-class Join(Message, frozen=True):
-    """Another process of an incarnation, before it touches a device. Descriptor: its own pidfd."""
-
-    protocol: int
-    engine_id: EngineId
-    incarnation: Incarnation
-    life: tuple[int, int]
-    pid: int
-    number: Number = 0
-    """Its number from an earlier `Welcome`; 0 the first time."""
-    newest: int = 0
-    kept: bool = False
-
-
 class Observe(Message, frozen=True):
     """Somebody who only looks, or asks for a switchover."""
 
     protocol: int
     newest: int = 0
-
-
-class Adopt(Message, frozen=True):
-    """The main process vouches for a child that can't join by itself. Descriptor: the child's pidfd."""
-
-    child: int
-    pid: int
 
 
 class Acquire(Message, frozen=True):
@@ -158,22 +136,6 @@ class HandBack(Message, frozen=True):
     token: Token
     tree: IncarnationName
     numbers: list[int]
-
-
-class Kept(Message, frozen=True):
-    """The descriptors of a `Keep` have been taken: the next ones may come."""
-
-    copies: Number
-
-
-class OldLives(Message, frozen=True):
-    """Life files of this incarnation that have lost their name, because somebody removed them: its children may hold
-    locks on these alone. Descriptors: the files.
-    """
-
-    incarnation: IncarnationName
-    left_out: Number = 0
-    """Older ones, of which there are too many to show."""
 
 
 class Watch(Message, frozen=True):
@@ -268,10 +230,6 @@ class Busy(Message, frozen=True):
     """There is no room now. Not final: ask again later."""
 
     why: str
-
-
-class Adopted(Message, frozen=True):
-    child: int
 
 
 class Granted(Message, frozen=True):

@@ -10,12 +10,13 @@ every so often, and ends with the proof.
 
 import math
 
+from evidence.incarnation import Incarnation, Life
+from evidence.proof import what_is_missing
 from lockserver.context import Context
 from lockserver.events import Config, LookAt, LookedAt
-from lockserver.incarnation import Incarnation, Life
-from lockserver.lock import Lock, Phase
+from lockserver.lock import Lock
 from lockserver.messages import ACTIVE
-from lockserver.proof import what_is_missing
+from lockserver.plan import Awaited, Plan
 
 LEAST_S = 1.0
 """A death may take so long, whatever the window is; and so often a look is worth its while."""
@@ -35,64 +36,44 @@ class Overdue:
         self._since = math.inf
         self._asked_at = -math.inf
         self._answered = True
-        self._awaited_now = False
-        """In this turn nothing proved it."""
 
-    def not_gone(self, holder: Incarnation) -> None:
-        """Nothing proves its end at this moment, and no other alarm says why."""
-        doubt = self.lock.doubt
-        new = self.lock.phase is Phase.IN_DOUBT and doubt is not None and not self.context.reached(doubt.until)
-        if not new and not holder.cannot_talk:  # it has the time to come back; or serves on, which another alarm says
-            self._await(holder, "")
-
-    def not_granted(self, waiter: Incarnation, why: str) -> None:
-        """The lock is free, and the first in the queue can't be granted."""
-        self._await(waiter, why)
-
-    def _await(self, who: Incarnation, why: str) -> None:
-        self._awaited_now = True
-        if who is not self._who or bool(why) is not bool(self._why):
-            self._settled()
-            self._who = who
-        self._why = why
-        self._since = min(self._since, self.context.now)
-        patience_s = max(self.config.window_s, LEAST_S)
-        if not self.context.reached(self._since + patience_s):
+    def plan(self, plan: Plan, awaited: Awaited) -> None:
+        """`awaited`: in this turn nothing proved that end, or granted that waiter."""
+        who, why = awaited
+        if who is not self._who or why != self._why:
+            plan.do(self.follow, who, why)
             return
-        if not self._answered:
-            if self.context.reached(self._asked_at + self.config.reader_s):
-                self._say(who, None)
-        elif self.context.reached(self._asked_at + patience_s):
-            self._ask(who)
+        patience_s = max(self.config.window_s, LEAST_S)
+        if who is None or plan.wait_until(self._since + patience_s):
+            return
+        if self._answered:
+            if not plan.wait_until(self._asked_at + patience_s):
+                plan.do(self.ask, who)
+        elif not plan.wait_until(self._asked_at + self.config.reader_s) and (text := self._text(who, None)):
+            plan.say(self.context.alarm, self._alarm, text)  # the answer may not come: /proc can hang, too
+
+    def follow(self, who: Incarnation | None, why: str) -> None:
+        """Its end, or its answer, is awaited from now on. What was awaited before is proven gone, has come back or was
+        granted; or another alarm says what is to be done.
+        """
+        if who is not self._who or bool(why) is not bool(self._why):
+            self._since, self._asked_at, self._answered = self.context.now, -math.inf, True
+            self.context.calm(self._alarm)
+        self._who, self._why = who, why
+
+    def ask(self, who: Incarnation) -> None:
+        self._answered, self._asked_at = False, self.context.now
+        self.context.out.append(LookAt(who.name, who.living, life=not who.living and who.life is Life.HELD))
 
     def looked_at(self, event: LookedAt) -> None:
         who = self._who
         if who is not None and who.name == event.incarnation:
             self._answered = True
-            self._say(who, event)
+            if text := self._text(who, event):
+                self.context.alarm(self._alarm, text)
 
-    def turn_ends(self) -> None:
-        if not self._awaited_now and self._who is not None:
-            self._settled()
-        self._awaited_now = False
-
-    def _settled(self) -> None:
-        """It is proven gone, has come back or was granted; or another alarm says what is to be done."""
-        self._who, self._since, self._asked_at, self._answered = None, math.inf, -math.inf, True
-        self.context.calm(self._alarm)
-
-    def _ask(self, who: Incarnation) -> None:
-        processes = tuple(
-            member.process for member in who.members.values() if not member.dead and member.process is not None
-        )
-        self._answered, self._asked_at = False, self.context.now
-        self.context.reached(self._asked_at + self.config.reader_s)  # the answer may not come: /proc can hang, too
-        self.context.out.append(LookAt(who.name, processes, life=not processes and who.life is Life.HELD))
-
-    def _say(self, who: Incarnation, seen: LookedAt | None) -> None:
-        text = self._not_granted(who, seen) if self._why else self._not_gone(who, seen)
-        if text:
-            self.context.alarm(self._alarm, text)
+    def _text(self, who: Incarnation, seen: LookedAt | None) -> str:
+        return self._not_granted(who, seen) if self._why else self._not_gone(who, seen)
 
     def _not_gone(self, holder: Incarnation, seen: LookedAt | None) -> str:
         """Empty where it ended as it was looked at."""

@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
+from evidence.incarnation import Incarnation, Stage
 from lockserver.context import Context
 from lockserver.events import Config
 from lockserver.free_memory import FreeMemory
-from lockserver.incarnation import Incarnation, Stage
 from lockserver.messages import Prepare
+from lockserver.plan import Plan
 
 ASK_AGAIN_S = 1.0
 
@@ -74,7 +75,7 @@ class Queue:
             waiter.needs = needs
             waiter.vetted = not needs or not self.memory.is_read
             if not waiter.vetted:
-                self.memory.ask(at_once=True)
+                self.memory.ask()
         self.context.changed = True
 
     def leave(self, incarnation: Incarnation) -> None:
@@ -99,25 +100,44 @@ class Queue:
         self.round += 1
         self._nobody_is_unmet()
 
-    def prepared(self, waiter: Waiter) -> bool | None:
-        """Has it looked at its engine in this round? None: it is being asked, and has time left."""
-        conn = waiter.incarnation.conn
-        if not waiter.is_there or conn is None:
+    def prepared(self, waiter: Waiter, now: float) -> bool | None:
+        """Has it looked at its engine in this round? None: it is being asked, or is about to be, and has time left."""
+        if not waiter.is_there or waiter.incarnation.conn is None:
             return False
-        if not waiter.vetted and not self.memory.late():
+        if not waiter.vetted and not self.memory.late(now):
             return None
         if waiter.looked_in == self.round:
             return True
-        if waiter.failed_in == self.round:
-            if not self.context.reached(waiter.asked_or_failed_at + ASK_AGAIN_S):
-                return False
-            waiter.failed_in = waiter.asked_in = 0
-        if waiter.asked_in != self.round:
-            waiter.asked_in, waiter.asked_or_failed_at, waiter.asked_on = self.round, self.context.now, 0
-        if waiter.asked_on != conn:
+        if waiter.failed_in == self.round and now < waiter.asked_or_failed_at + ASK_AGAIN_S:
+            return False
+        began = waiter.asked_or_failed_at if self._is_asked(waiter) else now
+        return False if now >= began + self.config.prepare_timeout_s else None
+
+    def _is_asked(self, waiter: Waiter) -> bool:
+        return waiter.asked_in == self.round and waiter.failed_in != self.round
+
+    def plan_look(self, plan: Plan, waiter: Waiter) -> None:
+        """It is asked, if it has to be."""
+        prepared = self.prepared(waiter, plan.now)
+        if prepared or not waiter.is_there or waiter.incarnation.conn is None:
+            return
+        if not waiter.vetted and prepared is None:
+            plan.wait_until(self.memory.late_at)
+        elif waiter.failed_in == self.round and plan.wait_until(waiter.asked_or_failed_at + ASK_AGAIN_S):
+            return
+        elif not self._is_asked(waiter) or waiter.asked_on != waiter.incarnation.conn:
+            plan.do(self.ask, waiter)
+        else:
+            plan.wait_until(waiter.asked_or_failed_at + self.config.prepare_timeout_s)
+
+    def ask(self, waiter: Waiter) -> None:
+        if not self._is_asked(waiter):
+            waiter.failed_in = 0
+            waiter.asked_in, waiter.asked_or_failed_at = self.round, self.context.now
+        conn = waiter.incarnation.conn
+        if conn is not None:
             waiter.asked_on = conn
             self.context.send(conn, Prepare(round=self.round))
-        return False if self.context.reached(waiter.asked_or_failed_at + self.config.prepare_timeout_s) else None
 
     def answered(self, incarnation: Incarnation, in_round: int, *, ok: bool, why: str) -> None:
         waiter = self.waiters.get(incarnation.name)
@@ -130,33 +150,30 @@ class Queue:
             waiter.why_failed = why
             self.context.note("not_prepared", engine=incarnation.engine_id, why=why)
 
-    def head(self) -> Waiter | None:
-        """The first who is prepared: waits for one who is being asked, passes over one who is silent."""
+    def head(self, now: float) -> Waiter | None:
+        """The first that is prepared; none while one before it is being asked. One that is silent is passed over."""
         for waiter in self._line():
-            prepared = self.prepared(waiter)
-            if prepared:
-                return waiter
-            if prepared is None:
-                return None
+            prepared = self.prepared(waiter, now)
+            if prepared is not False:
+                return waiter if prepared else None
         return None
 
-    @property
-    def promising(self) -> bool:
+    def plan_head(self, plan: Plan) -> None:
+        """The first one is asked; the next ones, too, if it is passed over."""
+        for waiter in self._line():
+            self.plan_look(plan, waiter)
+            if self.prepared(waiter, plan.now) is not False:
+                return
+
+    def promising(self, now: float) -> bool:
         """Somebody who waits is prepared, or hasn't been asked, or has time left to answer."""
-        return any(
-            waiter.is_there
-            and (
-                waiter.looked_in == self.round
-                or (
-                    waiter.failed_in != self.round
-                    and (
-                        waiter.asked_in != self.round
-                        or self.context.now < waiter.asked_or_failed_at + self.config.prepare_timeout_s
-                    )
-                )
-            )
-            for waiter in self.waiters.values()
-        )
+        return any(waiter.is_there and self._may_say_yes(waiter, now) for waiter in self.waiters.values())
+
+    def _may_say_yes(self, waiter: Waiter, now: float) -> bool:
+        if waiter.looked_in == self.round:
+            return True
+        in_time = waiter.asked_in != self.round or now < waiter.asked_or_failed_at + self.config.prepare_timeout_s
+        return waiter.failed_in != self.round and in_time
 
     @property
     def first_unprepared(self) -> Waiter | None:
@@ -183,58 +200,62 @@ class Queue:
 
     # -- memory ----------------------------------------------------------------------------------------------------
 
-    def next(self) -> Waiter | None:
-        """Who is to be granted, now that nobody holds."""
-        head, memory = self.head(), self.memory
-        if head is None or not memory.is_read or not head.needs:
-            return head
-        if memory.fits(head.needs):
-            return head
-        memory.ask()
-        if memory.reading is None and not memory.late():
-            return None
+    def plan_next(self, plan: Plan) -> tuple[Waiter | None, str]:
+        """Which waiter is to be granted, now that nobody holds; and what is to be said with it."""
+        head, memory = self.head(plan.now), self.memory
+        if head is None or not memory.is_read or not head.needs or memory.fits(head.needs):
+            return head, ""
+        memory.plan(plan)
+        if memory.reading is None and not memory.late(plan.now):
+            return None, ""
         if self._unmet is None or self._unmet[0] != head.incarnation.name:
-            self._unmet = (head.incarnation.name, self.context.now)
-            self.context.note("memory_awaited", engine=head.incarnation.engine_id)
-            self.context.changed = True
+            plan.do(self.await_memory, head)
+            return None, ""
         since = self._unmet[1]
-        if not self.context.reached(since + min(self.config.memory_patience_s, self.config.memory_bound_s)):
-            return None
-        return self._instead_of(head, since)
+        if plan.wait_until(since + min(self.config.memory_patience_s, self.config.memory_bound_s)):
+            return None, ""
+        return self._plan_instead_of(plan, head, since)
 
-    def _instead_of(self, head: Waiter, since: float) -> Waiter | None:
+    def _plan_instead_of(self, plan: Plan, head: Waiter, since: float) -> tuple[Waiter | None, str]:
         """Its memory has not become free for a while."""
-        others = [(waiter, self.prepared(waiter)) for waiter in self._line()]
+        for waiter in self._line():
+            self.plan_look(plan, waiter)
+        others = [(waiter, self.prepared(waiter, plan.now)) for waiter in self._line()]
         for waiter, prepared in others:
             if prepared and self.memory.fits(waiter.needs):
-                return waiter
+                return waiter, ""
         if any(prepared is None for _, prepared in others):
-            return None
-        if not self.context.reached(since + self.config.memory_bound_s):
+            return None, ""
+        if plan.wait_until(since + self.config.memory_bound_s):
             what = "is not free, and has not been"
             if self.memory.reading is None or self.memory.reading.problem:
                 what = "can't be read (see that alarm), so nobody knows whether it is free, and it has not been read"
-            self.context.alarm(
-                "memory",
-                f"nobody is granted: the memory that {head.incarnation.engine_id} needs {what} "
-                f"for {self.config.memory_patience_s:g} s",
-            )
-            return None
-        self.context.shout(
+            text = f"nobody is granted: the memory that {head.incarnation.engine_id} needs {what}"
+            plan.say(self.context.alarm, "memory", f"{text} for {self.config.memory_patience_s:g} s")
+            return None, ""
+        return head, (
             f"{head.incarnation.engine_id} is granted though the memory that it needs "
             f"was not free after {self.config.memory_bound_s:g} s (--memory-bound-s)"
         )
-        return head
 
-    def memory_proves(self) -> bool:
-        """The one who would be next has said what it needs, and that much is free."""
-        head = self.head()
-        if head is None or not self.memory.is_read or not any(head.needs.values()):
-            return False
-        if self.memory.fits(head.needs):
-            return True
-        self.memory.ask()
-        return False
+    def await_memory(self, waiter: Waiter) -> None:
+        self._unmet = (waiter.incarnation.name, self.context.now)
+        self.context.note("memory_awaited", engine=waiter.incarnation.engine_id)
+        self.context.changed = True
+
+    def memory_proves(self, now: float) -> bool:
+        """The one that would be next has said what it needs, and that much is free."""
+        head = self.head(now)
+        return head is not None and self._asks_memory(head) and self.memory.fits(head.needs)
+
+    def plan_proof(self, plan: Plan) -> None:
+        """It is to be known what `memory_proves`."""
+        head = self.head(plan.now)
+        if head is not None and self._asks_memory(head) and not self.memory.fits(head.needs):
+            self.memory.plan(plan)
+
+    def _asks_memory(self, waiter: Waiter) -> bool:
+        return self.memory.is_read and any(waiter.needs.values())
 
     def _nobody_is_unmet(self) -> None:
         self._unmet = None

@@ -7,53 +7,39 @@ import zlib
 
 import msgspec
 
-from sidecar.names import incarnation_name
-
-
-class Member(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process of the holder's tree."""
-
-    number: int
-    identity: str = ""
-    """`pidfs:<inode>` where the kernel has it; empty elsewhere."""
-    pid: int = 0
-    """Its number as it says itself, where the server has none for it. For people; on kernels that give pidfds no inode
-    it also tells who a process is.
-    """
-    local_pid: int = 0
-    """Its number in the PID namespace of the server that wrote this; 0 where it had none."""
-    kept: bool = False
-    """While it lives it can't let go of its life lock."""
+from evidence.record import Known, Processes
 
 
 class Tenure(msgspec.Struct, frozen=True):
-    """One lock in somebody's hand."""
+    """One lock in the hand of an incarnation, of which `Record.processes` has the rest."""
 
-    engine_id: str
-    incarnation: str
+    life_file: str
+    """Its name."""
     token: int
     granted_at: str
-    life_file: str
-    members: list[Member]
-    """The first is the main process. Nobody: only a waiter has told of this holder."""
-    secret: str = ""
     endpoint: str | None = None
     verified: bool = False
+
+    @property
+    def engine_id(self) -> str:
+        return self.life_file.rpartition(".")[0]
 
 
 class Record(msgspec.Struct, frozen=True):
     """Everything that outlives the server."""
 
-    boot_id: str
+    processes: Processes
     token: int
     """The newest token ever granted; it only grows. The holder's own may be older, if it outlived a lost file."""
     active: Tenure | None = None
     permits: dict[str, Tenure] = {}
-    gone: list[str] = []
-    """Life files of trees that are proven gone: to be unlinked, never to be joined again."""
     doubt: str = ""
     """Somebody unknown may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
-    pid_namespace: str = ""
+
+    @property
+    def holder(self) -> Known | None:
+        """What is said of the holder's processes."""
+        return next((one for one in self.processes.known if self.active and one.name == self.active.life_file), None)
 
 
 class UnreadableRecord(ValueError):
@@ -68,20 +54,15 @@ class _File(msgspec.Struct, frozen=True, kw_only=True):
     version: int
     holder: str | None
     granted_at: str | None
-    incarnation: str | None
+    life_file: str | None
     token: int
     """The holder's."""
     newest_token: int
-    boot_id: str
-    members: list[Member]
-    life_file: str | None
     endpoint: str | None
     memory_verified: bool
-    secret: str
     permits: dict[str, Tenure]
-    gone: list[str]
     doubt: str
-    pid_namespace: str = ""
+    processes: Processes
     crc32: int
 
 
@@ -98,19 +79,14 @@ def encode(record: Record) -> bytes:
         version=_VERSION,
         holder=a.engine_id if a else None,
         granted_at=a.granted_at if a else None,
-        incarnation=a.incarnation if a else None,
+        life_file=a.life_file if a else None,
         token=a.token if a else record.token,
         newest_token=record.token,
-        boot_id=record.boot_id,
-        members=a.members if a else [],
-        life_file=a.life_file if a else None,
         endpoint=a.endpoint if a else None,
         memory_verified=a.verified if a else False,
-        secret=a.secret if a else "",
         permits=record.permits,
-        gone=record.gone,
         doubt=record.doubt,
-        pid_namespace=record.pid_namespace,
+        processes=record.processes,
         crc32=0,
     )
     data = _encoder.encode(file)
@@ -129,19 +105,12 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord("its checksum is wrong")
     active = None
     if file.holder is not None:
-        if file.incarnation is None or file.granted_at is None or file.life_file is None:
+        if file.granted_at is None or file.life_file is None:
             raise UnreadableRecord("a holder is named, and too little is known of it")
-        if file.token > file.newest_token or file.life_file != incarnation_name(file.holder, file.incarnation):
+        active = Tenure(file.life_file, file.token, file.granted_at, file.endpoint, file.memory_verified)
+        if file.token > file.newest_token or active.engine_id != file.holder:
             raise UnreadableRecord("what it says of the holder doesn't fit together")
-        active = Tenure(
-            engine_id=file.holder,
-            incarnation=file.incarnation,
-            token=file.token,
-            granted_at=file.granted_at,
-            life_file=file.life_file,
-            members=file.members,
-            secret=file.secret,
-            endpoint=file.endpoint,
-            verified=file.memory_verified,
-        )
-    return Record(file.boot_id, file.newest_token, active, file.permits, file.gone, file.doubt, file.pid_namespace)
+    known = {one.name for one in file.processes.known}
+    if any(tenure.life_file not in known for tenure in (*([active] if active else []), *file.permits.values())):
+        raise UnreadableRecord("nothing is said of the processes of a holder")
+    return Record(file.processes, file.newest_token, active, file.permits, file.doubt)

@@ -7,21 +7,16 @@ DIR/life/         one file for each start of an engine, `<engine_id>.<incarnatio
 """
 
 import os
-import re
 import socket
 from pathlib import Path
 
 from sidecar import sockets
-from sidecar.names import NAME
 from sidecar.path_watch import OpenDirectory
 
 SOCKET = "lock.sock"
 HOLDER = "holder.json"
 SERVER_LOCK = "server.lock"
 LIFE = "life"
-
-
-_LIFE_FILE = re.compile(rf"{NAME}\.[0-9a-f]{{8,32}}")
 
 
 class RunDirGone(Exception):
@@ -49,11 +44,6 @@ def names_of_path(run_dir: Path) -> tuple[str, ...]:
     given, and where that leads.
     """
     return tuple(f"lock {path}" for path in dict.fromkeys((str(run_dir), os.path.realpath(run_dir))))
-
-
-def life_file_names(directory: Path) -> list[str]:
-    """The names of all life files; whatever else somebody has put there is left out. Raises OSError."""
-    return sorted(name for name in os.listdir(directory) if _LIFE_FILE.fullmatch(name))
 
 
 def connect(run_dir: Path) -> socket.socket:

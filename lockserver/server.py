@@ -1,7 +1,8 @@
-"""The lock server's shell: life files, the holder file, names, memory. It decides nothing; `machine.py` does.
+"""The lock server's shell: the holder file, names, memory. It decides nothing; `machine.py` does.
 
 What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/shell.py` and beside
-it. Here is what only the lock needs: which messages bring pidfds, and what its effects mean in this world.
+it; life files and what else tells of processes in `evidence/shell.py`. Here is what only the lock needs: which
+messages bring pidfds, and what its effects mean in this world.
 """
 
 import errno
@@ -15,23 +16,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from evidence.shell import EvidenceShell
 from lockserver import events as e
-from lockserver import lifefiles, record
 from lockserver import messages as m
+from lockserver import record
 from lockserver.machine import Machine
 from lockserver.memory import Reader, exclusive_name
 from lockserver.reader_thread import ReaderThread
-from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, life_file_names, names_of_path
-from sidecar import exclusive_names, host_usage, peers, process_state
-from sidecar.aside import Aside
+from lockserver.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, names_of_path
+from sidecar import exclusive_names, host_usage, peers
 from sidecar.connections import Connections, Protocol
 from sidecar.durable import DirectoryLock, DurableFile
 from sidecar.frames import close_all
-from sidecar.lifelock import LifeProbe, NoLifeFile
 from sidecar.logs import Log
 from sidecar.names import incarnation_name
 from sidecar.path_watch import make_private_directory
-from sidecar.processes import Processes, Unidentified, Whereabouts
+from sidecar.processes import Processes, Unidentified
 from sidecar.shell import Shell
 from sidecar.sockets import ServerSocket
 
@@ -40,15 +40,6 @@ _WITH_PIDFDS = (m.Adopt, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
 """So long a server that was killed may take to end."""
-_MOST_OLD_LIVES = 400
-"""So many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
-be proven any more."""
-_NOT_SEEN = (
-    "a process that may have a life file which the server doesn't look at (there were too many of them, or it couldn't "
-    "be opened); once you know that no process of the incarnation lives, restart the lock server"
-)
-_MOST_STRANGERS = 1000
-"""The machine is told of no more at a time; the next ones follow once these are gone."""
 
 
 class CannotStart(Exception):
@@ -84,17 +75,14 @@ class Server(Shell):
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
         self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
-        self._looks = Aside(self.loop, "look-at-processes")
-        self._probes: dict[str, LifeProbe] = {}
-        self._old_lives: dict[str, list[LifeProbe]] = {}
-        """Life files that have lost their names."""
-        self._unseen_lives: set[str] = set()
-        """Incarnations of which there is a life file that this server doesn't look at: nothing proves their end."""
         self._names: dict[str, socket.socket] = {}
         """Those that this server has."""
         self._foreign_names: set[str] = set()
         """Those that another user has taken: none of ours."""
         self.processes = Processes(self.loop, options.pidfds)
+        self.evidence = EvidenceShell(
+            options.run_dir / LIFE, self.processes, self.loop, log, answer=self.answer, feed=self.feed
+        )
         self.connections = Connections(
             self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
         )
@@ -195,99 +183,6 @@ class Server(Shell):
     def _do_close(self, effect: e.Close) -> None:
         self.connections.drop(effect.conn)
 
-    def _do_watch_death(self, effect: e.WatchDeath) -> None:
-        event = e.Died(effect.process)
-        self.processes.on_death(effect.process, lambda: self.feed(event))
-
-    def _do_forget(self, effect: e.Forget) -> None:
-        self.processes.forget(effect.process)
-
-    def _do_kill(self, effect: e.Kill) -> None:
-        result = self.processes.kill(effect.process)
-        if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
-            self.answer(e.OutOfReach(effect.process, result.value))
-
-    def _do_probe_life(self, effect: e.ProbeLife) -> None:
-        try:
-            probe = self._probe(effect.incarnation)
-            held = None if probe is None else probe.locked()
-            if any(old.locked() for old in self._old_lives.get(effect.incarnation, ())):
-                held = True
-            if effect.incarnation in self._unseen_lives:
-                held = True  # as far as is known
-        except OSError as error:
-            self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
-            held = True  # nothing is proven; it is asked again
-        self.answer(e.LifeProbed(effect.incarnation, held))
-
-    def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
-        held: list[str] = []
-        free: list[str] = []
-        names, unreadable = self._life_files()
-        for name in names:
-            if name in effect.known:
-                continue
-            try:
-                probe = LifeProbe.open(self.options.run_dir / LIFE, name)
-                if probe is not None:
-                    with probe:
-                        (held if probe.locked() else free).append(name)
-            except OSError as error:
-                self.log.warning("life_file_unreadable", name=name, why=error)
-                held.append(name)  # nothing is proven
-        self.answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
-
-    def _life_files(self) -> tuple[list[str], str]:
-        """Their names, or why they can't be read."""
-        try:
-            return life_file_names(self.options.run_dir / LIFE), ""
-        except FileNotFoundError:
-            return [], self._make_life_directory()
-        except OSError as error:
-            return [], self._life_is_unreadable(error)
-
-    def _make_life_directory(self) -> str:
-        """Anew, where somebody has removed it: engines that start need it. Returns why it can't be made."""
-        directory = self.options.run_dir / LIFE
-        try:
-            make_private_directory(directory)
-        except OSError as error:
-            return self._life_is_unreadable(error)
-        self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
-        return ""
-
-    def _life_is_unreadable(self, error: OSError) -> str:
-        self.log.alarm("life_files_unreadable", directory=self.options.run_dir / LIFE, why=error)
-        return error.strerror or str(error)
-
-    def _do_look_up(self, effect: e.LookUp) -> None:
-        gone: list[int] = []
-        alive: list[tuple[int, e.Peer]] = []
-        for number, local_pid, identity in effect.members:
-            found = self.processes.look_up(local_pid, identity)
-            if found is Whereabouts.GONE:
-                gone.append(number)
-            elif not isinstance(found, Whereabouts):
-                dead = found.process is not None and self.processes.is_dead(found.process)  # and not waited for yet
-                alive.append((number, e.Peer(*found, dead=dead)))
-        self.answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
-
-    def _do_look_at(self, effect: e.LookAt) -> None:
-        known = [(process, self.processes.pid(process)) for process in effect.processes]
-        probes = [*self._old_lives.get(effect.incarnation, ()), *filter(None, [self._probes.get(effect.incarnation)])]
-        unseen = effect.incarnation in self._unseen_lives
-        inodes = [probe.inode for probe in probes] if effect.life and not unseen else []
-
-        def look() -> e.LookedAt:
-            holders = sorted({pid for inode in inodes for pid in lifefiles.lock_holders(inode)})
-            return e.LookedAt(
-                effect.incarnation,
-                tuple((process, process_state.state_of(pid)) for process, pid in known),
-                (_NOT_SEEN,) if unseen else tuple(process_state.named(pid) for pid in holders),
-            )
-
-        self._looks.do(look, self.feed)
-
     def _do_take_names(self, effect: e.TakeNames) -> None:
         run_dir = self.options.run_dir
         wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
@@ -320,16 +215,6 @@ class Server(Shell):
             self.log.warning("name_taken_by_a_stranger", name=name, by=owner)
             return ""
         return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
-
-    def _do_unlink(self, effect: e.Unlink) -> None:
-        self._stop_looking_at(effect.incarnation)
-        for each in self._old_lives.pop(effect.incarnation, ()):
-            each.close()
-        self._unseen_lives.discard(effect.incarnation)
-        try:
-            (self.options.run_dir / LIFE / effect.incarnation).unlink(missing_ok=True)
-        except OSError as error:
-            self.log.warning("life_file_stays", name=effect.incarnation, why=error)
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
         if self._reader is not None:
@@ -382,7 +267,7 @@ class Server(Shell):
                 close_all(descriptors)
                 self.connections.complain(conn, why)
             else:
-                self._keep_old_lives(message, descriptors)
+                self.evidence.keep_old_lives(message, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
@@ -397,99 +282,27 @@ class Server(Shell):
             return
         name = incarnation_name(message.engine_id, message.incarnation)
         try:
-            held = self._life_held(name, message.life)
+            held = self.evidence.life_held(name, message.life)
         except OSError as error:
             self.processes.forget_all([named])
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
             return
         self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
         if not self.machine.knows(name):
-            self._stop_looking_at(name)
-
-    def _keep_old_lives(self, message: m.OldLives, descriptors: tuple[int, ...]) -> None:
-        """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
-        those that it has had, so what another one has shown stays. One that can't be opened costs the others nothing.
-        """
-        name = message.incarnation
-        if message.left_out:
-            self._does_not_see(name, f"{message.left_out} of its life files were not shown")
-        for fd in descriptors:
-            try:
-                self._look_at_old_life(name, LifeProbe.again(fd))
-            except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
-                self.log.alarm("life_file_unreadable", name=name, why=error)
-            except OSError as error:
-                self._does_not_see(name, error)
-        close_all(descriptors)
-
-    def _look_at_old_life(self, name: str, old: LifeProbe) -> None:
-        """From now on, if a process has a lock on it. Raises OSError."""
-        known = {each.inode: each for each in self._old_lives.get(name, ())}
-        if old.inode in known or not old.locked():
-            old.close()
-            return
-        if len(known) >= _MOST_OLD_LIVES:
-            for inode, each in list(known.items()):
-                if not each.locked():
-                    known.pop(inode).close()
-        if len(known) >= _MOST_OLD_LIVES:
-            old.close()
-            self._does_not_see(name, f"more than {_MOST_OLD_LIVES} of its life files are locked")
-        else:
-            known[old.inode] = old
-        self._old_lives[name] = list(known.values())
-
-    def _does_not_see(self, name: str, why: object) -> None:
-        """Evidence is missing: the incarnation counts as living until a person knows better."""
-        if name not in self._unseen_lives:
-            self._unseen_lives.add(name)
-            self.log.alarm("life_files_not_looked_at", name=name, why=why, follows="nothing proves its end")
-
-    def _life_held(self, name: str, inode: tuple[int, int]) -> bool:
-        """The named file is in its place, is the one that the sender means, and somebody has a lock on it. From now on
-        it is looked at; and so is the one before, if somebody has a lock on that, too.
-        """
-        if not (self.options.run_dir / LIFE).is_dir():
-            self._make_life_directory()
-        new, old = LifeProbe.open(self.options.run_dir / LIFE, name), self._probes.get(name)
-        if new is None:
-            return False
-        if new.inode != inode or not new.locked():
-            new.close()
-            return False
-        self._probes[name] = new
-        if old is not None and old.inode != new.inode:
-            self._look_at_old_life(name, old)
-        elif old is not None:
-            old.close()
-        return True
-
-    def _probe(self, name: str) -> LifeProbe | None:
-        """The server's eye on a life file, kept open: a file that loses its name meanwhile is still asked."""
-        probe = self._probes.get(name)
-        if probe is None:
-            probe = LifeProbe.open(self.options.run_dir / LIFE, name)
-            if probe is not None:
-                self._probes[name] = probe
-        return probe
-
-    def _stop_looking_at(self, name: str) -> None:
-        probe = self._probes.pop(name, None)
-        if probe is not None:
-            probe.close()
+            self.evidence.stop_looking_at(name)
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
         e.Send: _do_send,
         e.Close: _do_close,
-        e.WatchDeath: _do_watch_death,
-        e.Forget: _do_forget,
-        e.Kill: _do_kill,
-        e.ProbeLife: _do_probe_life,
-        e.ProbeStrangers: _do_probe_strangers,
-        e.LookUp: _do_look_up,
-        e.LookAt: _do_look_at,
+        e.WatchDeath: lambda server, effect: server.evidence.watch_death(effect),
+        e.Forget: lambda server, effect: server.evidence.forget(effect),
+        e.Kill: lambda server, effect: server.evidence.kill(effect),
+        e.ProbeLife: lambda server, effect: server.evidence.probe_life(effect),
+        e.ProbeStrangers: lambda server, effect: server.evidence.probe_strangers(effect),
+        e.LookUp: lambda server, effect: server.evidence.look_up(effect),
+        e.LookAt: lambda server, effect: server.evidence.look_at(effect),
         e.TakeNames: _do_take_names,
-        e.Unlink: _do_unlink,
+        e.Unlink: lambda server, effect: server.evidence.unlink(effect),
         e.ReadMemory: _do_read_memory,
         e.Persist: _do_persist,
         e.Publish: Shell.publish,

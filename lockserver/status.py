@@ -5,14 +5,15 @@ Lists are cut: a status goes into one frame, however many wait.
 
 import msgspec
 
+from evidence.proof import what_is_missing
 from lockserver import messages as m
 from lockserver.context import Context
 from lockserver.events import Config
 from lockserver.lock import Lock, Phase, State
 from lockserver.messages import INIT
-from lockserver.proof import what_is_missing
 from lockserver.queue import Queue, Waiter
 from lockserver.succession import Succession
+from lockserver.switchover import Switch
 from sidecar.context import rfc3339
 
 MOST_WAITERS = 64
@@ -21,7 +22,7 @@ HISTORY_BYTES = 800_000
 
 
 def status_of(config: Config, context: Context, succession: Succession) -> m.Status:
-    plan = succession.switchover.plan
+    switch = succession.switchover.under_way
     return m.Status(
         state=succession.state.value,
         holder=_holder(succession.active),
@@ -32,15 +33,22 @@ def status_of(config: Config, context: Context, succession: Succession) -> m.Sta
         memory_why=config.memory_why,
         evidence=config.evidence,
         permits={INIT: _permit(succession)},
-        switchover=f"{plan.step.value}: {plan.old.engine_id} -> {plan.to.engine_id}" if plan is not None else None,
-        plan=m.PlanState(plan.step.value, plan.old.engine_id, plan.old_token, plan.to.engine_id, plan.drain_timeout_s)
-        if plan is not None
-        else None,
+        switchover=_in_words(switch) if switch is not None else None,
+        plan=_planned(switch) if switch is not None else None,
         alarms=list(context.alarms.values()),
         token=succession.newest_token,
         server_incarnation=config.server_incarnation,
         server_pid=config.server_pid,
     )
+
+
+def _in_words(switch: Switch) -> str:
+    return f"{switch.step.value}: {switch.old.engine_id} -> {switch.to.engine_id}"
+
+
+def _planned(switch: Switch) -> m.PlanState:
+    old, to = switch.old.engine_id, switch.to.engine_id
+    return m.PlanState(switch.step.value, old, switch.old_token, to, switch.drain_timeout_s)
 
 
 def history_of(context: Context) -> m.History:
@@ -90,12 +98,11 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
         reasons.append(f"holder.json: the grant to {lock.holder.engine_id} is being written")
     elif lock.doubt is not None:
         reasons.append(f"{lock.doubt.found.value}: an unknown holder may come back")
-        reasons += [what for what in succession.nobody_holds_lacks if what not in reasons]
-    if lock.phase is Phase.FREE:
-        reasons += succession.why_not_free
+        reasons += [what for what in succession.nobody_holds(lock.doubt, context.now).missing if what not in reasons]
+    reasons += succession.why_not_free()
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
-    if lock.holder is None and succession.exclusion.settles:
+    if lock.holder is None and succession.exclusion.settles(context.now):
         reasons.append("somebody else had the name of this path or of a device a moment ago, and may be dying")
     if lock.holder is None and (unprepared := succession.queue.unprepared):
         reasons.append(unprepared)
@@ -122,7 +129,7 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
 
 def _permit(succession: Succession) -> m.PermitState:
     permit, lock = succession.permit, succession.permit.lock
-    why = permit.why_not(succession.active, succession.queue, succession.state.value)
+    why = permit.why_not(succession.active, succession.queue, succession.state.value, succession.context.now)
     waiting = [why] if why and permit.waiters else []
     if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
         waiting += what_is_missing(lock.holder, new_server=lock.doubt is not None)

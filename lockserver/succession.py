@@ -1,44 +1,51 @@
 """Who holds, and who comes next: what follows for the lock and the permit when somebody is lost, proven gone, or waits
 (rules 1, 3, 4, 7 and 9 of `machine.py`).
 
-Pure. The states and what may follow what are in `lock.py`, the proof is in `proof.py`, the waiters are in `queue.py`:
-here they are brought together. Whatever has to be on disk is asked for with `must_write`; `machine.py` does it.
+Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/proof.py` and `proof.py`, the
+waiters are in `queue.py`: here they are brought together. `plan` says what follows now, and changes nothing;
+`conclude` does it, and asks again until nothing follows any more. Whatever has to be on disk is asked for with
+`must_write`; `machine.py` does it.
 """
 
+from evidence.evidence import Evidence
+from evidence.incarnation import Incarnation, Life, Stage
+from evidence.incarnations import Plan as EvidencePlan
+from evidence.proof import Verdict
 from lockserver.callers import Callers
 from lockserver.context import Context
 from lockserver.events import Config, LookedAt, MemoryRead
 from lockserver.exclusion import Exclusion
 from lockserver.free_memory import FreeMemory
-from lockserver.incarnation import Incarnation, Life, Stage
-from lockserver.incarnations import Incarnations
-from lockserver.lock import Doubt, Found, Lock, Phase, State
+from lockserver.lock import Doubt, Found, Lock, Phase, State, WrongTransition
 from lockserver.messages import ACTIVE, Refused
 from lockserver.overdue import Overdue
 from lockserver.permit import Permit
-from lockserver.proof import Policy, holder_gone, nobody_holds
+from lockserver.plan import Awaited, Plan
+from lockserver.proof import nobody_holds
 from lockserver.queue import Queue, Waiter
 from lockserver.recovery import Recovery, back_by
 from lockserver.switchover import Switchover
 from sidecar.context import rfc3339
 
+MOST_ROUNDS = 200
+"""Plans that may follow from one event: more is a circle."""
+
 
 class Succession:
-    def __init__(self, config: Config, context: Context, callers: Callers, incarnations: Incarnations) -> None:
+    def __init__(self, config: Config, context: Context, callers: Callers, evidence: Evidence) -> None:
         self.config = config
         self.context = context
         self.callers = callers
-        self.incarnations = incarnations
+        self.evidence = evidence
+        self.incarnations = evidence.incarnations
         self.memory = FreeMemory(config, context)
         self.queue = Queue(config, context, self.memory)
         self.active = Lock(ACTIVE)
         self.permit = Permit(context)
         self.exclusion = Exclusion(config, context)
-        self.recovery = Recovery(config, context, incarnations)
-        self.overdue = Overdue(config, context, self.active)
-        self.permit_overdue = Overdue(config, context, self.permit.lock)
-        self.switchover = Switchover(config, context, self.queue, incarnations)
-        self.policy = Policy(config.presume_dead, config.grant_unproven)
+        self.recovery = Recovery(config, context, evidence)
+        self.overdue = {lock.name: Overdue(config, context, lock) for lock in self.locks}
+        self.switchover = Switchover(config, context, self.queue, self.incarnations)
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
         self._heard = 0
@@ -46,12 +53,10 @@ class Succession:
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
-        self.nobody_holds_lacks: tuple[str, ...] = ()
-        """What the proof lacked at the last look that nobody holds."""
-        self.why_not_free: list[str] = []
-        """Why a lock that is free isn't granted: somebody may have it, though no file says so."""
         self.must_write = False
-        """What is so now is not what the last write says."""
+        """The last write doesn't say how things stand now."""
+
+    # -- questions -------------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> State:
@@ -65,6 +70,179 @@ class Succession:
         """It holds one of them, or has to be proven gone before anybody else does."""
         return who is self.active.holder or who is self.permit.lock.holder
 
+    def why_not_free(self) -> list[str]:
+        """Why the lock isn't granted though it is free: somebody may have it, and no file says so."""
+        return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []
+
+    def nobody_holds(self, doubt: Doubt, now: float) -> Verdict:
+        comes_no_more = now >= self._back_by(doubt) and self.exclusion.has(now)  # nobody else who has the names
+        memory_is_free = comes_no_more and self.queue.memory_proves(now)
+        known = self.recovery.what_is_known(doubt, now, memory_is_free=memory_is_free)
+        return nobody_holds(doubt.found, known, self.evidence.policy)
+
+    def is_gone(self, lock: Lock, holder: Incarnation, now: float) -> Verdict:
+        doubt, active = lock.doubt, lock is self.active
+        return self.evidence.is_gone(
+            holder,
+            found=doubt is not None,
+            over=doubt is not None and now >= doubt.until,
+            memory_is_free=self._memory_helps(lock, holder, now) and self.queue.memory_proves(now),
+            life_lock_is_enough=not active,
+            unknown_may_be_dying=active and now < self._settled_at(holder),
+        )
+
+    def _memory_helps(self, lock: Lock, holder: Incarnation, now: float) -> bool:
+        helps = now < self._settled_at(holder) if holder.gone else lock.doubt is not None
+        return helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
+
+    def _settled_at(self, holder: Incarnation) -> float:
+        """From then on no process of it that no file names can be dying still."""
+        return holder.outlived_at + self.config.settle_s
+
+    def _back_by(self, doubt: Doubt) -> float:
+        return doubt.since + back_by(doubt.found, self.config.settle_s)
+
+    def _devices(self, waiter: Waiter) -> tuple[str, ...]:
+        """Those whose names have to be this server's before it is granted."""
+        return tuple(sorted(waiter.needs)) if self.memory.is_read else ()
+
+    # -- what follows ----------------------------------------------------------------------------------------------
+
+    def plan(self, *, may_grant: bool) -> Plan:
+        """What is to be done now, and when to look again. Each part speaks once those before it have nothing to do."""
+        plan = Plan(self.context.now, self.context.alarms)
+        evidence = self.evidence.plan(plan.now)
+        if evidence.looks:
+            plan.do(self._carry_out, evidence)
+            return plan
+        plan.again = evidence.again
+        self._plan_active(plan, may_grant)
+        if not plan.steps:
+            self._plan_permit(plan, may_grant)
+        if not plan.steps:
+            for name, overdue in self.overdue.items():
+                overdue.plan(plan, plan.awaited.get(name, Awaited()))
+        return plan
+
+    def _plan_active(self, plan: Plan, may_grant: bool) -> None:
+        lock = self.active
+        if lock.phase is Phase.HELD:
+            self.switchover.plan_next(plan, self._tell_to_end)
+        elif lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
+            self.queue.plan_head(plan)  # the next one is asked in parallel with the proof
+            self.switchover.plan_end(plan)
+            self._plan_end(plan, lock, lock.holder)
+        elif lock.phase is Phase.IN_DOUBT and lock.doubt is not None:
+            self.queue.plan_head(plan)
+            self._plan_settling(plan, lock.doubt)
+        elif lock.phase is Phase.FREE and may_grant and not self._plan_who_may_hold(plan):
+            self._plan_grant(plan)
+
+    def _plan_end(self, plan: Plan, lock: Lock, holder: Incarnation) -> None:
+        """Its end, or its return, is awaited."""
+        doubt, active = lock.doubt, lock is self.active
+        comes_back = doubt is not None and plan.wait_until(doubt.until) and lock.phase is Phase.IN_DOUBT
+        if active:
+            plan.wait_until(self._settled_at(holder))
+        if self._memory_helps(lock, holder, plan.now):
+            self.queue.plan_proof(plan)
+        verdict = self.is_gone(lock, holder, plan.now)
+        if verdict.enough:
+            plan.do(self._is_proven_gone, lock, holder, verdict)
+        elif verdict.alarm:
+            plan.say(self.context.alarm, "unproven", verdict.alarm)
+        elif not (comes_back or holder.cannot_talk) and (active or holder is not self.active.holder):
+            plan.awaited[lock.name] = Awaited(holder)
+
+    def _plan_settling(self, plan: Plan, doubt: Doubt) -> None:
+        """Somebody whom no file names may hold the lock."""
+        if not plan.wait_until(self._back_by(doubt)) and self.exclusion.plan(plan):
+            self.queue.plan_proof(plan)
+        plan.wait_until(doubt.until)
+        plan.wait_until(self.evidence.strangers.settled_at())
+        self._plan_look_at_strangers(plan)
+        looked = self.evidence.strangers.look(plan.now)
+        stranger = looked is not None and looked.somebody
+        if looked is not None and not stranger:
+            plan.calm(self.context.calm, "strangers")
+        verdict = self.nobody_holds(doubt, plan.now)
+        if verdict.alarm:
+            plan.say(self.context.alarm, "strangers" if stranger else "unproven", verdict.alarm)
+        if verdict.enough:
+            plan.do(self._nobody_holds)
+
+    def _plan_look_at_strangers(self, plan: Plan) -> None:
+        strangers = self.evidence.strangers
+        if strangers.wants_look(plan.now):
+            plan.do(strangers.ask)
+        else:
+            plan.wait_until(strangers.stale_at())
+
+    def _plan_who_may_hold(self, plan: Plan) -> bool:
+        """Somebody may hold the lock, though it is free by the file."""
+        if plan.wait_until(self.recovery.settled_at):
+            self._plan_look_at_strangers(plan)
+        may = self.recovery.who_may_hold(plan.now)
+        if not may:
+            plan.calm(self.context.calm, "awaited")
+        elif self.queue.wanted and not plan.wait_until(self.recovery.window_ends_at):
+            plan.say(self.context.alarm, "awaited", f"nobody is granted: {may[0]}")
+        return bool(may)
+
+    def _plan_grant(self, plan: Plan) -> None:
+        self.queue.plan_head(plan)
+        head, silent = self.queue.head(plan.now), self.queue.first_unprepared
+        if head is not None and not self._plan_names(plan, head):
+            return
+        waiter, though = self.queue.plan_next(plan)
+        if waiter is not None:
+            if self._plan_names(plan, waiter):
+                plan.do(self._grant, waiter, though)
+        elif self.queue.wanted:
+            if head is None and silent is not None:
+                plan.awaited[ACTIVE] = Awaited(silent.incarnation, self.queue.unprepared)
+        else:
+            plan.calm(self.context.calm, "names")
+            if self.switchover.under_way is not None:
+                plan.do(self.switchover.nobody_left)
+            if not self.must_write and 0 in self.incarnations.pending_unlinks.values():
+                plan.do(self._write_soon)
+
+    def _plan_names(self, plan: Plan, waiter: Waiter) -> bool:
+        """Whether this server has the names that it needs for this grant."""
+        return self.evidence.policy.presume_dead or self.exclusion.plan(plan, self._devices(waiter))
+
+    def _plan_permit(self, plan: Plan, may_grant: bool) -> None:
+        permit, lock, doubt = self.permit, self.permit.lock, self.active.doubt
+        if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
+            self._plan_end(plan, lock, lock.holder)
+        elif lock.phase is Phase.IN_DOUBT and lock.doubt is not None and not plan.wait_until(lock.doubt.until):
+            plan.do(lock.settle)
+        elif lock.phase is Phase.FREE and permit.waiters and may_grant:
+            if not permit.why_not(self.active, self.queue, self.state.value, plan.now):
+                plan.do(self._grant_permit)
+            elif doubt is not None:
+                plan.wait_until(doubt.until)
+
+    # -- what is done ----------------------------------------------------------------------------------------------
+
+    def conclude(self, *, may_grant: bool) -> None:
+        """Everything that follows from how things stand."""
+        for _ in range(MOST_ROUNDS):
+            self.bind()
+            plan = self.plan(may_grant=may_grant)
+            for step in plan.steps:
+                step.act(*step.args)
+            if not plan.steps:
+                self.memory.forget()
+                self.context.wake(plan.again)
+                return
+        raise WrongTransition(f"the rules go round in a circle: {plan.steps[:3]}")
+
+    def bind(self) -> None:
+        """Evidence is told which have been granted something."""
+        self.evidence.bind({lock.holder.name: lock.holder for lock in self.locks if lock.holder is not None})
+
     def knows_of(self, token: int) -> None:
         """It was granted: to whoever holds, or has to be proven gone."""
         self.newest_token = max(self.newest_token, token)
@@ -72,8 +250,6 @@ class Succession:
     def hears_of(self, token: int) -> None:
         """Somebody tells of a grant. To whom, and whether it has ended, isn't known by that."""
         self._heard = max(self._heard, token)
-
-    # -- ends ------------------------------------------------------------------------------------------------------
 
     def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
         """Its main process is dead, or its connection ended."""
@@ -95,125 +271,24 @@ class Succession:
             self.queue.new_round()
             self.switchover.holder_lost()
 
-    # -- what is due -----------------------------------------------------------------------------------------------
+    def _tell_to_end(self) -> None:
+        told = self.switchover.tell_to_end()
+        if told is not None:
+            self.lose(told, Stage.DOOMED, "switchover")
 
-    def step(self, *, may_grant: bool) -> None:
-        """Every conclusion that can be drawn now."""
-        for who in list(self.incarnations.absent.values()):
-            holds = self.holds(who)
-            self.incarnations.pursue(who, holds=holds)
-            nothing_left = who.members_gone and who.life in (Life.FREE, Life.MISSING)
-            has_left = who.may_have_left and who.life is Life.FREE
-            if (nothing_left or has_left) and not holds:
-                self._remove(who, held_a_lock=False)
-        self._step_active(may_grant)
-        self._step_permit(may_grant)
-        self.overdue.turn_ends()
-        self.permit_overdue.turn_ends()
-        self.memory.forget()
-
-    def _step_active(self, may_grant: bool) -> None:
-        lock = self.active
-        if lock.phase is Phase.HELD:
-            told_to_end = self.switchover.step()
-            if told_to_end is None:
-                return
-            self.lose(told_to_end, Stage.DOOMED, "switchover")
-        if lock.holder is not None and lock.phase in (Phase.FENCING, Phase.IN_DOUBT):
-            self.queue.head()  # asks the next one, in parallel with the proof
-            self.switchover.enforce()
-            if not self._is_gone(lock, lock.holder):
-                return
-            remaining = lock.doubt if lock.unnamed else None  # a waiter told of this holder; there may be a newer one
-            self._release(lock, lock.holder, remaining)
-            self._every_process_ended &= remaining is None
-        if lock.phase is Phase.IN_DOUBT and lock.doubt is not None:
-            self.queue.head()
-            if not self._nobody_holds(lock.doubt):
-                return
-            lock.settle()
-            self._every_process_ended = False  # whoever it was
-            self.recovery.nobody_is_left()
-            self.context.note("nobody_holds")
-        if lock.phase is Phase.FREE and may_grant and self._nobody_else_may_hold(lock):
-            self._choose(lock)
-
-    def _nobody_else_may_hold(self, lock: Lock) -> bool:
-        self.why_not_free = self.recovery.who_may_hold(lock, self.permit.lock)
-        if not self.why_not_free:
-            self.context.calm("awaited")
-        elif self.queue.wanted and self.recovery.window_is_over:
-            self.context.alarm("awaited", f"nobody is granted: {self.why_not_free[0]}")
-        return not self.why_not_free
-
-    def _choose(self, lock: Lock) -> None:
-        head = self.queue.head()
-        if head is not None and not self._has_names_for(head):
-            return
-        waiter, silent = self.queue.next(), self.queue.first_unprepared
-        if waiter is None:
-            if head is None and silent is not None:
-                self.overdue.not_granted(silent.incarnation, self.queue.unprepared)
-            if not self.queue.wanted:
-                self.context.calm("names")
-                self.switchover.nobody_left()
-                self.must_write |= 0 in self.incarnations.pending_unlinks.values()
-        elif self._has_names_for(waiter):
-            verified = self.queue.granted(waiter)
-            self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
-            self.context.calm("unproven", "record", "strangers", "version", "names")
-            proven = verified and self._every_process_ended
-            lock.grant(waiter.incarnation, self.newest_token, rfc3339(self.context.wall), waiter, verified, proven)
-            self._every_process_ended = False
-            self.must_write = True
-
-    def _has_names_for(self, waiter: Waiter) -> bool:
-        devices = tuple(sorted(waiter.needs)) if self.memory.is_read else ()
-        return self.policy.presume_dead or self.exclusion.has(devices)
-
-    def _is_gone(self, lock: Lock, holder: Incarnation) -> bool:
-        doubt = lock.doubt
-        over = doubt is not None and self.context.reached(doubt.until)
-        dying = lock is self.active and not self.context.reached(holder.outlived_at + self.config.settle_s)
-        helps = dying if holder.gone else doubt is not None
-        asks_memory = helps and lock is self.active and holder.life is Life.FREE and not holder.seen_alive
-        verdict = holder_gone(
-            holder,
-            doubt,
-            over=over,
-            memory_is_free=asks_memory and self.queue.memory_proves(),
-            policy=self.policy,
-            life_lock_is_enough=lock is not self.active,
-            unknown_may_be_dying=dying,
-        )
-        if verdict.alarm:
-            self.context.alarm("unproven", verdict.alarm)
-        elif verdict.enough and verdict.by_flag:
+    def _is_proven_gone(self, lock: Lock, holder: Incarnation, verdict: Verdict) -> None:
+        if verdict.by_flag:
             self.context.shout(verdict.by)
-        elif not verdict.enough and lock is self.active:
-            self.overdue.not_gone(holder)
-        elif not verdict.enough and holder is not self.active.holder:
-            self.permit_overdue.not_gone(holder)
-        if verdict.enough and lock is self.active:
-            self._every_process_ended = verdict.every_process
-        return verdict.enough
-
-    def _nobody_holds(self, doubt: Doubt) -> bool:
-        wait_s = back_by(doubt.found, self.config.settle_s)
-        back_by_now = self.context.reached(doubt.since + wait_s)  # then whoever has the names doesn't come
-        memory_is_free = back_by_now and self.exclusion.has() and self.queue.memory_proves()
-        known = self.recovery.what_is_known(doubt, self.active, self.permit.lock, memory_is_free=memory_is_free)
-        verdict = nobody_holds(doubt.found, known, self.policy)
-        self.nobody_holds_lacks = verdict.missing
-        if known.strangers is not None and not known.strangers.somebody:
-            self.context.calm("strangers")
-        if verdict.alarm:
-            somebody = known.strangers is not None and known.strangers.somebody
-            self.context.alarm("strangers" if somebody else "unproven", verdict.alarm)
-        return verdict.enough
+        if lock is not self.active:
+            self._release(lock, holder)
+            self.must_write = True
+            return
+        remaining = lock.doubt if lock.unnamed else None  # a waiter told of this holder; there may be a newer one
+        self._every_process_ended = verdict.every_process and remaining is None
+        self._release(lock, holder, remaining)
 
     def _release(self, lock: Lock, holder: Incarnation, remaining: Doubt | None = None) -> None:
-        """The holder is gone, or has given its permit back."""
+        """The holder is gone."""
         self.context.note("released", engine=holder.engine_id, lock=lock.name, token=lock.token)
         lock.release(remaining)
         if lock is self.active:
@@ -224,41 +299,48 @@ class Succession:
         if lock is self.active and self.permit.lock.holder is holder:
             self._release(self.permit.lock, holder)
         elif holder.stage is not Stage.PRESENT and not self.holds(holder):
-            self._remove(holder, held_a_lock=True)
+            self._end(self.evidence.remove(holder))
 
-    def _remove(self, who: Incarnation, *, held_a_lock: bool) -> None:
-        for conn in self.incarnations.remove(who, held_a_lock=held_a_lock):
+    def _nobody_holds(self) -> None:
+        self.active.settle()
+        self._every_process_ended = False  # whoever it was
+        self.evidence.strangers.none_is_awaited()
+        self.context.note("nobody_holds")
+
+    def _grant(self, waiter: Waiter, though: str) -> None:
+        if though:
+            self.context.shout(though)
+        verified = self.queue.granted(waiter)
+        self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
+        self.context.calm("unproven", "record", "strangers", "version", "names")
+        proven = verified and self._every_process_ended
+        at = rfc3339(self.context.wall)
+        self.active.grant(waiter.incarnation, self.newest_token, at, waiter, verified, proven)
+        self._every_process_ended = False
+        self.must_write = True
+
+    def _grant_permit(self) -> None:
+        self.permit.lock.grant(self.permit.next(), 0, rfc3339(self.context.wall), None, verified=False)
+        self.must_write = True
+
+    def _write_soon(self) -> None:
+        self.must_write = True
+
+    def _carry_out(self, plan: EvidencePlan) -> None:
+        self._end(self.evidence.carry_out(plan))
+
+    def _end(self, conns: list[int]) -> None:
+        for conn in conns:
             self.callers.end(conn)
-
-    # -- the permit ------------------------------------------------------------------------------------------------
-
-    def _step_permit(self, may_grant: bool) -> None:
-        permit, lock = self.permit, self.permit.lock
-        if (
-            lock.holder is not None
-            and lock.phase in (Phase.FENCING, Phase.IN_DOUBT)
-            and self._is_gone(lock, lock.holder)
-        ):
-            self._release(lock, lock.holder)
-            self.must_write = True
-        if lock.phase is Phase.IN_DOUBT and lock.holder is None and lock.doubt is not None:
-            self._settle_permit(lock, lock.doubt)
-        if lock.phase is not Phase.FREE or not permit.waiters or not may_grant:
-            return
-        if not permit.why_not(self.active, self.queue, self.state.value):
-            lock.grant(permit.next(), 0, rfc3339(self.context.wall), None, verified=False)
-            self.must_write = True
-
-    def _settle_permit(self, lock: Lock, doubt: Doubt) -> None:
-        if self.context.reached(doubt.until):
-            lock.settle()
 
     def give_back(self, who: Incarnation) -> None:
         """It has initialised, or doesn't want to any more."""
         self.permit.leave(who)
-        if self.permit.lock.held_by(who):
-            self._release(self.permit.lock, who)
-            self.must_write = True
+        lock = self.permit.lock
+        if lock.held_by(who):
+            self.context.note("released", engine=who.engine_id, lock=lock.name, token=lock.token)
+            lock.give_back()
+            self.context.changed = self.must_write = True
 
     # -- the disk and the memory -----------------------------------------------------------------------------------
 
@@ -279,8 +361,8 @@ class Succession:
                 self.queue.put_back(waiter)
 
     def looked_at(self, event: LookedAt) -> None:
-        self.overdue.looked_at(event)
-        self.permit_overdue.looked_at(event)
+        for overdue in self.overdue.values():
+            overdue.looked_at(event)
 
     def memory_read(self, reading: MemoryRead) -> None:
         self.memory.came(reading)

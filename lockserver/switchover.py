@@ -4,16 +4,18 @@ Pure. Up to `Exit` it can be called off and the old holder serves on; after it t
 proof and all, except that a holder that was told to end and doesn't is killed when its time is up.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from itertools import islice
 
+from evidence.incarnation import Incarnation
+from evidence.incarnations import Incarnations
 from lockserver import messages as m
 from lockserver.context import Context
 from lockserver.events import Config
-from lockserver.incarnation import Incarnation
-from lockserver.incarnations import Incarnations
 from lockserver.lock import Lock, Phase
+from lockserver.plan import Plan
 from lockserver.queue import Queue, Waiter
 
 DRAIN_MARGIN_S = 2.0
@@ -31,7 +33,7 @@ class Step(Enum):
 
 
 @dataclass(slots=True)
-class Plan:
+class Switch:
     asker: int | None
     old: Incarnation
     old_token: int
@@ -48,13 +50,13 @@ class Switchover:
         self.context = context
         self.queue = queue
         self.incarnations = incarnations
-        self.plan: Plan | None = None
+        self.under_way: Switch | None = None
 
     # -- asked for by a person -------------------------------------------------------------------------------------
 
     def ask(self, asker: int, wish: m.Switchover, active: Lock, state: str) -> None:
         holder = active.holder
-        if self.plan is not None:
+        if self.under_way is not None:
             self._tell(asker, "refused", "a switchover is under way already", done=True)
             return
         if active.phase is not Phase.HELD or holder is None or holder.conn is None:
@@ -70,9 +72,9 @@ class Switchover:
         self.queue.new_round()
         timeout_s = wish.drain_timeout_s
         until = self.context.now + timeout_s + DRAIN_MARGIN_S
-        self.plan = Plan(asker, holder, active.token, to, Step.DRAINING, self.queue.round, until, timeout_s)
+        self.under_way = Switch(asker, holder, active.token, to, Step.DRAINING, self.queue.round, until, timeout_s)
         self.context.note("switchover", engine=holder.engine_id, to=to.engine_id)
-        self.context.send(holder.conn, m.Drain(round=self.plan.round, timeout_s=timeout_s))
+        self.context.send(holder.conn, m.Drain(round=self.under_way.round, timeout_s=timeout_s))
         self._tell(asker, "draining", f"{holder.engine_id} finishes what it has begun")
 
     def _who_waits(self) -> str:
@@ -89,99 +91,106 @@ class Switchover:
         return "ready" if waiter.vetted else "its need for memory is being looked at"
 
     def call_off(self, conn: int) -> None:
-        if self.plan is None or self.plan.step is Step.EXITING:
+        if self.under_way is None or self.under_way.step is Step.EXITING:
             self._tell(conn, "refused", "there is no switchover that could still be called off", done=True)
             return
-        own = self.plan.asker == conn
+        own = self.under_way.asker == conn
         self._abort("it was called off")
         if not own:
             self._tell(conn, "aborted", "it was called off", done=True, ok=True)
 
     def asker_left(self, conn: int) -> None:
-        if self.plan is not None and self.plan.asker == conn:
-            self.plan.asker = None
+        if self.under_way is not None and self.under_way.asker == conn:
+            self.under_way.asker = None
             self._abort("the one who asked for it has gone")
 
     # -- how it goes on --------------------------------------------------------------------------------------------
 
     def drained(self, message: m.Drained) -> None:
-        plan = self.plan
-        if plan is None or plan.step is not Step.DRAINING or message.round != plan.round:
+        switch = self.under_way
+        if switch is None or switch.step is not Step.DRAINING or message.round != switch.round:
             return
         if not message.ok:
             self._abort(f"the holder could not drain: {message.why}")
             return
-        plan.step, plan.until = Step.CHECKING, self.context.now + self.config.prepare_timeout_s
-        self._tell(plan.asker, "checking", f"{plan.to.engine_id} looks at its engine")
+        switch.step, switch.until = Step.CHECKING, self.context.now + self.config.prepare_timeout_s
+        self._tell(switch.asker, "checking", f"{switch.to.engine_id} looks at its engine")
 
-    def step(self) -> Incarnation | None:
-        """Called in every turn while the holder is there. Returns the holder once it was told to end: there is no way
-        back for it.
-        """
-        plan = self.plan
-        if plan is None:
-            return None
-        successor = self.queue.waiters.get(plan.to.name)
+    def plan_next(self, plan: Plan, tell_to_end: Callable[[], None]) -> None:
+        """While the holder is there. `tell_to_end`: there is no way back for it."""
+        switch = self.under_way
+        if switch is None:
+            return
+        successor = self.queue.waiters.get(switch.to.name)
         if successor is None or not successor.ready:
-            self._abort("the successor is no longer there and ready")
-        elif plan.step is Step.CHECKING and self.queue.prepared(successor):
-            plan.step, plan.until = Step.EXITING, self.context.now + self.config.exit_timeout_s
-            if plan.old.conn is not None:
-                self.context.send(plan.old.conn, m.Exit(round=plan.round))
-            self._tell(plan.asker, "exiting", f"{plan.old.engine_id} was told to end")
-            self.queue.preferred = plan.to.name
-            return plan.old
-        elif self.context.reached(plan.until):
-            self._abort(
-                "draining took too long"
-                if plan.step is Step.DRAINING
-                else "the successor's engine isn't well, or it doesn't answer"
-            )
-        return None
+            plan.do(self._abort, "the successor is no longer there and ready")
+            return
+        if switch.step is Step.CHECKING:
+            if self.queue.prepared(successor, plan.now):
+                plan.do(tell_to_end)
+                return
+            self.queue.plan_look(plan, successor)
+        if not plan.wait_until(switch.until):
+            draining = switch.step is Step.DRAINING
+            why = "draining took too long" if draining else "the successor's engine isn't well, or it doesn't answer"
+            plan.do(self._abort, why)
+
+    def tell_to_end(self) -> Incarnation | None:
+        """Returns the holder that was told."""
+        switch = self.under_way
+        if switch is None:
+            return None
+        switch.step, switch.until = Step.EXITING, self.context.now + self.config.exit_timeout_s
+        if switch.old.conn is not None:
+            self.context.send(switch.old.conn, m.Exit(round=switch.round))
+        self._tell(switch.asker, "exiting", f"{switch.old.engine_id} was told to end")
+        self.queue.preferred = switch.to.name
+        return switch.old
 
     def holder_lost(self) -> None:
         """The holder's end, planned or not."""
-        plan = self.plan
-        if plan is not None and plan.step is not Step.EXITING:
-            self.plan = None
+        switch = self.under_way
+        if switch is not None and switch.step is not Step.EXITING:
+            self.under_way = None
             self._tell(
-                plan.asker, "died", f"{plan.old.engine_id} ended by itself; whoever is ready takes over", done=True
+                switch.asker, "died", f"{switch.old.engine_id} ended by itself; whoever is ready takes over", done=True
             )
 
-    def enforce(self) -> None:
-        """It was told to end, and had finished what it had begun."""
-        plan = self.plan
-        if plan is None or plan.step is not Step.EXITING or not self.context.reached(plan.until):
-            return
-        plan.until = self.context.now + self.config.exit_timeout_s
-        self.context.shout(f"{plan.old.engine_id} was told to end and has not; it is killed")
-        self.incarnations.kill_rest(plan.old)
+    def plan_end(self, plan: Plan) -> None:
+        """While the holder's end is awaited."""
+        switch = self.under_way
+        if switch is not None and switch.step is Step.EXITING and not plan.wait_until(switch.until):
+            plan.do(self.enforce, switch)
+
+    def enforce(self, switch: Switch) -> None:
+        """The holder was told to end, and had finished what it had begun."""
+        switch.until = self.context.now + self.config.exit_timeout_s
+        self.context.shout(f"{switch.old.engine_id} was told to end and has not; it is killed")
+        self.incarnations.kill_rest(switch.old)
 
     def granted(self, holder: Incarnation, token: int) -> None:
-        plan, self.plan = self.plan, None
-        if plan is not None:
-            self._tell(plan.asker, "done", f"{holder.engine_id} holds the lock, with token {token}", done=True, ok=True)
+        switch, self.under_way = self.under_way, None
+        if switch is not None:
+            self._tell(
+                switch.asker, "done", f"{holder.engine_id} holds the lock, with token {token}", done=True, ok=True
+            )
 
     def nobody_left(self) -> None:
         """The old holder is gone, and whoever could have taken over, too."""
-        plan, self.plan = self.plan, None
-        if plan is not None:
-            self._tell(
-                plan.asker,
-                "died",
-                f"{plan.old.engine_id} has ended, {plan.to.engine_id} too, and nobody waits; the next one is granted",
-                done=True,
-            )
+        switch, self.under_way = self.under_way, None
+        if switch is not None:
+            ended = f"{switch.old.engine_id} has ended, {switch.to.engine_id} too"
+            self._tell(switch.asker, "died", f"{ended}, and nobody waits; the next one is granted", done=True)
 
     def _abort(self, why: str) -> None:
-        plan = self.plan
-        if plan is None or plan.step is Step.EXITING:
+        switch = self.under_way
+        if switch is None or switch.step is Step.EXITING:
             return
-        self.plan = None
+        self.under_way = None
         self.context.note("switchover_aborted", why=why)
-        self._tell(plan.asker, "aborted", why, done=True)
-        if plan.old.conn is not None:
-            self.context.send(plan.old.conn, m.Resume(why=why))
+        self._tell(switch.asker, "aborted", why, done=True)
+        if switch.old.conn is not None:
+            self.context.send(switch.old.conn, m.Resume(why=why))
 
     def _tell(self, conn: int | None, phase: str, detail: str, *, done: bool = False, ok: bool = False) -> None:
         self.context.changed = True

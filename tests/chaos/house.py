@@ -464,11 +464,13 @@ class House:
         path = self.run_dir / HOLDER
         found = record.decode(path.read_bytes())
         assert found.active is not None
-        members = [msgspec.structs.replace(member, local_pid=0, kept=False) for member in found.active.members]
-        older = msgspec.structs.replace(
-            found, active=msgspec.structs.replace(found.active, members=members), pid_namespace=""
-        )
-        path.write_bytes(record.encode(older))
+        replace = msgspec.structs.replace
+        known = [
+            replace(one, members=[replace(member, local_pid=0, kept=False) for member in one.members])
+            for one in found.processes.known
+        ]
+        processes = replace(found.processes, known=known, pid_namespace="")
+        path.write_bytes(record.encode(replace(found, processes=processes)))
 
     def with_memory(self) -> tuple[str, ...]:
         return ("--memory", "host", "--host-devices", str(self.devices))

@@ -110,7 +110,7 @@ def test_more_old_life_files_than_are_looked_at_withhold_the_proof(house: House,
     a.kill()
     server.fences("held by a process that did not join")
     os.kill(hidden, signal.SIGKILL)
-    server.shows(lambda status: any("restart the lock server" in alarm for alarm in status.alarms), "an alarm says so")
+    server.shows(lambda status: any("restart this server" in alarm for alarm in status.alarms), "an alarm says so")
     b.never_hears("granted")
 
 
@@ -165,7 +165,7 @@ def test_a_server_whose_proc_is_anothers_writes_down_no_numbers_to_look_up(house
     house.server(through=through)
     house.engine("a").holds()
     found = record.decode((house.run_dir / "holder.json").read_bytes())
-    assert bool(found.pid_namespace) is own_proc
+    assert bool(found.processes.pid_namespace) is own_proc
 
 
 # -- life files that callers show ----

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from evidence.lifefiles import locked_by
 from lockserver import doctor
 from lockserver.guard import NAME as GUARD
-from lockserver.lifefiles import lock_holders
 from sidecar import process_state
 from sidecar.lifelock import LifeLock
 from tests.chaos.house import House, Server
@@ -185,8 +185,8 @@ def test_who_has_a_life_lock_is_not_named_where_no_descriptor_is_left_to_look_wi
     """And nothing raises: the thread that looks would be gone for good, and every later alarm poorer."""
     with LifeLock.create(tmp_path, "a.1") as life:
         with descriptors_left(0):
-            assert lock_holders(life.inode) == {}
-        assert list(lock_holders(life.inode)) == [os.getpid()]
+            assert locked_by(life.inode) == {}
+        assert list(locked_by(life.inode)) == [os.getpid()]
 
 
 def test_who_lives_and_runs_is_said_to_and_so_is_who_cannot_be_looked_at() -> None:

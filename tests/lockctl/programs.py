@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from evidence.lifefiles import life_files
 from lockserver import messages as m
 from lockserver.guard import NAME as GUARD
-from lockserver.lifefiles import life_files
 from lockserver.observer import NoServer, Observer, ServerSilent
 from lockserver.rundir import LIFE, SOCKET
 from sidecar.lifelock import LifeLock
@@ -61,7 +61,7 @@ class House:
 
     def stray(self, holder: Program) -> LifeLock:
         """This process holds the life lock of that `lockctl hold`, and hasn't joined."""
-        (name,) = [file.name for file in life_files(self.run_dir / LIFE)[0] if holder.pid in file.holders]
+        (name,) = [file.name for file in life_files(self.run_dir / LIFE)[0] if holder.pid in file.locked_by]
         return LifeLock.join(self.run_dir / LIFE, name)
 
     def lockctl(self, *words: str, environment: dict[str, str] | None = None) -> Program:

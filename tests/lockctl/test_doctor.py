@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from evidence.lifefiles import life_files
 from lockserver import doctor
 from lockserver.doctor import Level
-from lockserver.lifefiles import life_files
 from lockserver.observer import TIMEOUT_S
 from lockserver.rundir import HOLDER, LIFE
 from sidecar import io_uring, peers
@@ -188,7 +188,7 @@ def test_it_disturbs_nothing(house: House) -> None:
     def done() -> bool:
         (file,) = life_files(house.run_dir / LIFE)[0]
         assert file.name == name
-        seen.update(file.holders)
+        seen.update(file.locked_by)
         return looking.process.poll() is not None
 
     until(done, "doctor ends")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from evidence.record import Member
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver import record
@@ -274,6 +275,11 @@ class Harness:
     @property
     def record(self) -> record.Record | None:
         return record.decode(self.file) if self.file is not None else None
+
+    @property
+    def members_on_disk(self) -> list[Member]:
+        """The holder's."""
+        return self.record.holder.members if self.record is not None and self.record.holder is not None else []
 
     @property
     def status(self) -> m.Status:
@@ -603,7 +609,7 @@ class Harness:
     def _check_handles(self) -> None:
         known = [
             x.process
-            for incarnation in self.machine.incarnations.known.values()
+            for incarnation in self.machine.evidence.incarnations.known.values()
             for x in incarnation.members.values()
             if x.process is not None
         ]

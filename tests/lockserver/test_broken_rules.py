@@ -1,15 +1,15 @@
 """A rule of the machine's own that is broken, which is a bug: it stops granting, says so, and loses nothing.
 
-Which rules are looked at: `test_parts_lock.py`. Here one is broken on purpose in a whole machine.
+Which rules are looked at: `test_lock.py`. Here one is broken on purpose in a whole machine.
 """
 
 from collections.abc import Callable
 
 import pytest
 
+from evidence.incarnation import Stage
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.incarnation import Stage
 from lockserver.lock import Phase, WrongTransition
 from lockserver.machine import Machine
 from tests.lockserver.harness import Harness
@@ -21,7 +21,7 @@ def a_token_falls(machine: Machine) -> None:
 
 def nobody_watches_the_holder(machine: Machine) -> None:
     assert machine.active.holder is not None
-    del machine.incarnations.known[machine.active.holder.name]
+    del machine.evidence.incarnations.known[machine.active.holder.name]
 
 
 def its_phase_is_wrong(machine: Machine) -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from evidence.record import Processes
 from lockserver import events as e
 from lockserver import messages as m
 from lockserver.lock import State
@@ -54,7 +55,7 @@ class Told:
 
 
 def free(token: int = 10) -> e.Started:
-    return e.Started(Record(BOOT, token))
+    return e.Started(Record(Processes(BOOT), token))
 
 
 def test_the_main_process_has_a_copy_before_a_join_is_acknowledged() -> None:
@@ -98,13 +99,13 @@ def test_a_holder_that_was_only_heard_of_is_told_when_the_file_knows_its_process
     """Seed 194890: it was told at once, and no server could have read the file."""
     told = told_of_a_holder()
     first = told.written[-1]
-    assert decode(encode(first)) == first and first.active is not None and first.active.members == []
+    assert decode(encode(first)) == first and first.holder is not None and first.holder.members == []
     told.registers(2, {ACTIVE: 12})
     *_, write, welcome = [
         x for x in told.effects if isinstance(x, e.Persist) or (isinstance(x, e.Send) and x.conn == 2)
     ]
     assert isinstance(write, e.Persist) and isinstance(welcome, e.Send) and told.said(2) == ["Welcome"]
-    holder = write.record.active
+    holder = write.record.holder
     assert holder is not None and [one.pid for one in holder.members] == [told.processes]
 
 
@@ -116,7 +117,7 @@ def test_of_whom_no_process_is_known_a_free_life_lock_proves_nothing() -> None:
     assert told.machine.succession.state is State.RECOVERING
     assert "none of its processes is known" in str(told.machine.status.fencing)
     told.registers(2, {ACTIVE: 12})
-    assert told.said(2) == ["Welcome"] and told.written[-1].active is not None and told.written[-1].active.members
+    assert told.said(2) == ["Welcome"] and told.written[-1].holder is not None and told.written[-1].holder.members
 
 
 def test_a_file_that_was_kept_aside_stays_the_last_word_across_a_further_crash(tmp_path: Path) -> None:

@@ -10,55 +10,58 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockserver.record import Member, Record, Tenure, UnreadableRecord, decode, encode
+from evidence.record import Known, Member, Processes
+from lockserver.record import Record, Tenure, UnreadableRecord, decode, encode
 
 MEMBERS = [Member(1, "pidfs:5123", 41), Member(2, "pidfs:5124", 42), Member(5)]
-ACTIVE = Tenure(
-    "engine-a",
-    "0123abcd",
-    12,
-    "2026-11-20T10:00:00.123Z",
-    "engine-a.0123abcd",
-    MEMBERS,
-    "s3cret",
-    "unix:/run/a.sock",
-    True,
-)
-PERMIT = Tenure("engine-b", "4567cdef", 0, "2026-11-20T10:00:01.000Z", "engine-b.4567cdef", [Member(1, "", 43)])
-REAL = Record("9c1f0a5e-boot", 13, ACTIVE, {"init": PERMIT}, ["engine-c.89abcdef"])
+ACTIVE = Tenure("engine-a.0123abcd", 12, "2026-11-20T10:00:00.123Z", "unix:/run/a.sock", True)
+PERMIT = Tenure("engine-b.4567cdef", 0, "2026-11-20T10:00:01.000Z")
+KNOWN = [Known("engine-a", "0123abcd", MEMBERS, "s3cret"), Known("engine-b", "4567cdef", [Member(1, "", 43)])]
+REAL = Record(Processes("9c1f0a5e-boot", KNOWN, ["engine-c.89abcdef"], "ns"), 13, ACTIVE, {"init": PERMIT})
 
 members = st.builds(Member, number=st.integers(1, 2**31), identity=st.text(max_size=20), pid=st.integers(0, 2**31))
+incarnations = st.builds(
+    Known,
+    engine_id=st.text(max_size=70),
+    incarnation=st.text(alphabet="0123456789abcdef", max_size=33),
+    members=st.lists(members, max_size=5),
+    secret=st.text(max_size=40),
+)
 tenures = st.builds(
     Tenure,
-    engine_id=st.text(max_size=70),
-    incarnation=st.text(max_size=33),
+    life_file=st.just(""),
     token=st.integers(0, 2**61),
     granted_at=st.text(max_size=30),
-    life_file=st.text(max_size=100),
-    members=st.lists(members, min_size=1, max_size=5),
-    secret=st.text(max_size=40),
     endpoint=st.none() | st.text(max_size=40),
     verified=st.booleans(),
 )
 
 
 def as_a_server_writes_it(
-    boot_id: str, newer_by: int, active: Tenure | None, permits: dict[str, Tenure], gone: list[str]
+    processes: Processes, newer_by: int, active: Tenure | None, permits: dict[str, Tenure], whose: int
 ) -> Record:
-    """The life file is named after its engine's start, and no token is newer than the newest."""
+    """Holders are incarnations of which more is said, and no token is newer than the newest."""
+    if not processes.known:
+        return Record(processes, newer_by)
+    name = processes.known[whose % len(processes.known)].name
+    held = {lock: msgspec.structs.replace(tenure, life_file=name) for lock, tenure in permits.items()}
     if active is None:
-        return Record(boot_id, newer_by, None, permits, gone)
-    named = msgspec.structs.replace(active, life_file=f"{active.engine_id}.{active.incarnation}")
-    return Record(boot_id, active.token + newer_by, named, permits, gone)
+        return Record(processes, newer_by, None, held)
+    return Record(processes, active.token + newer_by, msgspec.structs.replace(active, life_file=name), held)
 
 
 records = st.builds(
     as_a_server_writes_it,
-    boot_id=st.text(max_size=40),
+    processes=st.builds(
+        Processes,
+        boot_id=st.text(max_size=40),
+        known=st.lists(incarnations, max_size=3),
+        gone=st.lists(st.text(max_size=40), max_size=3),
+    ),
     newer_by=st.integers(0, 2**61),
     active=st.none() | tenures,
     permits=st.dictionaries(st.sampled_from(["init", "other"]), tenures, max_size=2),
-    gone=st.lists(st.text(max_size=40), max_size=3),
+    whose=st.integers(0, 9),
 )
 
 
@@ -90,23 +93,20 @@ def test_a_person_finds_the_holder_and_since_when_in_the_file() -> None:
     fields = json.loads(encode(REAL))
     assert list(fields)[:3] == ["version", "holder", "granted_at"]
     assert (fields["holder"], fields["granted_at"], fields["token"]) == ("engine-a", "2026-11-20T10:00:00.123Z", 12)
-    assert (fields["incarnation"], fields["life_file"], fields["endpoint"]) == (
-        "0123abcd",
-        "engine-a.0123abcd",
-        "unix:/run/a.sock",
-    )
-    assert [member["identity"] for member in fields["members"][:2]] == ["pidfs:5123", "pidfs:5124"]
-    assert fields["boot_id"] == REAL.boot_id
+    assert (fields["life_file"], fields["endpoint"]) == ("engine-a.0123abcd", "unix:/run/a.sock")
+    processes = fields["processes"]
+    assert [member["identity"] for member in processes["known"][0]["members"][:2]] == ["pidfs:5123", "pidfs:5124"]
+    assert processes["boot_id"] == REAL.processes.boot_id
 
 
-@pytest.mark.parametrize("written", [REAL, Record("b", 3)], ids=["a holder", "nobody"])
+@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "nobody"])
 def test_no_truncation_is_read(written: Record) -> None:
     data = encode(written)
     for length in range(len(data)):
         assert readable(data[:length]) is None, f"{length} of {len(data)} bytes were read"
 
 
-@pytest.mark.parametrize("written", [REAL, Record("b", 3)], ids=["a holder", "nobody"])
+@pytest.mark.parametrize("written", [REAL, Record(Processes("b"), 3)], ids=["a holder", "nobody"])
 def test_every_flipped_bit_is_refused_or_changes_nothing(written: Record) -> None:
     data = encode(written)
     for at in range(len(data)):
@@ -160,15 +160,21 @@ def test_the_helper_signs_as_the_writer_does() -> None:
     assert decode(signed()) == REAL
 
 
-@pytest.mark.parametrize("missing", ["incarnation", "granted_at", "life_file"])
+@pytest.mark.parametrize("missing", ["granted_at", "life_file"])
 def test_a_holder_of_whom_too_little_is_known_is_refused(missing: str) -> None:
     with pytest.raises(UnreadableRecord, match="too little"):
         decode(signed(**{missing: None}))
 
 
 def test_a_holder_of_whom_only_a_waiter_has_told_can_be_read() -> None:
-    holder = decode(signed(members=[])).active
+    nobody = msgspec.to_builtins(Processes("b", [Known("engine-a", "0123abcd", [])]))
+    holder = decode(signed(processes=nobody, permits={})).holder
     assert holder is not None and holder.members == []
+
+
+def test_a_holder_of_whose_processes_nothing_is_said_is_refused() -> None:
+    with pytest.raises(UnreadableRecord, match="processes of a holder"):
+        decode(signed(processes=msgspec.to_builtins(Processes("b"))))
 
 
 def test_a_holder_with_a_newer_token_than_the_newest_is_refused() -> None:

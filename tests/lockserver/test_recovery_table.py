@@ -6,9 +6,9 @@ at all). `harness.py` plays the world. What the rules are for a server that didn
 
 import pytest
 
+from evidence.incarnations import BOTH_BACK_S
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.incarnations import BOTH_BACK_S
 from lockserver.messages import ACTIVE, INIT
 from lockserver.recovery import RETURN_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
@@ -61,7 +61,7 @@ def test_after_another_boot_the_disk_knows_it_and_only_then_the_life_file_goes()
     harness.start(boot_id="boot-2")
     assert a.name in harness.life
     harness.write_lands()
-    assert harness.record is not None and harness.record.active is None and harness.record.boot_id == "boot-2"
+    assert harness.record is not None and harness.record.active is None and harness.record.processes.boot_id == "boot-2"
     assert a.name not in harness.life
 
 
@@ -1221,7 +1221,7 @@ def test_a_members_normal_end_is_written_down() -> None:
     harness.kill(child)
     harness.advance(1)
     assert harness.record is not None and harness.record.active is not None
-    assert [member.number for member in harness.record.active.members] == [1]
+    assert [member.number for member in harness.members_on_disk] == [1]
     harness.restart()
     b = harness.waiter("b")
     a.register()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from evidence.incarnations import MOST_MEMBERS
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.incarnations import MOST_MEMBERS
 from lockserver.messages import ACTIVE, INIT
 from lockserver.queue import ASK_AGAIN_S
 from sidecar.disk_writes import RETRY_S
@@ -181,8 +181,8 @@ def test_a_child_that_died_before_counts_no_more(harness: Harness) -> None:
 def test_the_members_are_on_the_disk_as_they_come(harness: Harness) -> None:
     a = harness.holder("a", children=2)
     assert harness.record is not None and harness.record.active is not None
-    assert [member.pid for member in harness.record.active.members] == [process.pid for process in a.processes]
-    assert all(member.identity for member in harness.record.active.members)
+    assert [member.pid for member in harness.members_on_disk] == [process.pid for process in a.processes]
+    assert all(member.identity for member in harness.members_on_disk)
 
 
 def test_the_pidfd_is_watched_before_the_grant(harness: Harness) -> None:
@@ -318,7 +318,7 @@ def test_a_join_is_acknowledged_only_when_the_holder_file_names_the_process(harn
     assert child not in a.numbers
     harness.write_lands()
     assert harness.record is not None and harness.record.active is not None
-    assert child.pid in [member.pid for member in harness.record.active.members]
+    assert child.pid in [member.pid for member in harness.members_on_disk]
     assert any(harness.last(conn, m.Welcome) for conn, owner in harness.conns.items() if owner is child)
 
 
@@ -716,14 +716,9 @@ def test_the_record_names_the_holder_its_token_and_its_life_file(harness: Harnes
     a = harness.holder("a")
     assert harness.record is not None and harness.record.active is not None
     tenure = harness.record.active
-    assert (tenure.engine_id, tenure.incarnation, tenure.token, tenure.life_file) == (
-        "a",
-        a.incarnation,
-        a.token,
-        a.name,
-    )
-    assert tenure.granted_at.endswith("Z") and tenure.members[0].pid == a.main.pid
-    assert tenure.secret == a.secret
+    assert (tenure.engine_id, tenure.token, tenure.life_file) == ("a", a.token, a.name)
+    assert tenure.granted_at.endswith("Z") and harness.members_on_disk[0].pid == a.main.pid
+    assert harness.record.holder is not None and harness.record.holder.secret == a.secret
 
 
 def test_a_grant_that_cannot_be_written_is_not_made_and_somebody_is_called(harness: Harness) -> None:
@@ -807,7 +802,7 @@ def test_a_holders_life_file_is_unlinked_only_when_its_end_is_on_the_disk(harnes
     harness.disk = Disk.SLOW
     harness.kill(a.main)
     assert a.name in harness.life
-    assert a.name in harness.writes[0].record.gone
+    assert a.name in harness.writes[0].record.processes.gone
     harness.write_lands()
     assert a.name not in harness.life
 

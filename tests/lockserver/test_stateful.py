@@ -13,10 +13,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from evidence.incarnation import Stage
+from evidence.record import Processes
 from lockserver import client_events as c
 from lockserver import messages as m
 from lockserver import record
-from lockserver.incarnation import Stage
 from lockserver.lock import Phase
 from lockserver.messages import ACTIVE, INIT
 from tests.lockserver.harness import BOOT, Disk, Engine, Harness, Kernel, Process
@@ -60,7 +61,7 @@ class LockWorld(RuleBasedStateMachine):
         )
         if fresh:
             self.harness.file = record.encode(
-                record.Record(BOOT, 5)
+                record.Record(Processes(BOOT), 5)
             )  # nobody holds: else most examples are over before the settling time is
         self.harness.start()
         self.wanting: dict[Engine, int] = {}
@@ -325,8 +326,8 @@ class LockWorld(RuleBasedStateMachine):
         succession = machine.succession
         at_rest = (
             succession.active.phase is Phase.HELD
-            and all(incarnation.stage is Stage.PRESENT for incarnation in machine.incarnations.known.values())
-            and succession.switchover.plan is None
+            and all(incarnation.stage is Stage.PRESENT for incarnation in machine.evidence.incarnations.known.values())
+            and succession.switchover.under_way is None
             and succession.permit.lock.doubt is None
             and not machine.context.alarms
             and machine.disk.due_at == math.inf

@@ -2,11 +2,13 @@
 The harness knows the truth: no test passes in which somebody is granted while a former holder lives.
 """
 
+import msgspec
 import pytest
 
+from evidence.incarnations import BOTH_BACK_S
+from evidence.record import Processes
 from lockserver import events as e
 from lockserver import messages as m
-from lockserver.incarnations import BOTH_BACK_S
 from lockserver.record import Record, encode
 from tests.lockserver.harness import BOOT, Engine, Harness, Kernel
 
@@ -16,7 +18,7 @@ MEMORY = {"GPU": (80, 80)}
 
 def older(harness: Harness) -> bytes:
     """From before the first grant."""
-    return encode(Record(boot_id=BOOT, token=0, pid_namespace=harness.pid_namespace))
+    return encode(Record(Processes(BOOT, pid_namespace=harness.pid_namespace), token=0))
 
 
 def comes_back(waiter: Engine) -> None:
@@ -148,7 +150,8 @@ def test_a_file_that_names_an_older_holder_does_not_pass_over_a_worker_of_a_newe
     harness.advance(SETTLE_S)
     assert a.holds
     worker = a.join()
-    harness.crash().file = encode(Record(boot, record.token, record.active, pid_namespace="ns"))
+    older = msgspec.structs.replace(record.processes, boot_id=boot)
+    harness.crash().file = encode(msgspec.structs.replace(record, processes=older))
     harness.dies(a.main)
     a.main.reaped = True
     harness.start()
@@ -239,11 +242,11 @@ def test_nobody_joins_a_holder_that_was_proven_gone_not_even_by_a_life_file_made
     b = harness.waiter("b")
     harness.kill_tree(a)
     harness.advance(SETTLE_S)
-    assert b.holds and a.name not in harness.machine.incarnations.pending_unlinks
+    assert b.holds and a.name not in harness.machine.evidence.incarnations.pending_unlinks
     ghost = a.fork()
     harness.life.add(a.name)
     a.join(ghost)
-    assert ghost not in a.numbers and a.name not in harness.machine.incarnations.known
+    assert ghost not in a.numbers and a.name not in harness.machine.evidence.incarnations.known
 
 
 # -- what is too old counts for nothing --------------------------------------------------------------------------------

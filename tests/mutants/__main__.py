@@ -38,7 +38,7 @@ from tests.mutants.shells import SHELLS
 ROOT = Path(__file__).resolve().parents[2]
 
 
-PACKAGES = ("lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "gateway", "tests")
+PACKAGES = ("evidence", "lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "gateway", "tests")
 DEADLINE_S = 10.0
 """How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
 TENTHS = 10

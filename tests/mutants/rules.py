@@ -11,13 +11,17 @@ MACHINE = "lockserver/machine.py"
 SUCCESSION = "lockserver/succession.py"
 ADMISSION = "lockserver/admission.py"
 RECOVERY = "lockserver/recovery.py"
-PROOF = "lockserver/proof.py"
+PROOF = "evidence/proof.py"
+NOBODY_HOLDS = "lockserver/proof.py"
 EXCLUSION = "lockserver/exclusion.py"
 LOCK = "lockserver/lock.py"
 MEMORY = "lockserver/free_memory.py"
-COPIES = "lockserver/pidfd_copies.py"
-INCARNATIONS = "lockserver/incarnations.py"
-INCARNATION = "lockserver/incarnation.py"
+COPIES = "evidence/pidfd_copies.py"
+HEARSAY = "lockserver/hearsay.py"
+STRANGERS = "evidence/strangers.py"
+LOOKS = "evidence/looks.py"
+INCARNATIONS = "evidence/incarnations.py"
+INCARNATION = "evidence/incarnation.py"
 INVARIANTS = "lockserver/invariants.py"
 PERMIT = "lockserver/permit.py"
 QUEUE = "lockserver/queue.py"
@@ -216,8 +220,8 @@ _ALL = (
         (
             (
                 QUEUE,
-                "        if waiter.looked_in == self.round:\n            return True",
-                "        if True:\n            return True",
+                "        if waiter.looked_in == self.round:\n            return True\n        if waiter.failed_in",
+                "        if True:\n            return True\n        if waiter.failed_in",
             ),
         ),
     ),
@@ -229,7 +233,7 @@ _ALL = (
     Mutant(
         "asked-again",
         "who is asked over a connection that breaks is asked over the next one",
-        ((QUEUE, "        if waiter.asked_on != conn:\n", "        if waiter.asked_on == 0:\n"),),
+        ((QUEUE, " or waiter.asked_on != waiter.incarnation.conn:", ":"),),
     ),
     Mutant(
         "silent-head",
@@ -237,7 +241,7 @@ _ALL = (
         (
             (
                 QUEUE,
-                "        return False if self.context.reached(waiter.asked_or_failed_at + self.config.prepare_timeout_s) else None",
+                "        return False if now >= began + self.config.prepare_timeout_s else None",
                 "        return None",
             ),
         ),
@@ -292,8 +296,8 @@ _ALL = (
         (
             (
                 SUCCESSION,
-                "        memory_is_free = back_by_now and self.exclusion.has() and",
-                "        memory_is_free =",
+                "        memory_is_free = comes_no_more and self",
+                "        memory_is_free = self",
             ),
         ),
     ),
@@ -301,15 +305,15 @@ _ALL = (
         "strangers",
         "nobody unknown has a life lock in the directory",
         (
-            (PROOF, "    if strangers.held:\n", "    if False:\n"),
-            (PROOF, "    if known.let_go_lately:\n", "    if False:\n"),
+            (NOBODY_HOLDS, "    if strangers.held:\n", "    if False:\n"),
+            (NOBODY_HOLDS, "    if known.let_go_lately:\n", "    if False:\n"),
         ),
     ),
     Mutant(
         "strangers-unread",
         "life files that can't be read don't prove that nobody has one",
-        ((PROOF, "    if strangers.unreadable:\n", "    if False:\n"),),
-        tests=("tests/lockserver/test_parts_proof.py", "tests/lockserver/test_parts_recovery.py"),
+        ((NOBODY_HOLDS, "    if strangers.unreadable:\n", "    if False:\n"),),
+        tests=("tests/lockserver/test_nobody_holds.py",),
         in_process=True,
     ),
     Mutant(
@@ -322,7 +326,7 @@ _ALL = (
                 "        number_taken = from_file or number in",
             ),
         ),
-        tests=("tests/lockserver/test_parts_incarnations.py",),
+        tests=("tests/evidence/test_incarnations.py",),
         in_process=True,
     ),
     Mutant(
@@ -341,20 +345,20 @@ _ALL = (
         (
             (
                 PROOF,
-                '    if over and policy.presume_dead:\n        return Verdict(\n            True,\n            f"{holder',
-                '    if True:\n        return Verdict(\n            True,\n            f"{holder',
+                '    if over and policy.presume_dead:\n        return Verdict(\n            True,\n            f"{who',
+                '    if True:\n        return Verdict(\n            True,\n            f"{who',
             ),
         ),
     ),
     Mutant(
         "holder-of-file-lives",
         "who is seen alive is not gone, whatever else is proven",
-        ((PROOF, "    if holder.seen_alive or not free:\n", "    if not free:\n"),),
+        ((PROOF, "    if who.seen_alive or not free:\n", "    if not free:\n"),),
     ),
     Mutant(
         "no-allocation-yet",
         "free memory proves nothing where somebody could have let go of its life lock",
-        ((PROOF, "    if memory_is_free and holder.life_lock_tells:", "    if memory_is_free:"),),
+        ((PROOF, "    if memory_is_free and who.life_lock_tells:", "    if memory_is_free:"),),
     ),
     Mutant(
         "look-up",
@@ -371,7 +375,7 @@ _ALL = (
         "waiters tell of the holder whose file was lost",
         (
             (
-                COPIES,
+                HEARSAY,
                 "        if active.holder is None:\n            return active.unnamed",
                 "        if active.holder is None:\n            return False",
             ),
@@ -380,7 +384,7 @@ _ALL = (
     Mutant(
         "older-hearsay",
         "what a waiter tells may be old: the rest of the evidence is still asked for",
-        ((SUCCESSION, "            remaining = lock.doubt if lock.unnamed else None", "            remaining = None"),),
+        ((SUCCESSION, "        remaining = lock.doubt if lock.unnamed else None", "        remaining = None"),),
     ),
     Mutant(
         "hearsay-on-disk",
@@ -428,7 +432,7 @@ _ALL = (
     Mutant(
         "who-may-hold",
         "who lives and may hold is waited for, though the file names nobody",
-        ((SUCCESSION, " and self._nobody_else_may_hold(lock)", ""),),
+        ((SUCCESSION, " and may_grant and not self._plan_who_may_hold(plan):", " and may_grant:"),),
     ),
     Mutant(
         "who-may-hold-unseen",
@@ -436,7 +440,7 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        if not self.context.reached(self._began + self.config.settle_s):\n",
+                "        if now < self.settled_at:\n",
                 "        if False:\n",
             ),
         ),
@@ -444,20 +448,20 @@ _ALL = (
     Mutant(
         "let-go-since-the-last-look",
         "who has let go of its life lock since the last look may have done so just now",
-        ((RECOVERY, "if event.somebody or (before is not None and before.somebody):", "if event.somebody:"),),
-        tests=("tests/lockserver/test_parts_recovery.py",),
+        ((STRANGERS, "if event.somebody or (before is not None and before.somebody):", "if event.somebody:"),),
+        tests=("tests/evidence/test_strangers.py",),
     ),
     Mutant(
         "who-came",
         "whose main process has come and holds nothing is waited for by nobody",
-        ((RECOVERY, " if who.seen_alive and not who.came)", " if who.seen_alive)"),),
+        ((INCARNATIONS, "        if who.seen_alive and not who.came:\n", "        if who.seen_alive:\n"),),
     ),
     Mutant(
         "who-is-handed-back",
         "a living process of a holder that the file takes for gone counts",
         (
             (
-                COPIES,
+                HEARSAY,
                 "        if active.phase is Phase.FREE and message.token == newest and not",
                 "        if False and not",
             ),
@@ -482,7 +486,7 @@ _ALL = (
     Mutant(
         "old-look",
         "an old look at the life files counts for nothing",
-        ((RECOVERY, "        if stale and not self._asked:\n", "        if probed is None and not self._asked:\n"),),
+        ((STRANGERS, "        return now >= self.stale_at()\n", "        return self.seen is None\n"),),
     ),
     Mutant(
         "old-reading",
@@ -508,7 +512,7 @@ _ALL = (
     Mutant(
         "own-copies",
         "a main process keeps its own incarnation's pidfds across a crash of the server",
-        ((COPIES, "            if own.conn is not None and own.numbered > MAIN:\n", "            if False:\n"),),
+        ((COPIES, "        if own is None or own.conn is None or own.numbered <= MAIN:\n", "        if True:\n"),),
     ),
     Mutant(
         "a-stopped-keeper-gets-no-more",
@@ -516,15 +520,15 @@ _ALL = (
         (
             (
                 COPIES,
-                "        return min(config.copies_under_way - keeper.under_way, config.most_copies_under_way - under_way)",
-                "        return config.copies_under_way",
+                "        room = min(self.config.copies_under_way - keeper.under_way, self._room)",
+                "        room = self.config.copies_under_way",
             ),
         ),
     ),
     Mutant(
         "taken-copies-make-room",
         "who has taken its copies gets the next ones",
-        ((MACHINE, "        self.copies.taken(event.conn, event.message.copies)\n", ""),),
+        ((MACHINE, "        self.evidence.copies.taken(event.conn, event.message.copies)\n", ""),),
         tests=("tests/lockserver/test_rules.py",),
         in_process=True,
     ),
@@ -534,7 +538,7 @@ _ALL = (
         (
             (
                 MACHINE,
-                "        self.copies.hand_out(self.active)\n        if not self.succession.holds(who):",
+                "        self._hand_out()\n        if not self.succession.holds(who):",
                 "        if not self.succession.holds(who):",
             ),
         ),
@@ -545,7 +549,7 @@ _ALL = (
         (
             (
                 INCARNATIONS,
-                "        if held_a_lock:\n            self.pending_unlinks[name] = 0\n            _remember(self.gone, name)\n        elif name not in self.pending_unlinks:\n",
+                "        if was_bound:\n            self.pending_unlinks[name] = 0\n            _remember(self.gone, name, None)\n        elif name not in self.pending_unlinks:\n",
                 "        if name not in self.pending_unlinks:\n",
             ),
         ),
@@ -553,7 +557,13 @@ _ALL = (
     Mutant(
         "rejected",
         "who claimed falsely is followed in by nobody",
-        ((ADMISSION, "            self.incarnations.reject(name)\n", "            pass\n"),),
+        (
+            (
+                ADMISSION,
+                '            self.incarnations.reject(name, "claimed a lock that it does not hold")\n',
+                "            pass\n",
+            ),
+        ),
     ),
     Mutant(
         "told-to-end",
@@ -561,8 +571,8 @@ _ALL = (
         (
             (
                 SUCCESSION,
-                '            self.lose(told_to_end, Stage.DOOMED, "switchover")',
-                '            self.lose(told_to_end, Stage.LOST, "switchover")',
+                '            self.lose(told, Stage.DOOMED, "switchover")',
+                '            self.lose(told, Stage.LOST, "switchover")',
             ),
         ),
     ),
@@ -583,7 +593,7 @@ _ALL = (
         (
             (
                 SUCCESSION,
-                "        return self.policy.presume_dead or self.exclusion.has(devices)",
+                "        return self.evidence.policy.presume_dead or self.exclusion.plan(plan, self._devices(waiter))",
                 "        return True",
             ),
         ),
@@ -591,22 +601,22 @@ _ALL = (
     Mutant(
         "names-of-the-dying",
         "who has lost the names a moment ago may be dying",
-        ((EXCLUSION, "            return self.context.reached(self._settled_at)", "            return True"),),
-        tests=("tests/lockserver/test_parts_memory.py", "tests/lockserver/test_recovery_table.py"),
+        ((EXCLUSION, "        return now < self._settled_at\n", "        return False\n"),),
+        tests=("tests/lockserver/test_names.py", "tests/lockserver/test_recovery_table.py"),
         in_process=True,
     ),
     Mutant(
         "names-of-somebody-else",
         "a holder that this server has never seen isn't who had the names",
         ((SUCCESSION, " and remaining is None and holder.was_alive:", " and remaining is None:"),),
-        tests=("tests/lockserver/test_parts_succession.py",),
+        tests=("tests/lockserver/test_whose_names.py",),
         in_process=True,
     ),
     Mutant(
         "names-of-a-newer-one",
         "where there may be a newer holder, who had the names may be that one",
         ((SUCCESSION, " and remaining is None and holder.was_alive:", " and holder.was_alive:"),),
-        tests=("tests/lockserver/test_parts_succession.py",),
+        tests=("tests/lockserver/test_whose_names.py",),
         in_process=True,
     ),
     Mutant(
@@ -720,15 +730,15 @@ _ALL = (
         (
             (
                 SUCCESSION,
-                "        if not permit.why_not(self.active, self.queue, self.state.value):",
-                "        if True:",
+                "            if not permit.why_not(self.active, self.queue, self.state.value, plan.now):",
+                "            if True:",
             ),
         ),
     ),
     Mutant(
         "permit-past-the-silent",
         "a waiter that doesn't answer keeps nobody from the permit",
-        ((PERMIT, " and not queue.promising)", " and not queue.wanted)"),),
+        ((PERMIT, " and not queue.promising(now))", " and not queue.wanted)"),),
     ),
     Mutant(
         "forget",
@@ -738,7 +748,7 @@ _ALL = (
     Mutant(
         "exit-after-check",
         "a switchover's holder is told to end only when its successor has looked",
-        ((SWITCHOVER, "plan.step is Step.CHECKING and self.queue.prepared(successor)", "plan.step is Step.CHECKING"),),
+        ((SWITCHOVER, "            if self.queue.prepared(successor, plan.now):\n", "            if True:\n"),),
     ),
     Mutant(
         "kill-the-rest",
@@ -746,8 +756,8 @@ _ALL = (
         (
             (
                 INCARNATIONS,
-                "        if incarnation.main is not None and incarnation.main.dead:\n            self.kill_rest(incarnation)\n",
-                "",
+                "        kill = who.to_kill if main is not None and main.dead else ()\n",
+                "        kill = ()\n",
             ),
         ),
     ),
@@ -757,8 +767,8 @@ _ALL = (
         (
             (
                 MACHINE,
-                "        succession.step(may_grant=not self.disk.failing and not self.broken)",
-                "        succession.step(may_grant=not self.disk.failing)",
+                "        succession.conclude(may_grant=not self.disk.failing and not self.broken)",
+                "        succession.conclude(may_grant=not self.disk.failing)",
             ),
         ),
     ),
@@ -776,27 +786,57 @@ _ALL = (
     Mutant(
         "forgets-a-closed-client",
         "what holds nothing is forgotten once its client is closed, though its process lives on",
-        ((SUCCESSION, "has_left = who.may_have_left and who.life is Life.FREE", "has_left = False"),),
+        ((INCARNATION, "        return self.may_have_left and self.life is Life.FREE\n", "        return False\n"),),
     ),
     Mutant(
         "forgets-no-client-that-may-come-back",
         "its life lock must be free for that",
-        ((SUCCESSION, "has_left = who.may_have_left and who.life is Life.FREE", "has_left = who.may_have_left"),),
+        (
+            (
+                INCARNATION,
+                "        return self.may_have_left and self.life is Life.FREE\n",
+                "        return self.may_have_left\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "what-concerns-it",
+        "whether its main process runs as another incarnation tells of this one",
+        ((INCARNATIONS, "            if name != who.name and name in self.absent:\n", "            if False:\n"),),
+    ),
+    Mutant(
+        "what-is-new-is-looked-at",
+        "an incarnation of which something new is known is looked at",
+        ((LOOKS, "        found = dict(self._new)\n", "        found: dict[str, None] = {}\n"),),
+    ),
+    Mutant(
+        "room-on-a-connection-that-ends",
+        "what was under way on a connection that has ended makes room",
+        ((COPIES, "            self._under_way -= keeper.under_way\n", "            pass\n"),),
+        tests=("tests/evidence/test_pidfd_copies.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "a-look-under-way",
+        "a look at the life files proves nothing while the next one is under way",
+        ((STRANGERS, "        too_old = self._asked or self._stale(now)\n", "        too_old = self._stale(now)\n"),),
+        tests=("tests/evidence/test_strangers.py",),
+        in_process=True,
     ),
     Mutant(
         "overdue",
         "a takeover that is withheld for longer than the window is an alarm",
-        ((SUCCESSION, "            self.overdue.not_gone(holder)\n", "            pass\n"),),
+        ((SUCCESSION, "            plan.awaited[lock.name] = Awaited(holder)\n", "            pass\n"),),
     ),
     Mutant(
         "overdue-ends",
         "that alarm ends with the proof",
-        (("lockserver/overdue.py", "        self.context.calm(self._alarm)\n", "        pass\n"),),
+        (("lockserver/overdue.py", "            self.context.calm(self._alarm)\n", "            pass\n"),),
     ),
     Mutant(
         "overdue-without-a-look",
         "it comes though /proc hangs",
-        (("lockserver/overdue.py", "                self._say(who, None)\n", "                pass\n"),),
+        (("lockserver/overdue.py", "            plan.say(self.context.alarm, self._alarm, text)", "            pass"),),
     ),
 )
 
@@ -812,9 +852,11 @@ DIRECTED = (
             "switchover",
             "found_by_the_simulator",
             "untold",
-            "parts_memory",
+            "names",
+            "whose_names",
         )
     ),
+    "tests/evidence",
     "tests/sidecar/test_disk_writes.py",
 )
 MUTANTS = tuple(replace(mutant, or_tests=DIRECTED) for mutant in _ALL)

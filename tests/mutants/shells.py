@@ -99,7 +99,7 @@ SHELLS = (
         "more old life files than the server looks at: nothing proves the end of their incarnation",
         (
             (
-                "lockserver/server.py",
+                "evidence/shell.py",
                 "            if effect.incarnation in self._unseen_lives:\n",
                 "            if False:\n",
             ),
@@ -153,7 +153,7 @@ SHELLS = (
         "pidfds are armed when a process joins, not at the grant",
         (
             (
-                "lockserver/incarnations.py",
+                "evidence/incarnations.py",
                 "            self.context.out.append(WatchDeath(peer.process))\n",
                 "            pass\n",
             ),

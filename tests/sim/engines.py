@@ -63,8 +63,6 @@ class Slot:
         self.engine_id = f"engine-{'abc'[number]}"
         self.tree: Tree | None = None
         self.client: SimClient | None = None
-        self.standby: Process | None = None
-        """Has what a standby has of the device. One that asks with a client of its own each time has it once."""
         rng = world.rng
         self.forks = rng.random() < 0.25
         self.spawns = rng.choice((0, 1, 1, 2))
@@ -79,6 +77,8 @@ class Slot:
         self.polls = rng.random() < 0.25
         """It waits for a moment only, and asks again a little later."""
         self.sickly = self.was_sickly = rng.random() < 0.15
+        self.has_standby: set[Process] = set()
+        """Processes that have memory of the device already."""
 
     def start(self) -> None:
         main = self.world.kernel.spawn(self.engine_id)
@@ -106,6 +106,7 @@ class Slot:
         before.processes = [process for process in before.processes if process is not main]
         self.client.stopped = True
         main.execute()
+        self.has_standby.discard(main)
         self._run(main).children = before.children
 
     def _ended(self, tree: Tree, pidfd: int) -> None:
@@ -149,8 +150,8 @@ class Slot:
         if got.lock == m.INIT:
             if not tree.initialises:
                 world.permitted(tree)
-                if self.standby is not client.process:
-                    self.standby = client.process
+                if client.process not in self.has_standby:  # a program that asks anew, each time with another client
+                    self.has_standby.add(client.process)
                     self._take(client.process, tree, STANDBY)
                 client.process.after(rng.random() * 0.1, lambda: self._initialised(client, tree))
         elif world.got(tree, got.token):

@@ -182,12 +182,11 @@ class World(Schedule[SimServer]):
 
     def _check_copies(self, server: SimServer) -> None:
         machine = server.machine
-        holder, copies = machine.active.holder, machine.copies
+        holder, copies = machine.active.holder, machine.evidence.copies
         clients = {slot.client.name: slot.client for slot in self.slots if slot.client is not None}
         for waiter in machine.succession.queue.first(machine.config.keepers):
             client, conn = clients.get(waiter.incarnation.name), waiter.incarnation.conn
-            keeper = copies._keepers.get(conn) if conn is not None else None
-            if holder is None or client is None or keeper is None or keeper.under_way or client.process.stopped:
+            if holder is None or client is None or copies.under_way_with(conn) != 0 or client.process.stopped:
                 continue
             there = {member.number for member in holder.members.values() if member.process is not None}
             kept = set(client.kept.get(holder.name, ()))
@@ -282,7 +281,7 @@ class World(Schedule[SimServer]):
 
     def exiting(self, server: SimServer) -> None:
         """The holder is told to end, for a switchover."""
-        plan = server.machine.succession.switchover.plan
+        plan = server.machine.succession.switchover.under_way
         if plan is None:
             return
         self.trees[plan.old.name].told_to_end = True
@@ -470,10 +469,10 @@ class World(Schedule[SimServer]):
                 self.fail(f"somebody holds, and an alarm says that nobody is granted: {machine.context.alarms}")
             self._check_copies(server)
         closed = {tree.name for tree in self.trees.values() if tree.closed_at < self.kernel.now - FORGOTTEN_S}
-        for who in machine.incarnations.known.values():
+        for who in machine.evidence.incarnations.known.values():
             if who.name in closed and who.may_have_left and not machine.succession.holds(who):
                 self.fail(f"{who.name} has closed its client, and the server still has a pidfd and a life file of it")
-        known, kept = set(machine.incarnations._by_process), set(server.processes)
+        known, kept = set(machine.evidence.incarnations._by_process), set(server.processes)
         if known != kept:
             self.fail(
                 f"pidfds that only the machine knows: {sorted(known - kept)}; only the shell: {sorted(kept - known)}"

@@ -1,6 +1,4 @@
-"""How much memory is free, and the names that nobody else may have: each built alone."""
-
-import math
+"""Readings of free memory, and the names that nobody else may have (rules 3 and 9 of `machine.py`)."""
 
 import pytest
 
@@ -22,6 +20,16 @@ class Reader(Turns):
         super().__init__(reads_memory=True, reader_s=2.0)
         self.memory = FreeMemory(self.config, self.context)
 
+    def wants(self) -> float:
+        """A reading is needed. Returns when to look again."""
+        while True:
+            plan = self.plan()
+            self.memory.plan(plan)
+            if not plan.steps:
+                return plan.again
+            for step in plan.steps:
+                step.act(*step.args)
+
 
 def test_a_reading_counts_in_its_own_turn_only() -> None:
     reader = Reader()
@@ -37,27 +45,25 @@ def test_a_reading_counts_in_its_own_turn_only() -> None:
 
 def test_it_is_asked_for_once_at_a_time_and_not_too_often() -> None:
     reader = Reader()
-    reader.memory.ask()
-    reader.memory.ask()
+    reader.wants()
+    reader.wants()
     reader.memory.came(reading())
+    assert reader.wants() == READ_EVERY_S and len(reader.asked(ReadMemory)) == 1
     reader.memory.ask()
-    assert len(reader.asked(ReadMemory)) == 1 and reader.context.deadline == READ_EVERY_S
-    reader.memory.ask(at_once=True)
-    assert len(reader.asked(ReadMemory)) == 2
+    assert len(reader.asked(ReadMemory)) == 2, "at once, for a waiter that is new"
 
 
 def test_a_reading_that_comes_too_late_is_not_known_and_that_is_said() -> None:
     reader = Reader()
-    reader.memory.ask()
-    assert reader.context.deadline == 2.0
+    assert reader.wants() == 2.0
     reader.at(2.0)
-    assert reader.memory.late()
-    reader.memory.ask()
+    assert reader.memory.late(2.0)
+    reader.wants()
     assert "no answer for 2 s; does the driver hang?" in reader.alarm("reader")
     reader.memory.came(reading(80))
-    assert not reader.memory.fits({"gpu": 1}) and not reader.memory.late()
+    assert not reader.memory.fits({"gpu": 1}) and not reader.memory.late(2.0)
     assert "no answer for 2 s" in reader.alarm("reader"), "one that is late again and again doesn't make it flap"
-    reader.memory.ask(at_once=True)
+    reader.memory.ask()
     reader.memory.came(reading(80))
     assert not reader.alarm("reader")
 
@@ -82,6 +88,15 @@ class Names(Turns):
         super().__init__()
         self.exclusion = Exclusion(self.config, self.context)
 
+    def has(self, *devices: str) -> bool:
+        """They are needed. What isn't there is asked for."""
+        plan = self.plan()
+        has = self.exclusion.plan(plan, devices)
+        self.due = plan.again
+        for step in plan.steps:
+            step.act(*step.args)
+        return has
+
     def take(self, *missing: tuple[str, str]) -> None:
         self.exclusion.taken(NamesTaken(missing))
 
@@ -91,30 +106,29 @@ TAKEN = ("the path", "process 5")
 
 def test_nobody_is_granted_before_the_names_are_taken() -> None:
     names = Names()
-    assert not names.exclusion.has(("gpu",)) and names.asked(TakeNames) == [TakeNames(("gpu",))]
-    assert not names.exclusion.has(("gpu",)) and len(names.asked(TakeNames)) == 1, "asked once"
+    assert not names.has("gpu") and names.asked(TakeNames) == [TakeNames(("gpu",))]
+    assert not names.has("gpu") and len(names.asked(TakeNames)) == 1, "asked once"
     names.take()
-    assert names.exclusion.has(("gpu",)) and names.exclusion.has()
+    assert names.has("gpu") and names.has()
 
 
 def test_each_device_has_a_name_of_its_own() -> None:
     names = Names()
-    names.exclusion.has(("gpu0",))
+    names.has("gpu0")
     names.take()
-    assert not names.exclusion.has(("gpu1",)) and names.asked(TakeNames)[-1] == TakeNames(("gpu1",))
+    assert not names.has("gpu1") and names.asked(TakeNames)[-1] == TakeNames(("gpu1",))
     names.take()
-    assert names.exclusion.has(("gpu0", "gpu1"))
+    assert names.has("gpu0", "gpu1")
 
 
 def test_what_somebody_else_has_is_asked_for_again_and_said() -> None:
     names = Names()
-    names.exclusion.has()
+    names.has()
     names.take(TAKEN)
     assert names.alarm("names") == "nobody is granted: process 5 has the path" and names.exclusion.missing == (TAKEN,)
-    assert names.context.deadline == RETRY_S
-    assert not names.exclusion.has() and len(names.asked(TakeNames)) == 1
+    assert not names.has() and names.due == RETRY_S and len(names.asked(TakeNames)) == 1
     names.at(RETRY_S)
-    assert not names.exclusion.has() and names.asked(TakeNames) == [TakeNames(())]
+    assert not names.has() and names.asked(TakeNames) == [TakeNames(())]
     names.take()
     assert not names.alarm("names") and not names.exclusion.missing
 
@@ -125,27 +139,27 @@ def test_who_has_lost_the_names_may_be_dying_for_a_settling_time(quietly: bool) 
     if quietly:
         names.exclusion.begin()
     else:
-        names.exclusion.has()
+        names.has()
     names.take(TAKEN)
     names.at(RETRY_S)
-    assert not names.exclusion.has()
+    assert not names.has()
     names.take()
-    assert not names.exclusion.has() and names.context.deadline == RETRY_S + names.config.settle_s
-    assert names.exclusion.settles
+    assert not names.has() and names.due == RETRY_S + names.config.settle_s
+    assert names.exclusion.settles(names.now)
     names.at(RETRY_S + names.config.settle_s)
-    assert names.exclusion.has() and not names.exclusion.settles
-    names.exclusion.has(("gpu",))
+    assert names.has() and not names.exclusion.settles(names.now)
+    names.has("gpu")
     names.take()
-    assert names.exclusion.has(("gpu",)), "nobody had this one"
+    assert names.has("gpu"), "nobody had this one"
 
 
 def test_a_server_that_could_not_take_them_waits_for_nobody() -> None:
     names = Names()
     names.exclusion.begin()
     names.exclusion.taken(NamesTaken((TAKEN,), others=False))
-    assert not names.exclusion.has()
+    assert not names.has()
     names.take()
-    assert names.exclusion.has()
+    assert names.has()
 
 
 def test_after_a_holder_that_was_seen_to_end_nobody_is_waited_for() -> None:
@@ -153,9 +167,9 @@ def test_after_a_holder_that_was_seen_to_end_nobody_is_waited_for() -> None:
     names.exclusion.begin()
     names.take(TAKEN)
     names.exclusion.holder_ended()
-    names.exclusion.has()
+    names.has()
     names.take()
-    assert names.exclusion.has()
+    assert names.has()
 
 
 def test_who_has_the_names_after_the_holder_has_ended_is_somebody_else() -> None:
@@ -163,12 +177,12 @@ def test_who_has_the_names_after_the_holder_has_ended_is_somebody_else() -> None
     names.exclusion.begin()
     names.take(TAKEN)
     names.exclusion.holder_ended()
-    names.exclusion.has()
+    names.has()
     names.take(TAKEN)
     names.at(RETRY_S)
-    names.exclusion.has()
+    names.has()
     names.take()
-    assert not names.exclusion.has()
+    assert not names.has()
 
 
 def test_the_first_try_of_a_new_server_is_a_quiet_one() -> None:
@@ -176,7 +190,6 @@ def test_the_first_try_of_a_new_server_is_a_quiet_one() -> None:
     names.exclusion.begin()
     assert names.asked(TakeNames) == [TakeNames(())]
     names.take(TAKEN)
-    assert not names.alarm("names") and names.context.deadline == math.inf
-    assert not names.exclusion.has()
+    assert not names.alarm("names") and not names.has()
     names.take(TAKEN)
     assert names.alarm("names")

@@ -1,18 +1,20 @@
-"""Who calls, who may come in, and what a claim is worth: each built alone."""
+"""Who may come in, and what a claim is worth (rules 2, 7, 8 and 10 of `machine.py`)."""
 
 import pytest
 
-from lockserver import admission as adm
+from evidence import incarnations as inc
+from evidence import joining
+from evidence.incarnation import MAIN, Incarnation, Life, Stage
 from lockserver import events as e
-from lockserver import incarnations as inc
 from lockserver import messages as m
 from lockserver.admission import Admission, Admitted, TurnedAway
 from lockserver.callers import MOST_OBSERVERS, Caller, Callers, incompatible
 from lockserver.events import Close
-from lockserver.incarnation import MAIN, Incarnation, Life, Stage
 from lockserver.lock import Lock, Phase
 from lockserver.messages import ACTIVE, INIT
-from tests.lockserver.parts import DOUBT, NAME, TENURE, UNNAMED, Known, Turns, held_by, killed, peer, registered
+from lockserver.permit import PermitLock
+from tests.evidence.parts import NAME, killed, peer
+from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 
 # -- callers -----------------------------------------------------------------------------------------------------------
 
@@ -28,7 +30,7 @@ def test_a_caller_with_which_no_version_is_shared_is_told_so() -> None:
 
 def test_callers_come_and_go() -> None:
     turns = Turns()
-    callers = Callers(turns.context)
+    callers = Callers(turns.context, lambda conn: None)
     caller = callers.enter(Caller(1))
     callers.enter(Caller(2, watching=True))
     assert callers.by_conn[1] is caller and callers.watchers() == [2]
@@ -39,7 +41,7 @@ def test_callers_come_and_go() -> None:
 
 def test_there_is_a_bound_on_observers_and_none_for_engines() -> None:
     turns = Turns()
-    callers = Callers(turns.context)
+    callers = Callers(turns.context, lambda conn: None)
     for conn in range(MOST_OBSERVERS):
         callers.enter(Caller(conn, Incarnation("a", "0", Stage.PRESENT)))
     assert not callers.full_of_observers
@@ -54,14 +56,14 @@ def test_there_is_a_bound_on_observers_and_none_for_engines() -> None:
 # -- admission ---------------------------------------------------------------------------------------------------------
 
 
-class Entrance(Known):
+class Entrance(Turns):
     """Admission with two free locks."""
 
     def __init__(self, active: Lock | None = None) -> None:
         super().__init__()
         self.active = active or Lock(ACTIVE)
-        self.permit = Lock(INIT, may_be_given_back=True)
-        self.admission = Admission(self.context, self.incarnations, self.active, self.permit)
+        self.permit = PermitLock(INIT)
+        self.admission = Admission(self.context, self.evidence, self.active, self.permit)
 
     def register(
         self,
@@ -157,7 +159,7 @@ def test_a_child_may_come_before_its_main_process_after_a_restart() -> None:
 
 
 def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(adm, "MOST_MEMBERS", 2)
+    monkeypatch.setattr(joining, "MOST_MEMBERS", 2)
     monkeypatch.setattr(inc, "MOST_INCARNATIONS", 1)
     entrance = Entrance()
     let_in(entrance.register())
@@ -166,19 +168,18 @@ def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPat
     assert why(entrance.join(process=peer(3))) == f"{NAME} has 2 processes already"
     assert why(entrance.register("b", peer(9))) == why(entrance.join("b")) == "there are too many engines here"
     who = entrance.incarnations.known[NAME]
-    adopt = e.Received(50, m.Adopt(child=1, pid=5), (peer(5),))
-    assert "at most 2 processes" in entrance.admission.why_not_adopt(adopt, who)
-    again = e.Received(50, m.Adopt(child=1, pid=2), (peer(2),))
-    assert entrance.admission.why_not_adopt(again, who) == "", "it counts already: a main process that is back says so"
+    assert "at most 2 processes" in entrance.evidence.joining.why_not_adopt(who, (peer(5),))
+    assert entrance.evidence.joining.why_not_adopt(who, (peer(2),)) == "", (
+        "it counts already: a main process that is back says so"
+    )
 
 
 def test_a_child_is_adopted_by_one_pidfd() -> None:
     entrance = Entrance()
     who = let_in(entrance.register()).who
-    message = m.Adopt(child=1, pid=5)
-    assert entrance.admission.why_not_adopt(e.Received(50, message, (peer(5),)), who) == ""
+    assert entrance.evidence.joining.why_not_adopt(who, (peer(5),)) == ""
     for peers in ((), (peer(5), peer(6)), (e.Peer(None, "", 5),)):
-        assert "one pidfd" in entrance.admission.why_not_adopt(e.Received(50, message, peers), who)
+        assert "one pidfd" in entrance.evidence.joining.why_not_adopt(who, peers)
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------
@@ -191,7 +192,7 @@ def entrance_with_holder(phase: Phase) -> Entrance:
         entrance.active.find(entrance.from_file(), TENURE, DOUBT)
         return entrance
     entrance = Entrance()
-    a = registered(entrance.incarnations, "a", 1)
+    a = entrance.registered("a", 1)
     lock = entrance.active = held_by(a, token=7)
     if phase is Phase.GRANTING:
         lock = entrance.active = Lock(ACTIVE)

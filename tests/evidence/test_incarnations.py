@@ -2,11 +2,11 @@
 
 import pytest
 
-from lockserver import events as e
-from lockserver.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
-from lockserver.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
-from lockserver.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
-from tests.lockserver.parts import NAME, Known, incarnation, killed, peer
+from evidence import events as e
+from evidence.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
+from evidence.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
+from evidence.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
+from tests.evidence.parts import NAME, Known, incarnation, killed, peer
 
 
 @pytest.fixture
@@ -177,22 +177,22 @@ def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> Non
     assert "is being fenced" in known.incarnations.why_closed(NAME), "but children may not slip in meanwhile"
     known.incarnations.lose(who, Stage.DOOMED)
     assert "is being fenced" in known.incarnations.why_condemned(NAME)
-    known.incarnations.remove(killed(who), held_a_lock=True)
+    known.incarnations.remove(killed(who), was_bound=True)
     assert known.incarnations.why_condemned(NAME) == f"{NAME} is gone: its end was proven"
-    known.incarnations.reject("b.1")
-    assert known.incarnations.why_condemned("b.1") == "b.1 claimed a lock that it does not hold"
+    known.incarnations.reject("b.1", "claimed too much")
+    assert known.incarnations.why_condemned("b.1") == "b.1 claimed too much"
 
 
-def test_a_holder_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
+def test_one_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
     who = known.incarnations.awaited("a", "0" * 8)
     known.incarnations.enter_main(who, peer(1), 1, None)
-    who.cannot_talk = "it speaks version 9"
+    known.incarnations.cannot_talk(who, "it speaks version 9")
     assert who.stage is Stage.LOST and known.incarnations.why_closed(NAME) == ""
 
 
 def test_only_the_newest_of_those_who_were_rejected_are_remembered(known: Known) -> None:
     for number in range(MOST_REMEMBERED + 1):
-        known.incarnations.reject(str(number))
+        known.incarnations.reject(str(number), "lied")
     assert len(known.incarnations.rejected) == MOST_REMEMBERED and not known.incarnations.why_condemned("0")
 
 
@@ -265,21 +265,22 @@ def test_what_outlives_its_main_process_is_killed(known: Known) -> None:
 
 def test_the_life_lock_is_looked_at_once_it_can_be_free(known: Known) -> None:
     who = known.a(members=2)
+    known.bind(who)
     known.incarnations.lose(who, Stage.LOST)
     known.incarnations.died(1)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert not known.asked(ProbeLife)
     known.incarnations.died(2)
-    known.incarnations.pursue(who, holds=True)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
+    known.carry_out()
     assert known.asked(ProbeLife) == [ProbeLife(NAME)], "one answer is awaited at a time"
     known.incarnations.probed(NAME, True)
-    known.incarnations.pursue(who, holds=True)
-    assert len(known.asked(ProbeLife)) == 1 and known.context.deadline == PROBE_FIRST_S
+    known.carry_out()
+    assert len(known.asked(ProbeLife)) == 1 and known.again == PROBE_FIRST_S
     known.at(PROBE_FIRST_S)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     known.incarnations.probed(NAME, False)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert len(known.asked(ProbeLife)) == 1 and who.gone
 
 
@@ -293,18 +294,18 @@ def test_the_life_lock_of_one_that_is_back_is_held(known: Known) -> None:
 def test_a_main_process_that_runs_another_program_now_has_ended_as_the_old_one(known: Known) -> None:
     who = known.a(members=2)
     known.incarnations.lose(who, Stage.LOST)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert not who.members[1].dead
-    again = known.incarnations.known["b.00000000"] = Incarnation("b", "0" * 8, Stage.PRESENT)
+    again = known.incarnations.arrives("b", "0" * 8, "")
     known.incarnations.enter_main(again, e.Peer(11, "pidfs:1", 1, 1), 1, 300)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert not who.members[1].dead, (
         "a process may be the main process of two, and be back with the other one in a moment"
     )
     known.at(BOTH_BACK_S)
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert who.members[1].dead and known.asked(Kill) == [Kill(2)], "what else belongs to it is ended"
-    known.incarnations.pursue(who, holds=True)
+    known.carry_out()
     assert known.asked(Kill) == [Kill(2)], "once"
     assert not again.members[1].dead
 
@@ -318,10 +319,10 @@ def test_a_dead_member_is_dropped_and_its_pidfd_with_it(known: Known) -> None:
     known.incarnations.drop_dead("b.1")
 
 
-def test_the_life_file_of_a_former_holder_goes_when_its_end_is_on_disk(known: Known) -> None:
+def test_the_life_file_of_one_that_was_bound_goes_when_its_end_is_on_disk(known: Known) -> None:
     who = known.a(members=2)
     known.incarnations.died(1)
-    assert known.incarnations.remove(who, held_a_lock=True) == [101]
+    assert known.incarnations.remove(who, was_bound=True) == [101]
     assert known.asked(Forget) == [Forget(1), Forget(2)] and not known.asked(Unlink)
     assert not known.incarnations.known and known.incarnations.died(2) is None
     known.incarnations.written(5)
@@ -333,8 +334,8 @@ def test_the_life_file_of_a_former_holder_goes_when_its_end_is_on_disk(known: Kn
     assert known.asked(Unlink) == [Unlink(NAME)] and not known.incarnations.pending_unlinks
 
 
-def test_the_life_file_of_one_that_never_held_goes_at_once(known: Known) -> None:
-    known.incarnations.remove(known.a(), held_a_lock=False)
+def test_the_life_file_of_one_that_was_never_bound_goes_at_once(known: Known) -> None:
+    known.incarnations.remove(known.a(), was_bound=False)
     assert known.asked(Unlink) == [Unlink(NAME)]
 
 

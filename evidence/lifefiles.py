@@ -1,17 +1,18 @@
-"""The life files of a run directory and who locks them, for people: `lockctl doctor`, and the server's alarm about a
-takeover that hangs (`overdue.py`).
+"""The life files of a directory, and for people which processes lock them.
 
 It takes no lock: files are asked with F_OFD_GETLK, and who holds one is read from /proc, as far as this user may see
-it. No proof rests on this; for that the server asks each file itself (`server.py`).
+it. No proof rests on this; for that the server asks each file itself (`shell.py`).
 """
 
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lockserver.rundir import life_file_names
 from sidecar.lifelock import LifeProbe
+from sidecar.names import NAME
 
+_NAME = re.compile(rf"{NAME}\.[0-9a-f]{{8,32}}")
 SHOWN_MOST = 100
 """A command line is cut there."""
 
@@ -20,15 +21,20 @@ SHOWN_MOST = 100
 class LifeFile:
     name: str
     held: bool
-    holders: dict[int, str] = field(default_factory=dict)
+    locked_by: dict[int, str] = field(default_factory=dict)
     """pid -> command line, as far as it can be seen."""
+
+
+def names(directory: Path) -> list[str]:
+    """The names of all life files; whatever else is there is left out. Raises OSError."""
+    return sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
 
 
 def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
     """Every life file with those who hold it; and the names of those that this user may not open. Raises OSError."""
     files: list[LifeFile] = []
     unreadable: list[str] = []
-    for name in life_file_names(directory):
+    for name in names(directory):
         try:
             probe = LifeProbe.open(directory, name)
         except PermissionError:
@@ -37,11 +43,11 @@ def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
         if probe is not None:
             with probe:
                 held = probe.locked()
-                files.append(LifeFile(name, held, lock_holders(probe.inode) if held else {}))
+                files.append(LifeFile(name, held, locked_by(probe.inode) if held else {}))
     return files, unreadable
 
 
-def lock_holders(inode: tuple[int, int]) -> dict[int, str]:
+def locked_by(inode: tuple[int, int]) -> dict[int, str]:
     """The processes with a locked descriptor of this file, as far as this user may see them: pid -> command line."""
     found: dict[int, str] = {}
     try:

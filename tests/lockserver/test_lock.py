@@ -3,22 +3,20 @@
 from collections.abc import Callable
 
 import pytest
-from msgspec.structs import replace
 
+from evidence.incarnation import Incarnation, Stage
 from lockserver.callers import Callers
-from lockserver.incarnation import Incarnation, Stage
-from lockserver.incarnations import Incarnations
 from lockserver.invariants import Invariants
 from lockserver.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
 from lockserver.messages import ACTIVE, INIT
+from lockserver.permit import PermitLock
 from lockserver.queue import Waiter
-from lockserver.record import Member, Tenure
 from lockserver.succession import Succession
 from sidecar.disk_writes import DiskWrites
-from tests.lockserver.parts import DOUBT, UNNAMED, Turns, held_by, incarnation, registered
+from tests.evidence.parts import incarnation
+from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 
 FREE, IN_DOUBT, GRANTING, HELD, FENCING = Phase
-TENURE = Tenure("a", "0" * 8, 7, "then", "a.00000000", [Member(1)], endpoint="there", verified=True)
 
 
 def in_phase(phase: Phase, lock: Lock | None = None) -> Lock:
@@ -77,6 +75,11 @@ def test_a_phase_that_the_table_does_not_have_is_never_reached(before: Phase, af
     assert made is (after in MAY_FOLLOW[before]), "the table says as much as the transitions, and no more"
 
 
+def test_the_permits_table_says_as_much_as_its_transitions_too() -> None:
+    more = {before: after - MAY_FOLLOW[before] for before, after in PermitLock.may_follow.items()}
+    assert {before: after for before, after in more.items() if after} == {HELD: {FREE}}
+
+
 # -- what each transition leaves behind --------------------------------------------------------------------------------
 
 
@@ -87,7 +90,7 @@ def test_what_the_file_says_of_its_holder_is_on_disk_already() -> None:
     lock.come_back()
     assert lock.confirm(on_disk=0) == 7
     lock = Lock(ACTIVE)
-    lock.find(incarnation(stage=Stage.AWAITED), replace(TENURE, members=[]), DOUBT)
+    lock.find(incarnation(stage=Stage.AWAITED, members=0), TENURE, DOUBT)
     assert lock.recorded_by is None  # only a waiter had told of it: its processes aren't on disk
 
 
@@ -183,13 +186,18 @@ def test_nobody_is_proven_gone_where_nobody_is_known_to_hold() -> None:
         lock.release()
 
 
-def test_only_a_permit_may_be_given_back() -> None:
-    permit = in_phase(HELD, Lock(INIT, may_be_given_back=True))
-    assert permit.release().engine_id == "a" and permit.phase is FREE
-    with pytest.raises(WrongTransition, match="from held there is no way to free"):
+def test_only_a_permit_may_be_given_back_and_only_by_its_holder() -> None:
+    permit = PermitLock(INIT)
+    in_phase(HELD, permit)
+    permit.give_back()
+    assert permit.phase is FREE and permit.holder is None
+    with pytest.raises(WrongTransition):
         in_phase(HELD).release()
-    with pytest.raises(WrongTransition, match="from granting there is no way to free"):
-        in_phase(GRANTING, Lock(INIT, may_be_given_back=True)).release()
+    for phase in (FREE, GRANTING, FENCING):
+        permit = PermitLock(INIT)
+        in_phase(phase, permit)
+        with pytest.raises(WrongTransition):
+            permit.give_back()
 
 
 def test_where_the_holder_serves_is_news_once() -> None:
@@ -281,10 +289,12 @@ class Parts:
 
     def __init__(self) -> None:
         turns = Turns()
-        self.incarnations = Incarnations(turns.context)
+        self.incarnations = turns.incarnations
         self.disk: DiskWrites[object] = DiskWrites()
-        self.succession = Succession(turns.config, turns.context, Callers(turns.context), self.incarnations)
-        self.a: Incarnation = registered(self.incarnations, "a", 1)
+        self.succession = Succession(
+            turns.config, turns.context, Callers(turns.context, lambda conn: None), turns.evidence
+        )
+        self.a: Incarnation = turns.registered("a", 1)
         self.succession.active = held_by(self.a, token=7)
         self.succession.newest_token = 7
         self.invariants = Invariants()

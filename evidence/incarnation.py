@@ -1,5 +1,4 @@
-"""One incarnation: one start of one engine, with its processes, as far as the lock cares. Who belongs to it, and what
-is known of their ends.
+"""One incarnation: one start of one engine, with its processes: which belong to it, and what is known of their ends.
 
 Pure data with the questions one may ask of it. What counts as a proof of its end stands in `proof.py`.
 """
@@ -8,17 +7,17 @@ import enum
 import math
 from dataclasses import dataclass, field
 
-from lockserver.events import Peer
+from evidence.events import Peer
 from sidecar.names import incarnation_name
 
 PROBE_FIRST_S = 0.001
 PROBE_GROWS = 1.25
 PROBE_MOST_S = 0.1
-PROBE_ALIVE_MOST_S = 2.0
-"""While its main process lives, and no takeover waits for the answer. From then on no timer runs for it."""
-"""Nobody tells when a life lock becomes free: it is looked at, and a look costs microseconds. So whoever waits for it
-waits at most a quarter longer than it took.
+"""The kernel doesn't tell when a life lock becomes free: it is looked at, and a look costs microseconds. So its end is
+known after at most a quarter more than the time that it took.
 """
+PROBE_ALIVE_MOST_S = 2.0
+"""While its main process lives, and its end isn't awaited. From then on no timer runs for it."""
 MAIN = 1
 """The main process is always the first member."""
 
@@ -66,7 +65,7 @@ class Member:
 
     @property
     def seen_alive(self) -> bool:
-        """Somebody vouches for its life: a pidfd that isn't readable, or an open connection."""
+        """A pidfd that isn't readable vouches for its life, or an open connection."""
         return not self.dead and (self.process is not None or bool(self.conns))
 
 
@@ -92,6 +91,8 @@ class Incarnation:
     probe_wait_s: float = PROBE_FIRST_S
     cannot_talk: str = ""
     """Why its main process and this server can't talk, though it lives: their versions. Empty if they can."""
+    bound: bool = False
+    """Its server has granted it something: its end has to be proven, and be on disk before its life file goes."""
     older: bool = False
     """It is older than this server, which may not know all its members: a file can be an older copy of itself."""
     outlived_at: float = -math.inf
@@ -126,7 +127,9 @@ class Incarnation:
 
     @property
     def life_lock_tells(self) -> bool:
-        """Nobody of whom there is no other proof could live on without holding the life lock."""
+        """A free life lock means that every process has ended, or is past the point where it closes its files: each is
+        either seen dead, or can't let go of the lock while it lives.
+        """
         return bool(self.members) and all(member.dead or member.kept for member in self.members.values())
 
     @property
@@ -144,6 +147,29 @@ class Incarnation:
         return self.main is not None and self.main.was_alive
 
     @property
+    def ends(self) -> bool:
+        """Nothing is left of it that anybody has to wait for, if nothing was granted to it: every process has ended, or
+        its client was closed; and nobody has the life lock.
+        """
+        if self.members_gone and self.life in (Life.FREE, Life.MISSING):
+            return True
+        return self.may_have_left and self.life is Life.FREE
+
+    @property
+    def living(self) -> tuple[int, ...]:
+        """Handles of the members that haven't ended, as far as there are pidfds."""
+        return tuple(m.process for m in self.members.values() if not m.dead and m.process is not None)
+
+    @property
+    def to_kill(self) -> tuple[Member, ...]:
+        """Members that outlive the main process, and haven't been killed yet."""
+        return tuple(
+            member
+            for member in self.members.values()
+            if not member.dead and member.process is not None and not member.out_of_reach and not member.killed
+        )
+
+    @property
     def gone(self) -> bool:
         """The proof, memory apart: every member's pidfd is readable *and* the life lock is free. Of an incarnation that
         was only heard of no member may be known: then there is nothing that could prove its end.
@@ -158,7 +184,7 @@ class Incarnation:
 
     def find(self, peer: Peer, number: int) -> Member | None:
         """The member that this process already is: by its inode. On older kernels by its pid, if that can't have become
-        somebody else's: while the member is seen alive under it, or where the process also knows the number that the
+        another's: while the member is seen alive under it, or where the process also knows the number that the
         member was given.
         """
         for member in self.members.values():

@@ -1,0 +1,35 @@
+"""Which processes are provably gone, and of which nothing proves it: the evidence that a server decides by. It knows
+nothing of what is decided.
+
+A *tree* of processes is known by its incarnation: one start of one engine, or of any other program, with all its
+processes and one life file. A server *binds* an incarnation when it grants it something; from then on its end has to
+be proven. The lock server binds whoever has the lock or the permit.
+
+The rules; in brackets the number that a rule had among those of the lock (`lockserver/machine.py`):
+
+ E1. An end is proven when every member's pidfd is readable *and* nobody holds the life lock. An end of file alone
+     proves nothing; the same process may come back while it isn't proven dead. [1] (`proof.py`)
+ E2. No process joins an incarnation that is condemned: what has to be proven gone can't grow. One whose main process
+     lost its connection takes no children until that is back. [2] (`joining.py`)
+ E3. A process joins before it touches a device, or its main process adopts it. It is known by the inode of its pidfd;
+     where there is none, by its number while that can't be another's, or by a secret. (`incarnation.py`)
+ E4. The life lock is looked at once it can be free: after the last member's end, or at once where members are only
+     known from a file. A look takes nothing. One that outlives all members that are known, of an incarnation that is
+     older than this server, means that there was one more, which may be dying. (`incarnations.py`)
+ E5. What outlives its main process is killed, once; what can't be killed is named. (`incarnations.py`)
+ E6. The life file of a bound incarnation is unlinked only after its end is on disk, so that no process joins it across
+     a restart. [6] (`incarnations.py`)
+ E7. What isn't bound is forgotten once its client is closed, though its main process lives on: no connection, no other
+     process, and a free life lock, which a client that comes back keeps. Nothing is killed for it. [13] A main process
+     that has come as another incarnation has ended as this one: it executed a program. (`incarnations.py`)
+ E8. After a restart a process that the file names is proven gone by its number, where that means anything, or by a
+     copy of its pidfd that a client kept; else it counts as gone with a free life lock that it can't have let go of
+     while it lives, if memory tells, too. [7] (`proof.py`, `pidfd_copies.py`)
+ E9. Where no file tells which were bound, life locks tell which live: those that nobody comes for count until they are
+     free, and for a settling time more. [7] (`strangers.py`)
+E10. What lives and can't be talked with (another version) counts as living until its pidfd says otherwise. [10]
+E11. An event costs a look at what it concerns, however many incarnations there are. (`looks.py`)
+
+For users: `evidence.py`. What it says and asks: `events.py`; over a socket: `messages.py`; in a file: `record.py`. The
+shell, with files and pidfds, is `shell.py`. All other files are pure; `lifefiles.py` is for people, and no proof.
+"""

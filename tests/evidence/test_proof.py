@@ -1,0 +1,182 @@
+"""Each verdict of the proof, and the sentence that is printed of it. Nothing is built but what is known."""
+
+import pytest
+
+from evidence.incarnation import Incarnation, Life
+from evidence.proof import Policy, Verdict, gone, what_is_missing
+from tests.evidence.parts import incarnation, killed
+
+ORDINARY = Policy()
+PRESUME_DEAD = Policy(presume_dead=True)
+UNPROVEN = Policy(grant_unproven=True)
+
+
+def verdict(
+    who: Incarnation,
+    *,
+    found: bool = False,
+    over: bool = False,
+    memory_is_free: bool = False,
+    policy: Policy = ORDINARY,
+    life_lock_is_enough: bool = False,
+) -> Verdict:
+    return gone(
+        who,
+        found=found,
+        over=over,
+        memory_is_free=memory_is_free,
+        policy=policy,
+        life_lock_is_enough=life_lock_is_enough,
+    )
+
+
+def unaccounted(*, members: int = 1, life: Life = Life.FREE, kept: bool = True) -> Incarnation:
+    """From the file only: nobody has seen its processes since this server started."""
+    who = incarnation(members=members)
+    who.life = life
+    for member in who.members.values():
+        member.process, member.kept = None, kept
+    return who
+
+
+# -- the ordinary proof ------------------------------------------------------------------------------------------------
+
+
+def test_it_takes_both_parts() -> None:
+    proven = verdict(killed(incarnation(members=2)))
+    assert proven.enough and not proven.by_flag
+    assert str(proven) == "proven: every process has ended, and nobody holds the life lock"
+
+
+def test_a_process_that_lives_is_named() -> None:
+    who = incarnation(members=3)
+    who.members[1].dead = True
+    no = verdict(who)
+    assert str(no) == "not proven: process 2 of a is alive; process 3 of a is alive"
+    who.members[3].out_of_reach = "another PID namespace"
+    assert verdict(who).missing[1] == "process 3 of a is alive, which can't be killed from here (another PID namespace)"
+
+
+def test_the_main_process_is_called_that() -> None:
+    assert str(verdict(incarnation())) == "not proven: main process 1 of a is alive"
+
+
+def test_a_life_lock_that_somebody_holds_is_named() -> None:
+    no = verdict(killed(incarnation(), life=Life.HELD))
+    assert str(no) == "not proven: life lock of a.00000000: held by a process that did not join"
+
+
+def test_a_life_file_that_is_missing_is_no_free_lock() -> None:
+    no = verdict(killed(incarnation(), life=Life.MISSING))
+    assert str(no) == "not proven: life lock of a.00000000: its file is missing"
+
+
+def test_a_life_lock_that_nobody_has_looked_at_is_not_free() -> None:
+    assert not verdict(killed(incarnation(), life=Life.UNKNOWN)).enough
+
+
+@pytest.mark.parametrize("policy", [PRESUME_DEAD, UNPROVEN], ids=["presume dead", "grant unproven"])
+@pytest.mark.parametrize("life", [Life.HELD, Life.MISSING, Life.UNKNOWN], ids=lambda life: life.value)
+def test_without_a_doubt_no_flag_no_memory_and_no_time_stands_for_the_proof(policy: Policy, life: Life) -> None:
+    who = killed(incarnation(), life=life)
+    assert not verdict(who, over=True, memory_is_free=True, policy=policy, life_lock_is_enough=True).enough
+
+
+# -- a server that is new ----------------------------------------------------------------------------------------------
+
+
+def test_who_is_not_back_has_not_ended_by_that() -> None:
+    no = verdict(unaccounted(members=2), found=True)
+    assert no.missing == (
+        "main process 1 of a: not back yet, and no proof of its end",
+        "process 2 of a: not back yet, and no proof of its end",
+    )
+
+
+def test_a_free_life_lock_and_free_memory_prove_the_end_of_those_who_could_not_let_go_of_it() -> None:
+    proven = verdict(unaccounted(), found=True, memory_is_free=True)
+    assert proven.enough and not proven.by_flag
+    assert proven.by == "nobody holds the life lock, which no process of it could let go of, and the memory is free"
+
+
+def test_one_process_that_could_let_go_of_it_spoils_that() -> None:
+    who = unaccounted(members=2)
+    who.members[2].kept = False
+    assert not verdict(who, found=True, memory_is_free=True).enough
+    who.members[2].dead = True
+    assert verdict(who, found=True, memory_is_free=True).enough
+
+
+def test_free_memory_alone_proves_nothing() -> None:
+    for life in (Life.HELD, Life.UNKNOWN, Life.MISSING):
+        assert not verdict(unaccounted(life=life), found=True, memory_is_free=True).enough
+
+
+def test_memory_that_is_not_free_is_no_proof() -> None:
+    assert not verdict(unaccounted(), found=True).enough
+
+
+def test_a_life_file_that_was_removed_counts_as_free_once_the_time_is_over() -> None:
+    who = killed(incarnation(), life=Life.MISSING)
+    assert not verdict(who, found=True).enough
+    proven = verdict(who, found=True, over=True)
+    assert str(proven) == "proven: every process that joined has ended, and the life file was removed"
+    assert not proven.every_process, "a process that never joined may have had a lock on that file"
+
+
+def test_for_a_permit_a_free_life_lock_is_enough() -> None:
+    proven = verdict(unaccounted(kept=False), found=True, life_lock_is_enough=True)
+    assert str(proven) == "proven: nobody holds the life lock"
+    assert not verdict(unaccounted(life=Life.HELD), found=True, life_lock_is_enough=True).enough
+
+
+def test_whoever_is_seen_alive_is_not_gone_whatever_else_is_so() -> None:
+    who = incarnation()
+    who.life = Life.FREE
+    everything = verdict(who, found=True, over=True, memory_is_free=True, policy=UNPROVEN, life_lock_is_enough=True)
+    assert str(everything) == "not proven: main process 1 of a is alive"
+
+
+def test_at_the_end_of_the_window_somebody_is_asked_for() -> None:
+    before, over = verdict(unaccounted(members=2), found=True), verdict(unaccounted(members=2), found=True, over=True)
+    assert not before.alarm and not over.enough
+    assert over.alarm == (
+        "the life lock of a is free, but nothing proves the end of processes 1, 2; "
+        "once you know that it is gone, start the server with --grant-unproven"
+    )
+    assert "the end of process 1; once" in verdict(unaccounted(), found=True, over=True).alarm
+
+
+def test_an_alarm_names_no_more_than_five_processes() -> None:
+    assert "processes 1, 2, 3, 4, 5; once" in verdict(unaccounted(members=9), found=True, over=True).alarm
+
+
+def test_who_lives_and_cannot_talk_is_named() -> None:
+    who = incarnation()
+    who.cannot_talk = "it speaks version 9"
+    assert "a lives and it speaks version 9" in what_is_missing(who, new_server=True)
+
+
+# -- flags -------------------------------------------------------------------------------------------------------------
+
+
+def test_grant_unproven_waits_for_the_window_and_for_the_life_lock() -> None:
+    assert not verdict(unaccounted(), found=True, policy=UNPROVEN).enough
+    assert not verdict(unaccounted(life=Life.HELD), found=True, over=True, policy=UNPROVEN).enough
+    by_flag = verdict(unaccounted(), found=True, over=True, policy=UNPROVEN)
+    assert by_flag.enough and by_flag.by_flag
+    assert by_flag.by == (
+        "a is taken for gone because its life lock is free; nothing proves the end of every process (--grant-unproven)"
+    )
+
+
+def test_presume_dead_waits_for_the_window_and_for_nothing_else() -> None:
+    assert not verdict(unaccounted(life=Life.HELD), found=True, policy=PRESUME_DEAD).enough
+    by_flag = verdict(unaccounted(life=Life.HELD), found=True, over=True, policy=PRESUME_DEAD)
+    assert by_flag.enough and by_flag.by_flag
+    assert by_flag.by == "a is presumed dead after the window, without proof (--unsafe-presume-dead)"
+
+
+def test_what_is_proven_is_not_put_down_to_a_flag() -> None:
+    policy = Policy(presume_dead=True, grant_unproven=True)
+    assert not verdict(killed(incarnation()), found=True, over=True, policy=policy).by_flag
