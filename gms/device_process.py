@@ -5,6 +5,7 @@
 It dies with its supervisor, however that dies. What can be put right is one line on standard error and exit code 1.
 """
 
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -52,8 +53,9 @@ def main(argv: list[str]) -> int:
 
 
 def _answer(fd: int) -> None:
-    """That the loop turns. A supervisor that is gone takes this process with it."""
-    os.write(fd, os.read(fd, 64) and b".")
+    """That the loop turns. A supervisor that is gone takes this process with it, a moment after its end of the line."""
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        os.write(fd, os.read(fd, 64) and b".")
 
 
 if __name__ == "__main__":

@@ -48,11 +48,7 @@ def socket_path(run_dir: Path, device: str) -> Path:
 
 def lock(run_dir: Path, name: str) -> DirectoryLock:
     """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
-    path = directory(run_dir) / name
-    try:
-        return DirectoryLock(path.parent, name).acquire()
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
+    return DirectoryLock(directory(run_dir), name).acquire()
 
 
 def record_name(device: str) -> str:

@@ -317,14 +317,19 @@ def _pid_namespace() -> str:
 
 
 def _why_not(run_dir: Path, error: OSError) -> str:
-    """A sentence with a way out."""
+    """A sentence with a way out. (A file that the error names is within that directory.)"""
+    named = error.filename2 or error.filename
+    what = run_dir / named if isinstance(named, str | Path) else run_dir
     room = "make room there, of bytes or of files (the server keeps some for holder.json and its socket)"
+    write = "give a --run-dir that this user may write"
     ways = {
+        errno.EACCES: write,
+        errno.EPERM: write,
         errno.ENOSPC: room,
         errno.EDQUOT: room,
         errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
         errno.ENOTDIR: "something on the way is no directory",
         errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",
     }
-    way = ways.get(error.errno or 0, "give a --run-dir that this user may write")
-    return f"{run_dir} can't be used: {error.strerror or error}; {way}"
+    way = ways.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
+    return f"{what} can't be used: {error.strerror or error}; {way}"

@@ -149,7 +149,11 @@ class Connections:
                 self._turn_away(conn, why)
         if now >= self._deaf_until and self._listener is not None:
             self._deaf_until = float("inf")
-            self._loop.add(self._listener.fileno(), self._on_connect)
+            try:
+                self._loop.add(self._listener.fileno(), self._on_connect)
+            except OSError as error:
+                self._go_deaf(self._listener, error)
+                return
             self._on_connect(0)  # the kernel says at once whether there are descriptors, though no caller waits
 
     def listen(self, listener: socket.socket) -> None:
@@ -265,13 +269,8 @@ class Connections:
                 self._why_deaf = ""
                 return
             except OSError as error:
-                if not self._why_deaf:  # no descriptors left, say: those who are in are served on
-                    self._log.alarm("accept_failed", why=error)
-                self._why_deaf = error.strerror or str(error)
-                self._loop.remove(listener.fileno())
-                self._deaf_until = time.monotonic() + DEAF_S
+                self._go_deaf(listener, error)
                 return
-            self._why_deaf = ""
             self._next += 1
             conn, protocol = self._next, self._protocol
             channel = Channel(
@@ -292,8 +291,22 @@ class Connections:
                 self._log.warning("turned_away", why=why)
                 self._part(conn, connection, protocol.problem(why))
                 continue
+            try:
+                self._loop.add(sock.fileno(), lambda what, conn=conn: self._on_ready(conn, what))  # type: ignore[misc]
+            except OSError as error:
+                self._part(conn, connection, self._not_now(f"the server has no room: {error.strerror}"))
+                self._go_deaf(listener, error)
+                return
             self._silent[conn] = time.monotonic() + SILENT_S
-            self._loop.add(sock.fileno(), lambda what, conn=conn: self._on_ready(conn, what))  # type: ignore[misc]
+            self._why_deaf = ""
+
+    def _go_deaf(self, listener: socket.socket, error: OSError) -> None:
+        """No descriptors are left, say, or no memory: those who are in are served on."""
+        if not self._why_deaf:
+            self._log.alarm("accept_failed", why=error)
+        self._why_deaf = error.strerror or str(error)
+        self._loop.remove(listener.fileno())
+        self._deaf_until = time.monotonic() + DEAF_S
 
     def _why_not(self, sock: socket.socket) -> str:
         uid = peers.credentials(sock).uid

@@ -54,10 +54,11 @@ class DurableFile:
             fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a FIFO would be waited for
         except FileNotFoundError:
             return None
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(fd)
+            raise OSError(errno.EINVAL, "it is no regular file")
         with open(fd, "rb", buffering=0) as file:
-            status = os.fstat(fd)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file")
             if status.st_size > MOST_BYTES:
                 raise OSError(errno.EFBIG, f"it has {status.st_size} bytes")
             return file.read()
@@ -122,9 +123,13 @@ class DurableFile:
                 return fd
             os.close(fd)
         except OSError as error:
-            if error.errno not in (errno.ELOOP, errno.ENXIO):
+            if error.errno not in (errno.ELOOP, errno.ENXIO, errno.EISDIR):
                 raise
-        os.unlink(self._spare, dir_fd=directory)
+        try:
+            os.unlink(self._spare, dir_fd=directory)
+        except IsADirectoryError:  # whatever is in it is kept
+            aside = f"{self._spare}.aside-{time.time_ns()}"
+            os.rename(self._spare, aside, src_dir_fd=directory, dst_dir_fd=directory)
         return os.open(self._spare, flags | os.O_EXCL, 0o600, dir_fd=directory)
 
     def _change_names(self, directory: int) -> None:
@@ -178,15 +183,21 @@ class DirectoryLock:
             with contextlib.suppress(AlreadyLocked):
                 return self.acquire()
             time.sleep(0.01)
-        while self._fd < 0:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                if self._lock(fd):
-                    self._fd = fd
-            finally:
-                if self._fd != fd:
-                    os.close(fd)
+        try:
+            while self._fd < 0:
+                self._open_and_lock()
+        except OSError as error:  # which file, too: not every call says that
+            raise OSError(error.errno, error.strerror, str(self.path)) from None
         return self
+
+    def _open_and_lock(self) -> None:
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            if self._lock(fd):
+                self._fd = fd
+        finally:
+            if self._fd != fd:
+                os.close(fd)
 
     def _lock(self, fd: int) -> bool:
         """False when the file was replaced while it was being locked."""

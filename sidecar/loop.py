@@ -25,9 +25,11 @@ class Loop:
         self._epoll = epoll
 
     def add(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
-        """From now on the handler is called, with what has happened, when this descriptor is ready."""
-        self.handlers[fd] = handler
+        """From now on the handler is called, with what has happened, when this descriptor is ready. Raises OSError
+        where the kernel has no memory for that (a cgroup at its limit).
+        """
         self._epoll.register(fd, events)
+        self.handlers[fd] = handler
 
     def remove(self, fd: int) -> None:
         """Before the descriptor is closed. Nothing happens for one that isn't here."""

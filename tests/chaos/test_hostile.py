@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -219,6 +219,15 @@ def test_a_place_that_cant_be_written_is_a_sentence(bad_place: Path) -> None:
 def test_a_place_that_cant_be_is_a_sentence_that_helps(place: str) -> None:
     said = refusal(Path(place))
     assert "can't be used" in said and "may write" not in said
+
+
+@pytest.mark.parametrize(("name", "make"), [("server.lock", os.mkfifo), ("life", Path.touch), ("lock.sock", os.mkdir)])
+def test_something_else_under_a_name_of_ours_is_named(
+    tmp_path: Path, name: str, make: Callable[[Path], object]
+) -> None:
+    make(tmp_path / name)
+    said = refusal(tmp_path)
+    assert f"{tmp_path / name} can't be used" in said and "move it away" in said
 
 
 def refusal(run_dir: Path) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gms.device_process import _answer
 from gms.silence import NOT_WELL_S, PATIENCE, Do, Silence
 from sidecar import keeper
 from tests.gms.container import Container, containers, dead
@@ -57,6 +58,16 @@ def test_time_in_which_nobody_looked_does_not_count() -> None:
     silence = Silence(BOUND_S, 0.0)
     silence.answered()
     assert silence.look(1000.0, 0.0) is Do.NOTHING and silence.silent_s == 2.0
+
+
+def test_the_end_of_the_supervisors_line_comes_before_the_servers_own_end_and_is_no_mistake() -> None:
+    asking, answering = socket.socketpair()
+    with answering:
+        asking.send(b"?")
+        _answer(answering.fileno())
+        assert asking.recv(64) == b"."
+        asking.close()
+        _answer(answering.fileno())
 
 
 def test_a_server_that_hangs_is_killed_and_gms_starts_again(container: Container) -> None:

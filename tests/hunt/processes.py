@@ -26,6 +26,10 @@ SETTLE_S = 10.0
 """A holder ends when no server has it back in a new directory within this: servers start late on a busy machine."""
 PATIENCE_S = 240.0
 MOST_PAUSE_S = 8.0
+MOST_INODES = 4000
+"""Of the filesystem that the run directory is on, where one can be mounted."""
+REFUSED = {"pidfd_send_signal": "EPERM", "inotify_init1": "EMFILE"}
+"""What a server may have to do without: it kills nobody then, or looks at its path every second."""
 _SERVER = ("--memory", "none", "--settle-s", f"{SETTLE_S:g}", "--window-s", "20")
 
 
@@ -37,7 +41,8 @@ class Hunt:
     def __init__(self, seed: int, base: Path) -> None:
         self.rng = random.Random(seed)
         self.base = base
-        self.link, self.run_dir = base / "link", base / "link" / "pair"
+        self.place = base / "place"
+        self.link, self.run_dir = self.place / "link", self.place / "link" / "pair"
         self.log, self.witness = base / "log", base / "witness"
         self.log.touch()
         self.faults: Counter[str] = Counter()
@@ -54,7 +59,11 @@ class Hunt:
         self._holder = 0
         self._grants_before = 0
         self._next_fault_at = 0.0
-        (base / "one").mkdir()
+        self._full_until = 0.0
+        """0: there are inodes."""
+        self.place.mkdir()
+        self.mounted = _mount(self.place)
+        (self.place / "one").mkdir()
         self.witness.mkdir()
         self.link.symlink_to("one")
 
@@ -88,18 +97,21 @@ class Hunt:
                 del self._stopped[pid]
                 self._thaw(pid)
                 _signal(pid, signal.SIGCONT)
+        if self._full_until and time.monotonic() >= self._full_until:
+            self._give_inodes_back()
         for name in ENGINES:
             if name not in self.engines or self.engines[name].poll() is not None:
                 words = (str(self.run_dir), name, str(self.witness), str(self.log))
                 self.engines[name] = _start(sys.executable, "-m", "tests.hunt.contender", *words)
         if self.server is None or self.server.poll() is not None:
-            refused = self.rng.random() < 0.2  # a profile that lets it kill nobody
-            through = [*seccomp.through(pidfd_send_signal="EPERM"), sys.executable] if refused else [sys.executable]
+            refused = {call: error for call, error in REFUSED.items() if self.rng.random() < 0.2}
+            self.faults.update(f"without {call}" for call in refused)
+            through = [*(seccomp.through(**refused) if refused else ()), sys.executable]
             self.server = _start(*through, "-m", "lockserver", "--run-dir", str(self.run_dir), *_SERVER)
 
     def fault(self) -> None:
-        faults = ("kill the holder", "kill the server", "kill anybody", "stop", "freeze", "path")
-        what = self.rng.choices(faults, (30, 25, 10, 10, 10, 20))[0]
+        faults = ("kill the holder", "kill the server", "kill anybody", "stop", "freeze", "path", "no inodes")
+        what = self.rng.choices(faults, (30, 25, 10, 10, 10, 20, 10))[0]
         if what == "kill the holder" and self._holder:
             _signal(self._holder, signal.SIGKILL)
         elif what == "kill the server" and self.server is not None:
@@ -118,11 +130,25 @@ class Hunt:
             elif self.rng.random() < 0.5:  # no kill ends it before it thaws
                 what = "freeze and kill"
                 _signal(pid, signal.SIGKILL)
-        elif what == "path" and not self._stopped:
+        elif what == "path" and not self._stopped and not self._full_until:
             what = self._switch_the_path()
+        elif what == "no inodes" and self.mounted and self.run_dir.exists():
+            self._take_all_inodes()
         else:
             return
         self.faults[what] += 1
+
+    def _take_all_inodes(self) -> None:
+        """For a while. Whoever holds or waits goes on, and the server starts again; an engine that starts waits."""
+        self._full_until = time.monotonic() + self.rng.random() * MOST_PAUSE_S
+        with contextlib.suppress(OSError):
+            for number in range(MOST_INODES):
+                (self.place / f"filler{number}").touch()
+
+    def _give_inodes_back(self) -> None:
+        self._full_until = 0.0
+        for filler in self.place.glob("filler*"):
+            filler.unlink()
 
     def _freeze(self, pid: int) -> bool:
         """By its cgroup, of version 1: there SIGKILL waits for the thaw. False where that isn't possible."""
@@ -154,12 +180,12 @@ class Hunt:
             self.run_dir.rename(self.link / f"pair.{self._moved}")
         elif what == "renamed above":
             above = self.link.resolve()
-            above.rename(self.base / f"above.{self._moved}")
+            above.rename(self.place / f"above.{self._moved}")
             above.mkdir()
         elif what == "switched":
-            other = self.base / f"other.{self._moved}"
+            other = self.place / f"other.{self._moved}"
             other.mkdir()
-            early = self.base / f"link.{self._moved}"
+            early = self.place / f"link.{self._moved}"
             early.symlink_to(other.name)
             early.rename(self.link)
         elif what == "deleted":
@@ -204,6 +230,7 @@ class Hunt:
             if time.monotonic() > end:
                 raise Found(f"nobody was granted within {PATIENCE_S:g} s after the faults")
             self._stopped = dict.fromkeys(self._stopped, 0.0)
+            self._give_inodes_back()
             self.keep_going()
             time.sleep(0.05)
             self.look()
@@ -215,6 +242,14 @@ class Hunt:
             self._thaw(process.pid)
         for process in everybody:
             process.wait()
+        if self.mounted:
+            subprocess.run(["umount", "-l", str(self.place)], check=True)
+
+
+def _mount(place: Path) -> bool:
+    """A filesystem of its own, whose inodes can be used up; only root can have one."""
+    command = ["mount", "-t", "tmpfs", "-o", f"nr_inodes={MOST_INODES},mode=0700", "tmpfs", str(place)]
+    return os.geteuid() == 0 and subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
 
 
 def _start(*command: str) -> subprocess.Popen[bytes]:
@@ -245,9 +280,8 @@ def hunt(seed: int, seconds: float) -> str:
         one.run(seconds)
     except Found as found:
         raise Found(f"{found}\n  what everybody said: {one.log}") from None
-    else:
-        shutil.rmtree(base, ignore_errors=True)
     finally:
         one.close()
+    shutil.rmtree(base, ignore_errors=True)
     done = ", ".join(f"{fault} {count}" for fault, count in one.faults.most_common())
     return f"{one.grants} grants, no two at a time, no healthy holder lost, no token twice; {done}"

@@ -120,11 +120,14 @@ def test_a_full_disk_at_the_beginning_is_an_error(tmp_path: Path) -> None:
         DurableFile(tmp_path / "gone", "holder.json").reserve()
 
 
-@pytest.mark.parametrize("what", ["fifo", "symlink", "socket"])
+@pytest.mark.parametrize("what", ["fifo", "symlink", "socket", "directory"])
 def test_what_is_no_file_is_never_waited_for(file: DurableFile, what: str) -> None:
     for path in (file.path, file.path.with_name("holder.json.spare")):
         if what == "fifo":
             os.mkfifo(path)
+        elif what == "directory":
+            path.mkdir()
+            (path / "kept").touch()
         elif what == "symlink":
             path.symlink_to("/dev/zero")
         else:

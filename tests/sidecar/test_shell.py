@@ -358,6 +358,34 @@ def test_what_fails_when_it_is_sent_at_last_costs_one_connection(
     assert "cant_be_sent" in server.words.getvalue()
 
 
+def test_a_kernel_without_memory_for_another_caller_ends_no_server(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cgroup at its limit: the caller is sent away, and the loop may not even take the listener again."""
+    add, full = server.loop.add, threading.Event()
+
+    def adding(fd: int, *more: Any) -> None:
+        if full.is_set():
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        add(fd, *more)
+
+    monkeypatch.setattr(server.loop, "add", adding)
+    with caller(server) as first:
+        first.send(Say(text="in"))
+        assert hear(first).text == "in"
+        full.set()
+        with caller(server) as second:
+            assert "Cannot allocate memory" in hear(second).why
+            assert hear(second) is None
+        until(lambda: server.connections._deaf_until < time.monotonic(), "it would listen again")
+        first.send(Say(text="still in"))
+        assert hear(first).text == "still in"
+        full.clear()
+    with caller(server) as third:
+        third.send(Say(text="in, too"))
+        assert hear(third).text == "in, too"
+
+
 def test_more_than_the_most_are_told_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calling, "MOST_CONNECTIONS", 1)
     with caller(server) as first:
