@@ -121,6 +121,7 @@ NAMED: dict[str, Bench] = {
     "vllm-main": lambda w, n: vllm.measure(w.tmpfs, "main", 1, n.vllm_kills),
     "vllm-core": lambda w, n: vllm.measure(w.tmpfs, "core", 1, n.vllm_kills),
     "vllm-worker": lambda w, n: vllm.measure(w.tmpfs, "worker", 2, n.vllm_kills),
+    "vllm-flat": lambda w, n: vllm.measure_flat(w.tmpfs, n.flat_contexts, n.heavy_rounds),
     "pod": lambda w, n: pod.measure(w.tmpfs, n.pod_rounds, n.pod_kills, n.pod_rest_s),
 }
 """Only when they are named: they take long, or need vLLM or local-pod."""

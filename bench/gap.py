@@ -54,15 +54,15 @@ def _under_load(parent: Path, kills: int) -> Comparison:
     with house(parent) as here:
         pair = Pair(here, kind, kv.MODEL)
         door = GatewayProgram(here).serving()
-        asked = [_question(f"question {number}") for number in range(CLIENTS)]
-        usual = asyncio.run(_read(door.port, asked))
+        asked = [question(f"question {number}") for number in range(CLIENTS)]
+        usual = asyncio.run(read(door.port, asked))
         for number in range(kills):
             if number % UNDISTURBED_EVERY == 0:
-                result.floor += map(_gap, asyncio.run(_read(door.port, asked)))
-            streams = asyncio.run(_read(door.port, asked, pair.whole()[0].main()))
+                result.floor += map(gap_ns, asyncio.run(read(door.port, asked)))
+            streams = asyncio.run(read(door.port, asked, pair.whole()[0].main()))
             if [one.alike for one in streams] != [one.alike for one in usual]:
                 raise Broken("an answer is not the undisturbed one: no figure is worth anything then")
-            result.ours += map(_gap, streams)
+            result.ours += map(gap_ns, streams)
     return result
 
 
@@ -88,21 +88,21 @@ def _long_contexts(parent: Path, contexts: Sequence[int], rounds: int) -> Iterat
                 pair, door = pairs[cache]
                 if cache == "keep":
                     kv.begin_anew(pair)
-                asked = [_question(kv.prompt_of(rng, context)) for _ in range(kv.STREAMS)]
-                first = asyncio.run(_read(door.port, [{**body, "max_tokens": 1} for body in asked]))
-                streams = asyncio.run(_read(door.port, asked, pair.whole()[0].main()))
+                asked = [question(kv.prompt_of(rng, context)) for _ in range(kv.STREAMS)]
+                first = asyncio.run(read(door.port, [{**body, "max_tokens": 1} for body in asked]))
+                streams = asyncio.run(read(door.port, asked, pair.whole()[0].main()))
                 if cache == "keep":
                     kv.must_have_adopted(pair.whole()[0])
-                result.ours.append(max(map(_gap, streams)))
+                result.ours.append(max(map(gap_ns, streams)))
                 result.floor.append(round(max(one.at[-1] - one.at[0] for one in first) * 1e9))
     yield from seen.values()
 
 
-def _question(prompt: str | list[int]) -> dict[str, Any]:
-    return {"model": kv.MODEL, "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+def question(prompt: str | list[int], model: str = kv.MODEL, tokens: int = TOKENS) -> dict[str, Any]:
+    return {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
 
 
-async def _read(port: int, asked: Sequence[dict[str, Any]], victim: Process | None = None) -> list[Stream]:
+async def read(port: int, asked: Sequence[dict[str, Any]], victim: Process | None = None) -> list[Stream]:
     """All of them at once, to their ends. Whoever is to die is killed when each has some of its answer."""
     streams = [Stream(body) for body in asked]
     tasks = [asyncio.create_task(one.run(port, f"q{place}")) for place, one in enumerate(streams)]
@@ -120,6 +120,6 @@ async def _read(port: int, asked: Sequence[dict[str, Any]], victim: Process | No
     return streams
 
 
-def _gap(stream: Stream) -> int:
+def gap_ns(stream: Stream) -> int:
     """Nanoseconds; the first piece is not waited for by anybody who reads."""
     return round(max(after - before for before, after in pairwise(stream.at[1:])) * 1e9)

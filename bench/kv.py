@@ -233,7 +233,7 @@ async def _all(streams: list[_Stream], url: str, count: int) -> None:
 
 def begin_anew(pair: Pair) -> None:
     """Kills until whoever serves has adopted nothing, so that its own end counts as a first death."""
-    while _why(active := pair.whole()[0]) == "none":
+    while why_adopted(active := pair.whole()[0]) == "none":
         pair.end_of(MAIN)
         pair.until(partial(_has_ended, active), "the killed engine's shim to notice")
 
@@ -243,11 +243,11 @@ def _has_ended(shim: Shim) -> bool:
 
 
 def must_have_adopted(shim: Shim) -> None:
-    if (why := _why(shim)) != "none":
+    if (why := why_adopted(shim)) != "none":
         raise Broken(f"{shim.engine_id} has not adopted its predecessor's KV cache: {why}")
 
 
-def _why(shim: Shim) -> str:
+def why_adopted(shim: Shim) -> str:
     """What its last wake said of the cache."""
     said = _WHY.findall(shim.said())
     return said[-1] if said else ""
