@@ -33,6 +33,7 @@ from typing import Any
 from bench import programs
 from bench.figures import Comparison, Reading, Result
 from bench.stage import ROOT, Broken, directory
+from tests.k8s.merging import with_overlay
 from tests.local_pod import ordinary
 from tests.local_pod.client import PORT, PROMPT
 from tests.local_pod.pair import MAIN, POD, other, whole
@@ -140,10 +141,8 @@ def _running(*flags: str, unasked: Pod | None = None) -> Iterator[_Pair]:
     """unasked: the pod, whose probes are taken out, but for the startup probes, without which no sidecar passes."""
     with ordinary.place() as here:
         if unasked is not None:
-            overlay = here.directory / "no-probes.json"
-            overlay.write_text(json.dumps(_without_probes(unasked)), encoding="utf-8")
-            overlay.chmod(0o644)
-            flags = (*flags, "--overlay", str(overlay), "--no-lint")
+            manifest = with_overlay(here.directory / "pod.yaml", Path(flags[0]), json.dumps(_without_probes(unasked)))
+            flags = (str(manifest), *flags[1:], "--no-lint")
         began = time.monotonic_ns()
         with ordinary.running(here, *flags, ready=False) as process:
             yield _Pair(here, process, began)

@@ -14,8 +14,8 @@ import yaml
 
 from k8s.lint.check import check
 from tests.k8s.manifests import POD, SHIPPED, errors
+from tests.k8s.merging import overlaid, patches_of
 from tests.support.processes import ROOT
-from tools.local_pod.merging import overlaid, patches_of
 
 DOCS = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 TYPED = DOCS + (ROOT / "README.md").read_text(encoding="utf-8")

@@ -160,8 +160,17 @@ def test_the_image_is_laid_out_as_local_pod_shows_it() -> None:
 BUILD = "import sys; from setuptools import build_meta; print(build_meta.build_wheel(sys.argv[1]))"
 
 
+def unpack(source: Path, site: Path) -> None:
+    command = [sys.executable, "-c", BUILD, str(site.parent)]
+    built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False, timeout=200)
+    assert built.returncode == 0, built.stderr
+    shutil.unpack_archive(site.parent / built.stdout.split()[-1], site, "zip")
+
+
 def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(tmp_path: Path) -> None:
-    """`tools` and `k8s` are other people's names, too, so linter and local-pod have longer ones there."""
+    """`tools` and `k8s` are other people's names, too, so the linter has a longer one there; local-pod's wheel, which is
+    its own, the same.
+    """
     lines = re.findall(r"^COPY (?!--)(.+) (\S+)$", text("sidecar.Containerfile"), re.M)
     for words, target in lines:
         for name in words.split():
@@ -171,13 +180,14 @@ def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(
                 shutil.copytree(ROOT / name, copied, ignore=shutil.ignore_patterns("__pycache__"))
             elif not target.startswith("/"):
                 shutil.copy(ROOT / name, copied)
-    command = [sys.executable, "-c", BUILD, str(tmp_path)]
-    built = subprocess.run(command, cwd=tmp_path / "source", capture_output=True, text=True, check=False, timeout=200)
-    assert built.returncode == 0, built.stderr
     site = tmp_path / "site"
-    shutil.unpack_archive(tmp_path / built.stdout.split()[-1], site, "zip")
-    others = {"gpu_failover_lint", "gpu_failover_local_pod", f"gpu_failover-{VERSION}.dist-info"}
+    unpack(tmp_path / "source", site)
+    others = {"gpu_failover_lint", f"gpu_failover-{VERSION}.dist-info"}
     assert {each.name for each in site.iterdir()} == OURS | others
+    shutil.copytree(ROOT / "tools" / "local_pod", tmp_path / "local_pod")
+    unpack(tmp_path / "local_pod", site)
+    assert (site / f"gpu_failover_local_pod-{VERSION}.dist-info").is_dir()
+    assert f"gpu-failover[k8s]=={VERSION}" in (tmp_path / "local_pod" / "pyproject.toml").read_text()
     environment = {**os.environ, "PYTHONPATH": str(site)}
     for module, words, code in (
         ("gpu_failover_lint", [str(ROOT / "k8s" / "dra")], 0),

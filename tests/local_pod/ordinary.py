@@ -136,7 +136,8 @@ class Place:
         return found[count - 1]
 
     def log(self, container: str) -> str:
-        return "".join(places.log(self.pod, container, run).read_text() for run in places.runs(self.pod, container))
+        runs = (self.pod / places.LOGS).glob(f"{container}.*.log")
+        return "".join(path.read_text() for path in sorted(runs, key=lambda path: int(path.name.split(".")[-2])))
 
 
 @contextmanager

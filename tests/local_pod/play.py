@@ -16,7 +16,7 @@ from typing import Any
 from tools.local_pod import events as e
 from tools.local_pod.container import Phase
 from tools.local_pod.machine import Machine, Settings
-from tools.local_pod.spec import Container, Http, Kind, Pod, Policy, Probe, Role, Sleep
+from tools.local_pod.spec import Container, Http, Kind, Pod, Probe, Role, Sleep
 
 Answers = Callable[[float], bool]
 """Seconds since the run began -> what the probe finds."""
@@ -73,7 +73,6 @@ def container(
     answers: dict[Kind, Answers] | None = None,
     answer_s: float = 0.0,
     pre_stop: int | None = None,
-    post_start: int | None = None,
     hook_s: float | None = None,
 ) -> Made:
     probes = {each.kind: each for each in (startup, liveness, readiness) if each is not None}
@@ -83,7 +82,6 @@ def container(
         command=("x",),
         probes=probes,
         pre_stop=None if pre_stop is None else Sleep(pre_stop),
-        post_start=None if post_start is None else Sleep(post_start),
     )
     behaviour = Behaviour(lives or [None], codes or [1], starts_s, starts, term_s, answers or {}, answer_s, hook_s)
     return Made(spec, behaviour)
@@ -106,12 +104,11 @@ class Play:
     made: list[Made]
     settings: Settings = field(default_factory=lambda: Settings(jitter=0))
     grace_s: int = 30
-    policy: Policy = Policy.ALWAYS
     now: float = 0.0
     history: list[tuple[float, e.Effect]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        pod = Pod("pod", tuple(each.spec for each in self.made), grace_s=self.grace_s, policy=self.policy)
+        pod = Pod("pod", tuple(each.spec for each in self.made), grace_s=self.grace_s)
         self.behaviours = {each.spec.name: each.behaviour for each in self.made}
         self.machine = Machine(pod, self.settings)
         self.count = itertools.count()
@@ -175,11 +172,11 @@ class Play:
             self.at(self.now + behaviour.answer_s, e.Answered(effect.name, effect.run, effect.kind, ok))
         elif isinstance(effect, e.RunHook):
             spec = self.machine.pod.container(effect.name)
-            handler = spec.pre_stop if effect.hook is e.Hook.PRE_STOP else spec.post_start
+            handler = spec.pre_stop
             takes = self.behaviours[effect.name].hook_s
             if takes is None:
                 takes = float(handler.seconds) if isinstance(handler, Sleep) else 0.0
-            self.at(self.now + takes, e.HookEnded(effect.name, effect.run, effect.hook, True))
+            self.at(self.now + takes, e.HookEnded(effect.name, effect.run, True))
         elif isinstance(effect, e.Signal):
             behaviour = self.behaviours[effect.name]
             if effect.signal == "SIGKILL":

@@ -10,7 +10,7 @@ from tools.local_pod.backoff import Backoff
 from tools.local_pod.container import FOLLOWS, IllegalPhase, Life, Phase
 from tools.local_pod.machine import Settings
 from tools.local_pod.probing import Probing
-from tools.local_pod.spec import Container, Kind, Policy, Role
+from tools.local_pod.spec import Container, Kind, Role
 
 STARTUP, LIVENESS, READINESS = Kind.STARTUP, Kind.LIVENESS, Kind.READINESS
 AT_ONCE = Settings(relist_s=0, jitter=0)
@@ -29,12 +29,10 @@ def test_kubelet_sees_an_end_when_it_looks_the_next_time() -> None:
     assert [play.starts(name) for name in ("one", "two", "a")] == [[0], [1.0], [2.0]]
 
 
-@pytest.mark.parametrize(("policy", "starts"), [(Policy.ALWAYS, 3), (Policy.ON_FAILURE, 3), (Policy.NEVER, 1)])
-def test_an_init_container_that_fails_holds_everything_up(policy: Policy, starts: int) -> None:
-    settings = Settings(back_off_s=2, relist_s=0, jitter=0)
-    play = Play([init("one", codes=[1]), main("a")], settings, policy=policy).until(4)
-    assert len(play.starts("one")) == starts and play.starts("a") == []
-    assert play.machine.finished == ("Failed" if policy is Policy.NEVER else "")
+def test_an_init_container_that_fails_holds_everything_up() -> None:
+    play = Play([init("one", codes=[1]), main("a")], Settings(back_off_s=2, relist_s=0, jitter=0)).until(4)
+    assert len(play.starts("one")) == 3 and play.starts("a") == []
+    assert not play.machine.finished
 
 
 def test_a_sidecar_holds_the_next_up_until_its_startup_probe_passes() -> None:
@@ -46,10 +44,6 @@ def test_a_sidecar_holds_the_next_up_until_its_startup_probe_passes() -> None:
 def test_a_sidecar_without_a_startup_probe_holds_nobody_up() -> None:
     play = Play([sidecar("s", starts_s=0.25), main("a")]).until(2)
     assert play.starts("a") == [0.25]
-
-
-def test_a_post_start_hook_holds_the_next_up() -> None:
-    assert Play([sidecar("s", post_start=3), main("a")]).until(5).starts("a") == [3]
 
 
 def test_what_was_started_once_is_not_gone_through_again() -> None:
@@ -117,21 +111,8 @@ def test_what_cannot_be_started_backs_off_too() -> None:
     assert play.starts("a") == [0, 0, 10, 30]
 
 
-@pytest.mark.parametrize(
-    ("policy", "codes", "starts", "phase"),
-    [
-        (Policy.ALWAYS, [0, 0], 2, ""),
-        (Policy.ON_FAILURE, [1, 0], 2, "Succeeded"),
-        (Policy.ON_FAILURE, [0], 1, "Succeeded"),
-        (Policy.NEVER, [1], 1, "Failed"),
-        (Policy.NEVER, [0], 1, "Succeeded"),
-    ],
-)
-def test_restart_policies(policy: Policy, codes: list[int], starts: int, phase: str) -> None:
-    play = Play([sidecar("s"), main("a", lives=[1.0] * len(codes), codes=codes)], AT_ONCE, policy=policy).until(8)
-    assert len(play.starts("a")) == starts
-    assert play.machine.finished == phase
-    assert bool(play.ends("s")) == bool(phase)  # main containers that are done take the sidecars with them
+def test_a_main_container_that_ends_well_is_started_again_too() -> None:
+    assert len(Play([main("a", lives=[1.0, 1.0], codes=[0])], AT_ONCE).until(8).starts("a")) == 2
 
 
 @given(st.lists(st.floats(0.1, 900), min_size=1, max_size=12))
@@ -393,18 +374,12 @@ def test_a_hook_that_ends_late_changes_nothing() -> None:
     assert play.signals("a") == [(10, "SIGTERM"), (12, "SIGKILL")]
 
 
-def test_a_failed_post_start_hook_ends_the_container() -> None:
-    play = Play([main("a", post_start=1)], AT_ONCE).until(0.5)
-    play.at(0.6, e.HookEnded("a", 1, e.Hook.POST_START, False, "no"))
-    assert play.until(2).signals("a") == [(0.6, "SIGTERM")]
-
-
 # -- the tables themselves ---------------------------------------------------------------------------------------------
 
 
 def test_every_phase_is_in_the_table_and_a_wrong_step_is_refused() -> None:
     assert set(FOLLOWS) == set(Phase)
-    life = Life(Container("a", Role.MAIN, ("x",)), Policy.ALWAYS, 30, Backoff())
+    life = Life(Container("a", Role.MAIN, ("x",)), Backoff())
     with pytest.raises(IllegalPhase, match="RUNNING can't follow WAITING"):
         life.on_started(0)
 

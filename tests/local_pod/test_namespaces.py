@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from tests.local_pod.ordinary import Place, words
+from tests.local_pod.ordinary import PATIENCE_S, Place, words
 from tests.support.processes import ROOT
 from tools.local_pod import image, namespaces
 from tools.local_pod.namespaces import forbidden
@@ -78,7 +79,6 @@ apiVersion: v1
 kind: Pod
 metadata: {name: p}
 spec:
-  restartPolicy: Never
   securityContext: {runAsUser: 1234, runAsGroup: 1235, fsGroup: 1236}
   volumes: [{name: run, emptyDir: {medium: Memory}}]
   containers:
@@ -87,26 +87,28 @@ spec:
       command:
         - sh
         - -c
-        - id; stat -c '%a %u %g' /run/pod; touch /run/pod/x; stat -c '%u %g' /run/pod/x; cat /proc/self/uid_map
+        - |
+          id; stat -c '%a %u %g' /run/pod; touch /run/pod/x; stat -c '%u %g' /run/pod/x; cat /proc/self/uid_map
+          sleep 1000000
       volumeMounts: [{name: run, mountPath: /run/pod}]
     - name: b
       image: x
-      command: [id, -u]
+      command: [sh, -c, id -u; sleep 1000000]
       securityContext: {runAsUser: 4321}
 """
     )
     local_pod = [sys.executable, "-m", "tools.local_pod"]
-    done = subprocess.run(
-        [*local_pod, "run", str(pod), "--dir", str(tmp_path / "d")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=60,
-    )
-    assert done.returncode == 0, done
-    said = (tmp_path / "d" / "logs" / "a.1.log").read_text().splitlines()
+    running = subprocess.Popen([*local_pod, "run", str(pod), "--dir", str(tmp_path / "d")], cwd=ROOT)
+    logs = [tmp_path / "d" / "logs" / f"{name}.1.log" for name in "ab"]
+    deadline = time.monotonic() + PATIENCE_S
+    while [log.exists() and log.read_text().count("\n") for log in logs] != [4, 1]:
+        assert running.poll() is None and time.monotonic() < deadline
+        time.sleep(0.02)
+    subprocess.run([*local_pod, "down", "--dir", str(tmp_path / "d"), "--grace-s", "1"], cwd=ROOT, check=True)
+    assert running.wait(PATIENCE_S) == 0
+    said = logs[0].read_text().splitlines()
     assert said[0] == "uid=1234 gid=1235 groups=1235,1236"
     # As kubelet makes it: the mount is root's, open to the group, and files in it are the group's.
     assert said[1:3] == ["2777 0 1236", "1234 1236"]
     assert said[3].split() == ["0", "0", "4294967295"]
-    assert (tmp_path / "d" / "logs" / "b.1.log").read_text() == "4321\n"
+    assert logs[1].read_text() == "4321\n"

@@ -27,7 +27,7 @@ def test_a_stopped_shim_leaves_its_engine_serving_until_liveness_ends_it(here: P
         active, token = seen["holder"]["engine_id"], seen["holder"]["token"]
         with asking(here) as clients:
             stopped = time.monotonic()
-            here.say("stop", f"engine-{active}")
+            here.say("kill", f"engine-{active}", "--signal", "STOP")
             ended = here.until_event("ended", container=f"engine-{active}")
             served = [answer for answer in clients.answers if answer.began > stopped and not answer.error]
             assert served, "nobody was served while the shim stood still"

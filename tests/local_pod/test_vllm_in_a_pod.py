@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.k8s.manifests import SHIPPED
+from tests.k8s.merging import with_overlay
 from tests.local_pod.client import asking
 from tests.local_pod.ordinary import Place, running
 from tests.local_pod.pair import MAIN, flips, lock, other, whole
@@ -29,7 +30,8 @@ def test_kill_9_of_the_active_in_its_container_and_each_answer_goes_on(here: Pla
     model = tiny_model.make(here.directory / "model")
     for path in (model, *model.iterdir()):
         path.chmod(path.stat().st_mode | 0o055)  # whoever runs the pod reads it
-    pod = (str(SHIPPED / "one-gpu.yaml"), "--overlay", str(OVERLAY), "--volume", f"models={model}")
+    manifest = with_overlay(here.directory / "pod.yaml", SHIPPED / "one-gpu.yaml", OVERLAY.read_text())
+    pod = (str(manifest), "--volume", f"models={model}")
     with running(here, *pod, "--relist-s", "0.2", "--startup-period-s", "0.2"):
         seen = whole(here)
         assert seen["memory"] == "verified" and seen["alarms"] == []

@@ -1,6 +1,5 @@
 """`local-pod`: the command line. What it does is in `run.py` and `commands.py`."""
 
-import argparse
 import importlib
 import signal
 import sys
@@ -15,19 +14,20 @@ from . import commands, places
 EXAMPLES = """\
 examples:
   local-pod run k8s/dra/reference.yaml                 the pod of a manifest, in the foreground; Ctrl-C deletes it
-  local-pod run pod.yaml --overlay no-gpu.yaml --back-off-s 1 --forward 8000
+  local-pod run k8s/dra/reference.yaml --back-off-s 1 --forward 8000
+  kubectl kustomize DIR | local-pod run -              with an overlay
   local-pod status                                     is it Ready, and if not, why
   local-pod status --wait ready --timeout-s 60         waits for it, and before that for a pod to run
   local-pod exec engine-a -- failover status
   local-pod kill engine-a                              SIGKILL to the container's first process
   local-pod kill engine-a --inside engine_shim.main_process     and to another process in it
   local-pod kill engine-a --oom                        as cgroup v2 does: all of the container at once
-  local-pod stop engine-a; local-pod cont engine-a
-  local-pod logs -f
+  local-pod kill engine-a --signal STOP                and --signal CONT
   local-pod down
 
-Containers are processes of this machine, each with its own PID, mount and IPC namespace; there are no images and no
-limits. Without root it needs user namespaces. What it does is what kubelet would do: docs/kubernetes.md.
+What containers write is in DIR/logs/CONTAINER.RUN.log. Containers are processes of this machine, each with its own PID,
+mount and IPC namespace; there are no images and no limits. Without root it needs user namespaces. What it does is what
+kubelet would do: docs/kubernetes.md.
 
 exit codes: 0 done (status: Ready), 1 no (status: not Ready), 2 it can't run here, or no pod runs, 64 wrong usage
 """
@@ -46,15 +46,12 @@ def pair(text: str) -> tuple[str, str]:
 
 def ports(text: str) -> tuple[str, int, int]:
     """8000, 18000:8000, 0.0.0.0:18000:8000."""
-    host, _, rest = text.rpartition(":") if text.count(":") > 1 else ("127.0.0.1", "", text)
-    if text.count(":") > 1:
-        host, _, outside = host.rpartition(":")
-        rest = f"{outside}:{rest}"
-    outside, sign, inside = rest.partition(":")
-    inside = inside if sign else outside
+    rest, _, inside = text.rpartition(":")
+    host, _, outside = rest.rpartition(":")
+    outside = outside or inside
     if not (outside.isdigit() and inside.isdigit() and int(outside) < 65536 and 0 < int(inside) < 65536):
         raise BadValue(f"{text!r} is no port; allowed: 8000, 18000:8000 or HOST:18000:8000")
-    return host.strip("[]"), int(outside), int(inside)
+    return host.strip("[]") or "127.0.0.1", int(outside), int(inside)
 
 
 def signal_name(text: str) -> str:
@@ -86,28 +83,18 @@ def parser() -> Parser:
     it = sub("status", "what runs, what is ready, and if not, why", "commands:show_status")
     it.add_argument("--wait", choices=("ready", "not-ready"), help="wait until it is so")
     it.add_argument("--timeout-s", type=valued(seconds), metavar="S", help="and how long")
-    it = sub("kill", "SIGKILL to a container's first process, or to another one in it", "commands:send_signal")
-    _target(it)
+    it = sub("kill", "a signal to a container's first process, or to another one in it", "commands:send_signal")
+    it.add_argument("container")
+    it.add_argument("--inside", metavar="PATTERN", help="processes of it whose command line has this in it")
     it.add_argument("--signal", type=valued(signal_name), default="SIGKILL", metavar="NAME", help="another signal")
     it.add_argument("--all", dest="every", action="store_true", help="to every process in the container at once")
     it.add_argument("--oom", action="store_true", help="to every process, as out-of-memory on cgroup v2 does")
-    for name, number, what in (("stop", "SIGSTOP", "stop"), ("cont", "SIGCONT", "go on with")):
-        it = sub(name, f"{what} a container's first process, or another one in it", "commands:send_signal")
-        _target(it)
-        it.add_argument("--all", dest="every", action="store_true", help="every process in the container")
-        it.set_defaults(signal=number)
     it = sub("exec", "a command in a container, as its user", "commands:execute")
     it.add_argument(
         "--env", action="append", default=[], type=valued(pair), metavar="NAME=VALUE", help="a variable more"
     )
     it.add_argument("container")
     it.add_argument("command", nargs="+", metavar="-- COMMAND")
-    it = sub("forward", "make ports of the pod reachable from this machine", "forwarding:forward")
-    it.add_argument("ports", nargs="+", type=valued(ports), metavar="[[HOST:]PORT:]PORT_OF_THE_POD")
-    it = sub("logs", "what containers have written", "commands:logs")
-    it.add_argument("container", nargs="?", help="without one: all")
-    it.add_argument("-f", "--follow", action="store_true", help="go on until the pod ends")
-    it.add_argument("--previous", action="store_true", help="the run before the last")
     it = sub("down", "delete the pod, and wait for its end", "commands:down")
     it.add_argument("--grace-s", type=int, metavar="S", help="instead of the manifest's grace period")
     return p
@@ -115,43 +102,22 @@ def parser() -> Parser:
 
 def _run(it: Parser) -> None:
     it.add_argument("file", type=Path, metavar="FILE", help="a manifest; - for standard input")
-    it.add_argument(
-        "--overlay", action="append", default=[], type=Path, metavar="FILE", help="a strategic merge patch over it"
-    )
     it.add_argument("--object", default="", metavar="KIND/NAME", help="which, where several make pods")
     it.add_argument(
-        "--volume",
-        action="append",
-        default=[],
-        type=valued(pair),
-        metavar="NAME=DIRECTORY",
+        "--volume", action="append", default=[], type=valued(pair), metavar="NAME=DIRECTORY",
         help="a directory for a volume",
-    )
+    )  # fmt: skip
     it.add_argument(
-        "--forward",
-        action="append",
-        default=[],
-        type=valued(ports),
-        metavar="[[HOST:]PORT:]PORT",
-        help="see local-pod forward",
-    )
-    it.add_argument("--ip", choices=("4", "6"), default="4", help="the family of the pod's address")
-    it.setting(
-        "--back-off-s", default=10, parse=seconds_or_zero, env="LOCAL_POD_BACK_OFF_S", metavar="S",
-        help="kubelet's first back-off; it doubles",
+        "--forward", action="append", default=[], type=valued(ports), metavar="[[HOST:]PORT:]PORT",
+        help="reach a port of the pod from here",
     )  # fmt: skip
-    it.setting(
-        "--back-off-max-s",
-        default=300,
-        parse=seconds_or_zero,
-        env="LOCAL_POD_BACK_OFF_MAX_S",
-        metavar="S",
-        help="and its last",
+    times = (
+        ("--back-off-s", 10, "BACK_OFF", "kubelet's first back-off; it doubles"),
+        ("--back-off-max-s", 300, "BACK_OFF_MAX", "and its last"),
+        ("--relist-s", 1, "RELIST", "how often kubelet looks for containers that have ended"),
     )
-    it.setting(
-        "--relist-s", default=1, parse=seconds_or_zero, env="LOCAL_POD_RELIST_S", metavar="S",
-        help="how often kubelet looks for containers that have ended",
-    )  # fmt: skip
+    for flag, default, name, help in times:
+        it.setting(flag, default=default, parse=seconds_or_zero, env=f"LOCAL_POD_{name}_S", metavar="S", help=help)
     it.setting(
         "--seed", parse=count, env="LOCAL_POD_SEED", metavar="N", shown_default="drawn, and in the first event",
         help="of what kubelet draws at random: how much longer than its back-off it waits",
@@ -161,11 +127,6 @@ def _run(it: Parser) -> None:
         help="ask startup probes at least so often (kubelet: once a second)",
     )  # fmt: skip
     it.add_argument("--no-lint", action="store_true", help="run it although no cluster would")
-
-
-def _target(it: argparse.ArgumentParser) -> None:
-    it.add_argument("container")
-    it.add_argument("--inside", metavar="PATTERN", help="processes of it whose command line has this in it")
 
 
 def main(argv: list[str] | None = None) -> int:

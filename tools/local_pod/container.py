@@ -1,7 +1,7 @@
 """One container of a pod: its runs, how it is ended, when it may start again. Pure.
 
     WAITING      its turn has not come, or nothing is to start it
-    STARTING     it is being made; nobody knows yet whether that works
+    STARTING     it is being made, which may fail
     RUNNING      its first process runs
     ENDING       kubelet is ending it: hook, turn, SIGTERM, SIGKILL
     ENDED        its process has ended; kubelet may not have seen that yet
@@ -12,7 +12,7 @@ How one is ended (kuberuntime's killContainer): the preStop hook may take the wh
 off, in whole seconds. A sidecar of a pod that ends then waits for its turn, which is taken off, too. What is left, but
 never less than two seconds, lies between SIGTERM and SIGKILL.
 
-What this file may not do: know other containers. `machine.py` says when it is whose turn.
+What this file may not do: know other containers. `machine.py` says when a sidecar's turn has come.
 """
 
 import enum
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from . import events as e
 from .backoff import Backoff
 from .probing import Probing
-from .spec import Container, Kind, Policy
+from .spec import Container, Kind, Role
 
 LEAST_GRACE_S = 2
 NEVER = float("inf")
@@ -81,14 +81,11 @@ class Last:
     reason: str
     started_at: float
     ended_at: float
-    ran: bool = True
 
 
 @dataclass
 class Life:
     spec: Container
-    policy: Policy
-    pod_grace_s: int
     backoff: Backoff
     probes: dict[Kind, Probing] = field(default_factory=dict)
     phase: Phase = Phase.WAITING
@@ -104,8 +101,6 @@ class Life:
     start_at: float = NEVER
     """When its back-off ends."""
     ending: Ending | None = None
-    hook_done: bool = True
-    """Its postStart hook, if it has one."""
     passed: bool = False
     """It has once been started as far as the pod's order goes."""
 
@@ -130,7 +125,11 @@ class Life:
 
     @property
     def succeeded(self) -> bool:
-        return self.phase is Phase.DONE and self.last is not None and self.last.code == 0 and not self.last.signal
+        return self.phase is Phase.DONE and not self.failed
+
+    @property
+    def failed(self) -> bool:
+        return self.last is not None and (self.last.code != 0 or self.last.signal != 0)
 
     @property
     def deadline(self) -> float:
@@ -149,7 +148,6 @@ class Life:
         self.killed_by_kubelet = False
         self._to(Phase.STARTING)
         self.run += 1
-        self.hook_done = self.spec.post_start is None
         return [e.Start(self.name, self.run)]
 
     def on_started(self, now: float) -> list[e.Effect]:
@@ -157,10 +155,7 @@ class Life:
         self.started_at = now
         for probing in self.probes.values():
             probing.new_run(self.run, now)
-        follows: list[e.Effect] = [e.Note("started", {"container": self.name, "run": self.run})]
-        if self.spec.post_start is not None:
-            follows.append(e.RunHook(self.name, self.run, e.Hook.POST_START))
-        return follows
+        return [e.Note("started", {"container": self.name, "run": self.run})]
 
     # -- ends ------------------------------------------------------------------------------------------------------
 
@@ -169,7 +164,7 @@ class Life:
         follows: list[e.Effect] = []
         why = self.ending.why if self.ending is not None else ""
         if self.ending is not None and self.ending.stage is Stage.HOOK:
-            follows.append(e.CancelHook(self.name, self.run, e.Hook.PRE_STOP))
+            follows.append(e.CancelHook(self.name, self.run))
         reason = event.reason or ("Completed" if event.code == 0 and not event.signal else "Error")
         self.last = Last(event.code, event.signal, reason, self.started_at, now)
         self.killed_by_kubelet = self.ending is not None
@@ -184,7 +179,7 @@ class Life:
         return [*follows, e.Note("ended", detail)]
 
     def on_not_started(self, now: float, why: str) -> list[e.Effect]:
-        self.last = Last(128, 0, "StartError", now, now, ran=False)
+        self.last = Last(128, 0, "StartError", now, now)
         self._to(Phase.ENDED)
         self.noticed_at = now
         return [e.Note("start_failed", {"container": self.name, "run": self.run, "why": why})]
@@ -198,9 +193,8 @@ class Life:
 
     @property
     def comes_back(self) -> bool:
-        """By its policy, after the end that it has had."""
-        failed = self.last is not None and (self.last.code != 0 or self.last.signal != 0)
-        return self.policy is Policy.ALWAYS or (self.policy is Policy.ON_FAILURE and failed)
+        """The pod's restartPolicy is Always: only an init container that has succeeded doesn't."""
+        return self.spec.role is not Role.INIT or self.failed
 
     def may_start_at(self) -> float:
         return self.backoff.until(self.before_kill if self.killed_by_kubelet else self.seen_end)
@@ -208,8 +202,7 @@ class Life:
     def back_off(self, start_at: float) -> list[e.Effect]:
         self._to(Phase.BACKING_OFF)
         self.start_at = start_at
-        delay = {"container": self.name, "restarts": self.run, "back_off_s": self.backoff.delay_s}
-        return [e.Note("back_off", delay)]
+        return [e.Note("back_off", {"container": self.name, "back_off_s": self.backoff.delay_s})]
 
     def done(self) -> None:
         self._to(Phase.DONE)
@@ -226,7 +219,7 @@ class Life:
         follows: list[e.Effect] = [e.Note("ending", {"container": self.name, "why": why, "grace_s": grace_s})]
         if self.spec.pre_stop is not None and grace_s > 0:
             self.ending.until = now + grace_s
-            return [*follows, e.RunHook(self.name, self.run, e.Hook.PRE_STOP)]
+            return [*follows, e.RunHook(self.name, self.run)]
         return follows + self._after_hook(now)
 
     def hurry(self, now: float, grace_s: int) -> None:
@@ -235,12 +228,7 @@ class Life:
             self.ending.ordered = True
             self.ending.until = min(self.ending.until, now + grace_s)
 
-    def on_hook(self, now: float, hook: e.Hook, ok: bool, why: str) -> list[e.Effect]:
-        if hook is e.Hook.POST_START:
-            self.hook_done = True
-            if ok:
-                return []
-            return self.end(now, f"postStart failed: {why}", self.pod_grace_s, ordered=False)
+    def on_hook(self, now: float, ok: bool, why: str) -> list[e.Effect]:
         if self.ending is None or self.ending.stage is not Stage.HOOK:
             return []
         note: list[e.Effect] = [] if ok else [e.Note("hook_failed", {"container": self.name, "why": why})]
@@ -252,7 +240,7 @@ class Life:
         if ending is None:
             return []
         if ending.stage is Stage.HOOK and now >= ending.until:
-            return [e.CancelHook(self.name, self.run, e.Hook.PRE_STOP), *self._after_hook(now)]
+            return [e.CancelHook(self.name, self.run), *self._after_hook(now)]
         if ending.stage is Stage.TURN and (turn or now >= ending.until):
             ending.grace_s -= int(now - ending.since)
             return self._terminate(now)
@@ -276,7 +264,7 @@ class Life:
         assert ending is not None
         ending.stage = Stage.TERM
         ending.until = now + max(ending.grace_s, LEAST_GRACE_S)
-        return [e.Signal(self.name, self.run, self.spec.stop_signal)]
+        return [e.Signal(self.name, self.run, "SIGTERM")]
 
     def _to(self, phase: Phase) -> None:
         if phase not in FOLLOWS[self.phase]:

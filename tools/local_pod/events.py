@@ -1,82 +1,69 @@
 """What happens to a pod, and what is to be done about it. `run` counts a container's starts: 1, 2, 3 ... Pure."""
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .spec import Kind
 
 
-class Hook(enum.Enum):
-    POST_START = "postStart"
-    PRE_STOP = "preStop"
+@dataclass(frozen=True)
+class OfRun:
+    name: str
+    run: int
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class Begin:
     """The pod is to run."""
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(OfRun):
     """The container's first process runs."""
 
-    name: str
-    run: int
-
 
 @dataclass(frozen=True)
-class NotStarted:
+class NotStarted(OfRun):
     """It could not be made; the text says why."""
 
-    name: str
-    run: int
     why: str
 
 
 @dataclass(frozen=True)
-class Ended:
+class Ended(OfRun):
     """Its first process has ended: an exit code, or a signal."""
 
-    name: str
-    run: int
     code: int
     signal: int = 0
     reason: str = ""
-    """Where somebody knows better than the exit code: OOMKilled."""
+    """Where the kill says more than the exit code: OOMKilled."""
 
 
 @dataclass(frozen=True)
-class Answered:
+class Answered(OfRun):
     """What a probe found."""
 
-    name: str
-    run: int
     kind: Kind
     ok: bool
     why: str = ""
 
 
 @dataclass(frozen=True)
-class HookEnded:
-    name: str
-    run: int
-    hook: Hook
+class HookEnded(OfRun):
+    """Its preStop hook."""
+
     ok: bool
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Delete:
-    """Somebody wants the pod's end."""
+    """The pod is to end."""
 
     grace_s: int | None = None
 
 
-@dataclass(frozen=True)
 class Tick:
     """The machine's deadline has come."""
 
@@ -87,43 +74,29 @@ Event = Begin | Started | NotStarted | Ended | Answered | HookEnded | Delete | T
 # -- effects -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Start:
-    name: str
-    run: int
+class Start(OfRun):
+    """Make the container, and start its first process."""
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(OfRun):
     """Ask this probe once, and say what it found."""
 
-    name: str
-    run: int
     kind: Kind
 
 
-@dataclass(frozen=True)
-class RunHook:
-    name: str
-    run: int
-    hook: Hook
+class RunHook(OfRun):
+    """Its preStop hook."""
+
+
+class CancelHook(OfRun):
+    """Its time is over: its end is not waited for any more."""
 
 
 @dataclass(frozen=True)
-class CancelHook:
-    """Its time is over: nobody waits for its end any more."""
-
-    name: str
-    run: int
-    hook: Hook
-
-
-@dataclass(frozen=True)
-class Signal:
+class Signal(OfRun):
     """To the container's first process."""
 
-    name: str
-    run: int
     signal: str
 
 
@@ -135,11 +108,8 @@ class Note:
     detail: Mapping[str, object] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
 class Finished:
     """Nothing of the pod runs any more, and nothing will."""
-
-    phase: str
 
 
 Effect = Start | Ask | RunHook | CancelHook | Signal | Note | Finished

@@ -1,13 +1,12 @@
 """Makes ports of the pod reachable from this machine: each connection is one that the loop inside has made."""
 
-import argparse
 import contextlib
 import socket
 import threading
 from pathlib import Path
 
-from . import places, wire
-from .commands import FAILED, Mistake, ask
+from . import wire
+from .commands import FAILED, Mistake
 
 Ports = tuple[str, int, int]
 """Host and port here, port of the pod."""
@@ -19,33 +18,29 @@ def listen(control: Path, wanted: Ports) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        raise Mistake(f"nobody can listen on {host}:{port}: {error.strerror}", FAILED) from None
+        raise Mistake(f"{host}:{port} can't be listened on: {error.strerror}", FAILED) from None
 
     def accept() -> None:
-        while True:
-            try:
+        with contextlib.suppress(OSError):  # closed: the pod has ended
+            while True:
                 client, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=_relay, args=(client, control, inside), daemon=True).start()
+                threading.Thread(target=_relay, args=(client, control, inside), daemon=True).start()
 
     threading.Thread(target=accept, daemon=True).start()
     return listener
 
 
 def _relay(client: socket.socket, control: Path, port: int) -> None:
-    try:
-        _, (descriptor,) = wire.ask(control, {"do": "dial", "port": port})
-    except (wire.NoPod, wire.Refused, ValueError):
-        client.close()
-        return
-    inside = socket.socket(fileno=descriptor)
-    back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
-    back.start()
-    _copy(client, inside)
-    back.join()
-    client.close()
-    inside.close()
+    with client:
+        try:
+            _, (descriptor,) = wire.ask(control, {"do": "dial", "port": port})
+        except (wire.NoPod, wire.Refused, ValueError):
+            return
+        with socket.socket(fileno=descriptor) as inside:
+            back = threading.Thread(target=_copy, args=(inside, client), daemon=True)
+            back.start()
+            _copy(client, inside)
+            back.join()
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
@@ -54,13 +49,3 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
             target.sendall(data)
     with contextlib.suppress(OSError):
         target.shutdown(socket.SHUT_WR)
-
-
-def forward(options: argparse.Namespace) -> int:
-    ask(options, {"do": "status"})
-    listeners = [listen(options.dir.absolute() / places.CONTROL, each) for each in options.ports]
-    for listener, (_, _, inside) in zip(listeners, options.ports, strict=True):
-        host, port = listener.getsockname()[:2]
-        print(f"{host}:{port} -> {inside} of the pod", flush=True)
-    threading.Event().wait()
-    return 0

@@ -1,6 +1,6 @@
 """The loop inside the pod's namespaces: the shell of `machine.py`. PID 1 of them, so nothing outlives it.
 
-It starts containers, watches their ends, asks probes, runs hooks, and does what people say over the control socket.
+It starts containers, watches their ends, asks probes, runs hooks, and does what the control socket's clients say.
 It decides nothing; the machine does. Started by `run.py` as `python -m PACKAGE.kubelet DIRECTORY`.
 """
 
@@ -12,11 +12,9 @@ import enum
 import json
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
-import threading
 import time
 from collections.abc import Coroutine
 from pathlib import Path
@@ -59,7 +57,7 @@ class Kubelet:
         self.sandbox = Sandbox(order.pod, order.users, directory / places.MOUNTS)
         self.log = Log("local-pod", json=order.json_log)
         self.running: dict[str, Running] = {}
-        self.hooks: dict[tuple[str, e.Hook], asyncio.Task[None]] = {}
+        self.hooks: dict[str, asyncio.Task[None]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.finished = asyncio.Event()
         self.changed = asyncio.Condition()
@@ -81,7 +79,7 @@ class Kubelet:
         self.feed(e.Begin())
         await self.finished.wait()
         listener.close()
-        return 0 if self.machine.finished == "Succeeded" or self.machine.wanted else 1
+        return 0
 
     def _make(self) -> None:
         with contextlib.suppress(OSError):
@@ -129,17 +127,16 @@ class Kubelet:
         elif isinstance(effect, e.Ask):
             self._spawn(self._ask(effect))
         elif isinstance(effect, e.RunHook):
-            self.hooks[effect.name, effect.hook] = self._spawn(self._run_hook(effect))
+            self.hooks[effect.name] = self._spawn(self._run_hook(effect))
         elif isinstance(effect, e.CancelHook):
-            task = self.hooks.pop((effect.name, effect.hook), None)
-            if task is not None:
-                task.cancel()
+            if effect.name in self.hooks:
+                self.hooks.pop(effect.name).cancel()
         elif isinstance(effect, e.Signal):
             self._signal(effect.name, effect.run, signal.Signals[effect.signal])
         elif isinstance(effect, e.Note):
             self._note(effect)
         else:
-            self._note(e.Note("finished", {"phase": effect.phase}))
+            self._note(e.Note("finished"))
             self.finished.set()
 
     def _note(self, note: e.Note) -> None:
@@ -150,12 +147,12 @@ class Kubelet:
         self.log.info(note.event, at_s=at, **note.detail, **self._what_it_wrote(note))
 
     def _what_it_wrote(self, note: e.Note) -> dict[str, str]:
-        """For people: the last line of a container that has failed, and who has the others."""
+        """For people: the last line of a container that has failed, and the file that has the others."""
         if note.event != "ended" or not note.detail["code"] or "why" in note.detail:
             return {}
         name, run = str(note.detail["container"]), int(str(note.detail["run"]))
-        last = _last_line(places.log(self.directory, name, run))[-_LINE_MOST:]
-        return {"said": last, "see": f"local-pod logs {name} --dir {self.directory}"}
+        log = places.log(self.directory, name, run)
+        return {"said": _last_line(log)[-_LINE_MOST:], "see": str(log)}
 
     # -- containers ------------------------------------------------------------------------------------------------
 
@@ -209,12 +206,10 @@ class Kubelet:
 
     async def _run_hook(self, effect: e.RunHook) -> None:
         container = self.pod.container(effect.name)
-        handler = container.pre_stop if effect.hook is e.Hook.PRE_STOP else container.post_start
-        assert handler is not None
         # The machine has the bound; this one is only so that nothing stays for ever.
-        ok, why = await self._call(effect.name, handler, 24 * 3600)
-        self.hooks.pop((effect.name, effect.hook), None)
-        self.feed(e.HookEnded(effect.name, effect.run, effect.hook, ok, why))
+        ok, why = await self._call(effect.name, container.pre_stop, 24 * 3600)
+        self.hooks.pop(effect.name, None)
+        self.feed(e.HookEnded(effect.name, effect.run, ok, why))
 
     async def _call(self, name: str, handler: Any, timeout_s: float) -> tuple[bool, str]:
         container, running = self.pod.container(name), self.running.get(name)
@@ -234,33 +229,29 @@ class Kubelet:
         listener.bind(f"/proc/self/fd/{directory}/{path.name}")
         os.close(directory)
         listener.listen(64)
-        loop = asyncio.get_running_loop()
-        threading.Thread(target=self._accept, args=(listener, loop), name="control", daemon=True).start()
+        listener.setblocking(False)
+        self._spawn(self._accept(listener))
         return listener
 
-    def _accept(self, listener: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        while True:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client, loop), daemon=True).start()
+    async def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):  # closed: the pod has ended
+            while True:
+                client, _ = await asyncio.get_running_loop().sock_accept(listener)
+                self._spawn(self._serve(client))
 
-    def _serve(self, client: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
-        """One client, in a thread of its own: what it says is done in the loop, and given up when it goes."""
-        with client, contextlib.suppress(EOFError, OSError, ValueError, concurrent.futures.CancelledError):
-            request, descriptors = wire.receive(client)
-            over = os.eventfd(0, os.EFD_CLOEXEC)
+    async def _serve(self, client: socket.socket) -> None:
+        """One client. What it asks for is given up when it goes: nothing more is to come from it but its end."""
+        loop = asyncio.get_running_loop()
+        client.setblocking(True)
+        with client, contextlib.suppress(EOFError, OSError, ValueError, asyncio.CancelledError):
+            request, descriptors = await asyncio.to_thread(wire.receive, client)
+            doing = asyncio.ensure_future(self._request(request, descriptors))
+            loop.add_reader(client, doing.cancel)
             try:
-                done = asyncio.run_coroutine_threadsafe(self._request(request, descriptors), loop)
-                done.add_done_callback(lambda _: os.eventfd_write(over, 1))
-                ready, _, _ = select.select([client.fileno(), over], [], [])
-                if over not in ready:
-                    done.cancel()
-                    select.select([over], [], [])
-                answer, given = done.result()
+                answer, given = await doing
             finally:
-                for descriptor in (*descriptors, over):
+                loop.remove_reader(client)
+                for descriptor in descriptors:
                     os.close(descriptor)
             wire.send(client, answer, given)
             for descriptor in given:
@@ -280,16 +271,14 @@ class Kubelet:
 
     async def _on_status(self, request: Request, descriptors: list[int]) -> Answer:
         pids = {name: running.pid for name, running in self.running.items()}
-        return {"ok": True, "pod": status.as_json(self.machine, time.monotonic(), pids)}, []
+        return {"ok": True, "pod": status.as_json(self.machine, time.monotonic(), pids, self.directory)}, []
 
     async def _on_wait(self, request: Request, descriptors: list[int]) -> Answer:
         """Until the pod is ready, isn't, or has ended."""
         wanted: str = request["for"]
 
         def reached() -> bool:
-            if self.machine.finished:
-                return True
-            return wanted != "finished" and self.machine.ready is (wanted == "ready")
+            return self.machine.finished or (wanted != "finished" and self.machine.ready is (wanted == "ready"))
 
         try:
             async with asyncio.timeout(request.get("timeout_s")), self.changed:
@@ -331,16 +320,15 @@ class Kubelet:
         )  # fmt: skip
         try:
             code = await process.wait()
-        except asyncio.CancelledError:  # whoever asked has gone
+        except asyncio.CancelledError:  # the client has gone
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
         return {"ok": True, "code": 128 - code if code < 0 else code}, []
 
     async def _on_dial(self, request: Request, descriptors: list[int]) -> Answer:
-        """A connection to the pod's own address, for somebody outside its network."""
-        family = socket.AF_INET6 if ":" in self.pod.address else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        """A connection to the pod's own address, for a client outside its network."""
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             sock.setblocking(False)
             async with asyncio.timeout(10):
@@ -385,11 +373,11 @@ def _plain(value: object) -> object:
 
 
 def main() -> int:
-    """Process 1 of the pod does nothing but wait for whoever is handed to it: the loop is its child.
+    """Process 1 of the pod does nothing but wait for the orphans that become its children: the loop is one child.
 
     An exec probe that takes too long is killed with its nsenter, so what ran in the container becomes a child of
-    process 1 here. Unless somebody waits for it, the container's own process 1 can't end: the kernel lets it go only
-    when its namespace is empty.
+    process 1 here. Unless that waits for it, the container's own process 1 can't end: the kernel lets it go only when
+    its namespace is empty.
     """
     child = os.fork()
     if not child:

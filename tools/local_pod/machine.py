@@ -5,9 +5,10 @@ Always) counts as started once its startup probe has passed, or at once without 
 What has been started in this order once isn't gone through again: a sidecar that dies later is started again by itself.
 
 **Ends.** kubelet sees a container's end when it looks the next time (`relist_s`, once a second), and starts it again
-by its policy and its back-off (`backoff.py`): not as soon as that is over, but at a look after 1.0 to 1.5 times what
-was left of it, drawn at random (11.1 s for 10 and 22.5 s for 20 were seen on 1.36.2). One that fails its liveness or
-startup probe is ended (`container.py`) with the probe's own grace period, else the pod's, and started again.
+by its back-off (`backoff.py`; the pod's restartPolicy is Always): not as soon as that is over, but at a look after 1.0
+to 1.5 times what was left of it, drawn at random (11.1 s for 10 and 22.5 s for 20 were seen on 1.36.2). One that fails
+its liveness or startup probe is ended (`container.py`) with the probe's own grace period, else the pod's, and started
+again.
 
 **Ready.** A container is ready when it runs, its startup probe has passed, and its readiness probe, if it has one, has,
 too. The pod is ready when all its sidecars and main containers are. So *every* restart of any of them makes the pod not
@@ -16,7 +17,8 @@ ready, whatever the readiness probes of the others say.
 **Deletion.** All containers' preStop hooks at once. Main containers get SIGTERM right after theirs; sidecars wait until
 all main containers have ended, and end in the reverse of their order. The grace period is one for all of it.
 
-What is not modelled: resources, eviction, container restart rules, resizing, ephemeral containers.
+What is not modelled: other restart policies, postStart hooks, resources, eviction, container restart rules, resizing,
+ephemeral containers.
 """
 
 import math
@@ -30,6 +32,7 @@ from .probing import Probing
 from .spec import Kind, Pod, Role
 
 MOST_FLIPS = 1000
+DELETED = "the pod is deleted"
 _ROUNDING_S = 0.001
 """A tick of a probe's clock may be a rounding error before the moment that it comes after."""
 
@@ -60,9 +63,7 @@ class Machine:
     begin: float = 0.0
     begun: bool = False
     deleting: bool = False
-    wanted: bool = False
-    """Somebody asked for its end."""
-    finished: str = ""
+    finished: bool = False
     ready: bool = False
     flips: list[Flip] = field(default_factory=list)
     lives: dict[str, Life] = field(default_factory=dict)
@@ -91,8 +92,7 @@ class Machine:
         if isinstance(event, e.Begin):
             return self._begin(now)
         if isinstance(event, e.Delete):
-            self.wanted = True
-            return self._delete(now, self.pod.grace_s if event.grace_s is None else event.grace_s, "the pod is deleted")
+            return self._delete(now, self.pod.grace_s if event.grace_s is None else event.grace_s)
         if isinstance(event, e.Tick):
             return []
         life = self.lives[event.name]
@@ -102,23 +102,22 @@ class Machine:
             follows = life.on_started(now)
             self.update_at = min(self.update_at, self._next_look(now))
             if self.deleting:
-                follows += life.end(now, "the pod is deleted", self.pod.grace_s, ordered=True)
+                follows += life.end(now, DELETED, self.pod.grace_s, ordered=True)
             return follows
         if isinstance(event, e.NotStarted):
             return life.on_not_started(now, event.why)
         if isinstance(event, e.Ended):
             return life.on_ended(now, event, self._next_look(now))
         if isinstance(event, e.HookEnded):
-            return life.on_hook(now, event.hook, event.ok, event.why)
+            return life.on_hook(now, event.ok, event.why)
         return self._answered(life, event, now)
 
     def _begin(self, now: float) -> list[e.Effect]:
         self.begin, self.begun = now, True
         for spec in self.pod.containers:
             backoff = Backoff(self.settings.back_off_s, self.settings.back_off_most_s)
-            life = Life(spec, spec.policy(self.pod), self.pod.grace_s, backoff)
-            life.probes = {kind: Probing(probe, now) for kind, probe in spec.probes.items()}
-            self.lives[spec.name] = life
+            probes = {kind: Probing(probe, now) for kind, probe in spec.probes.items()}
+            self.lives[spec.name] = Life(spec, backoff, probes)
         return [e.Note("begun", {"pod": self.pod.name, "seed": self.settings.seed})]
 
     def _next_look(self, now: float) -> float:
@@ -154,16 +153,16 @@ class Machine:
             follows += life.end(now, f"{event.kind.value} probe failed: {event.why}", grace_s, ordered=False)
         return follows
 
-    def _delete(self, now: float, grace_s: int, why: str) -> list[e.Effect]:
+    def _delete(self, now: float, grace_s: int) -> list[e.Effect]:
         if self.finished:
             return []
         follows: list[e.Effect] = []
         if not self.deleting:
-            follows.append(e.Note("deleting", {"why": why, "grace_s": grace_s}))
+            follows.append(e.Note("deleting", {"grace_s": grace_s}))
         self.deleting = True
         for life in self.lives.values():
             life.hurry(now, grace_s)
-            follows += life.end(now, why, grace_s, ordered=True)
+            follows += life.end(now, DELETED, grace_s, ordered=True)
         return follows
 
     # -- what follows from the time and the state ------------------------------------------------------------------
@@ -180,7 +179,6 @@ class Machine:
             follows += self._again(life, now)
         if not self.deleting:
             follows += self._start_next(now)
-            follows += self._all_done(now)
         for life in self.lives.values():
             if self.deleting and life.phase in (Phase.WAITING, Phase.BACKING_OFF):
                 life.done()
@@ -192,7 +190,7 @@ class Machine:
         return follows + self._update(now) + self._look_at_readiness(now) + self._finish()
 
     def _turn(self, life: Life) -> bool:
-        """Whether everybody has ended who has to end before."""
+        """Whether every container has ended that has to end before this one."""
         if life.spec.role is not Role.SIDECAR:
             return True
         names = [spec.name for spec in self.pod.init]
@@ -218,7 +216,7 @@ class Machine:
         for spec in self.pod.init:
             life = self.lives[spec.name]
             if spec.role is Role.SIDECAR:
-                life.passed = life.passed or (life.started and life.hook_done)
+                life.passed = life.passed or life.started
             else:
                 life.passed = life.succeeded
             if life.passed:
@@ -229,16 +227,6 @@ class Machine:
             if self.lives[spec.name].phase is Phase.WAITING:
                 follows += self.lives[spec.name].start(now)
         return follows
-
-    def _all_done(self, now: float) -> list[e.Effect]:
-        """Main containers that won't start again take the pod with them, and so does an init container that failed."""
-        mains = [self.lives[spec.name] for spec in self.pod.mains]
-        stuck = [life for life in self.lives.values() if life.spec.role is Role.INIT and life.phase is Phase.DONE]
-        if all(life.phase is Phase.DONE for life in mains):
-            return self._delete(now, self.pod.grace_s, "its main containers are done")
-        if any(not life.succeeded for life in stuck):
-            return self._delete(now, self.pod.grace_s, "an init container has failed")
-        return []
 
     # -- probes ----------------------------------------------------------------------------------------------------
 
@@ -268,7 +256,7 @@ class Machine:
     # -- readiness and the end -------------------------------------------------------------------------------------
 
     def unready(self) -> list[str]:
-        """Who keeps the pod from being ready, and why."""
+        """Which containers keep the pod from being ready, and why."""
         found = []
         for life in self.lives.values():
             if life.spec.role is Role.INIT or life.ready:
@@ -293,18 +281,13 @@ class Machine:
         why = "" if ready else "; ".join(unready)
         self.flips.append(Flip(now, ready, why))
         del self.flips[:-MOST_FLIPS]
-        return [
-            e.Note(
-                "ready" if ready else "not_ready", {"pod": self.pod.name, "why": why} if why else {"pod": self.pod.name}
-            )
-        ]
+        return [e.Note("ready") if ready else e.Note("not_ready", {"why": why})]
 
     def _finish(self) -> list[e.Effect]:
         if not self.deleting or any(life.phase is not Phase.DONE for life in self.lives.values()):
             return []
-        mains = [self.lives[spec.name] for spec in self.pod.mains]
-        self.finished = "Succeeded" if all(life.succeeded for life in mains) else "Failed"
-        return [e.Finished(self.finished)]
+        self.finished = True
+        return [e.Finished()]
 
     def _check(self, now: float) -> None:
         """What must hold after every event."""

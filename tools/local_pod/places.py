@@ -2,7 +2,7 @@
 
 DIR/control.sock            what `local-pod status`, `kill`, `exec` ... speak to
 DIR/lock                    one pod for each directory
-DIR/pod.json                the pod as it was read, for the process inside the namespaces
+DIR/pod.pickle              the pod as it was read, for the process inside the namespaces
 DIR/events.jsonl            everything that happened, one JSON object a line; every flip of readiness is in it
 DIR/logs/CONTAINER.RUN.log  what each run of each container wrote
 DIR/mounts                  where the pod's file systems are mounted, seen from inside only
@@ -13,7 +13,7 @@ from pathlib import Path
 
 CONTROL = "control.sock"
 LOCK = "lock"
-POD = "pod.json"
+POD = "pod.pickle"
 EVENTS = "events.jsonl"
 LOGS = "logs"
 MOUNTS = "mounts"
@@ -26,18 +26,3 @@ def default_directory() -> Path:
 
 def log(directory: Path, container: str, run: int) -> Path:
     return directory / LOGS / f"{container}.{run}.log"
-
-
-def runs(directory: Path, container: str) -> list[int]:
-    """Which runs of a container have a log, in order."""
-    found = []
-    for path in (directory / LOGS).glob(f"{container}.*.log"):
-        number = path.name.removeprefix(f"{container}.").removesuffix(".log")
-        if number.isdigit():
-            found.append(int(number))
-    return sorted(found)
-
-
-def logged(directory: Path) -> list[str]:
-    """The containers that have a log."""
-    return sorted({path.name.rsplit(".", 2)[0] for path in (directory / LOGS).glob("*.*.log")})

@@ -16,18 +16,13 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import yaml
-
-from . import CHECKOUT, forwarding, image, manifest, merging, namespaces, places, wire
+from . import CHECKOUT, forwarding, image, manifest, namespaces, places, wire
 from .commands import CANT_RUN, FAILED, Mistake
 from .linting import Level, Unreadable, check, read
 from .machine import Settings
 from .sandbox import CantMake, Order, users
 from .spec import Pod
-
-_IPV4, _IPV6 = "10.88.0.2", "fd00:88::2"
 
 
 def run(options: argparse.Namespace) -> int:
@@ -104,21 +99,19 @@ def _claimed(directory: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            (directory / places.CONTROL).unlink(missing_ok=True)  # ours: only who has the lock gets here
+            (directory / places.CONTROL).unlink(missing_ok=True)  # ours: the lock is held here
     finally:
         os.close(lock)
 
 
 def read_pod(options: argparse.Namespace) -> Pod:
     """The pod that the files describe. Raises Mistake."""
-    documents = _documents(options.file)
-    for overlay in options.overlay:
-        try:
-            documents = merging.overlaid(documents, merging.patches_of(_documents(overlay), yaml.safe_load_all))
-        except merging.CantMerge as error:
-            raise Mistake(f"{overlay}: {error}", FAILED) from None
+    text = _text(options.file)
+    try:
+        documents = [each.value for each in read(text, str(options.file)) if isinstance(each.value, dict)]
+    except Unreadable as error:
+        raise Mistake(f"{options.file}:{error.line}: {error}", FAILED) from None
     if not options.no_lint:
-        text = yaml.safe_dump_all(documents, sort_keys=False) if options.overlay else _text(options.file)
         errors = [found for found in check([(str(options.file), text)]) if found.level is Level.ERROR]
         if errors:
             said = "\n".join(str(found) for found in errors)
@@ -127,7 +120,6 @@ def read_pod(options: argparse.Namespace) -> Pod:
         object=options.object,
         volumes=dict(options.volume),
         uid=str(uuid.uuid4()),
-        address=_IPV6 if options.ip == "6" else _IPV4,
         startup_period_s=options.startup_period_s,
     )
     try:
@@ -143,10 +135,3 @@ def _text(path: Path) -> str:
         raise Mistake(f"{path} can't be read: {error.strerror}", CANT_RUN) from None
     except UnicodeDecodeError as error:
         raise Mistake(f"{path} is no text in UTF-8: {error}", CANT_RUN) from None
-
-
-def _documents(path: Path) -> list[Any]:
-    try:
-        return [each.value for each in read(_text(path), str(path)) if isinstance(each.value, dict)]
-    except Unreadable as error:
-        raise Mistake(f"{path}:{error.line}: {error}", FAILED) from None

@@ -1,7 +1,7 @@
 """Roots, volumes and users of a pod's containers, and the commands that start and enter them. Inside the namespaces.
 
 All of it is done by util-linux: `mount` here, in a mount namespace that ends with the pod, so nothing has to be
-cleaned up; `unshare`, `pivot_root` and `setpriv` at each start; `nsenter` for who comes later.
+cleaned up; `unshare`, `pivot_root` and `setpriv` at each start; `nsenter` for what comes later.
 """
 
 import os
@@ -24,7 +24,7 @@ class CantMake(Exception):
 
 @dataclass(frozen=True)
 class Users:
-    """Who may be what. As root every user can be had, without a user namespace; otherwise one, which is mapped."""
+    """As root every user can be had, without a user namespace; otherwise one, which is mapped."""
 
     root: bool
     uid: int
@@ -116,15 +116,9 @@ class Sandbox:
             return
         size = f",size={volume.size_bytes}" if volume.size_bytes else ""
         _run(f"mount -t tmpfs -o mode=777{size} {_q(volume.name)} {_q(place)}")
-        for name, text in volume.files.items():
-            path = place / PurePosixPath(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            path.chmod(volume.mode)
         if self.pod.fs_group is not None:
             if self.users.root:
-                for path in (place, *place.rglob("*")):
-                    os.chown(path, 0, self.pod.fs_group)
+                os.chown(place, 0, self.pod.fs_group)
             place.chmod(_MODE)
 
     def _mount(self, root: Path, mount: Mount) -> list[str]:

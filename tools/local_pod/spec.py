@@ -21,27 +21,15 @@ class Kind(enum.Enum):
     READINESS = "readiness"
 
 
-class Policy(enum.Enum):
-    """What follows a container's end."""
-
-    ALWAYS = "Always"
-    ON_FAILURE = "OnFailure"
-    NEVER = "Never"
-
-
 @dataclass(frozen=True)
 class Http:
     port: int
     path: str = "/"
-    scheme: str = "HTTP"
-    host: str = ""
-    headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Tcp:
     port: int
-    host: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,31 +75,19 @@ class Container:
     working_dir: str = "/"
     probes: Mapping[Kind, Probe] = field(default_factory=dict)
     pre_stop: Handler | None = None
-    post_start: Handler | None = None
     mounts: tuple[Mount, ...] = ()
     run_as_user: int | None = None
     run_as_group: int | None = None
     read_only_root: bool = False
     new_privileges: bool = True
-    stop_signal: str = "SIGTERM"
-
-    def policy(self, pod: "Pod") -> Policy:
-        """A sidecar always comes back; an init container that failed does unless the pod never restarts."""
-        if self.role is Role.SIDECAR:
-            return Policy.ALWAYS
-        if self.role is Role.INIT and pod.policy is Policy.ALWAYS:
-            return Policy.ON_FAILURE
-        return pod.policy
 
 
 @dataclass(frozen=True)
 class Volume:
     name: str
     kind: str
-    """memory, disk, files (a config map, a secret, the downward API), or host (a directory of this machine)."""
+    """memory, disk, or host (a directory of this machine)."""
     size_bytes: int | None = None
-    files: Mapping[str, str] = field(default_factory=dict)
-    mode: int = 0o644
     directory: str = ""
 
 
@@ -122,12 +98,10 @@ class Pod:
     """Init containers and sidecars in their order, then the main ones."""
     volumes: tuple[Volume, ...] = ()
     grace_s: int = 30
-    policy: Policy = Policy.ALWAYS
     fs_group: int | None = None
     hostname: str = ""
     address: str = ""
     host_network: bool = False
-    share_processes: bool = False
     ignored: tuple[str, ...] = ()
     """What stands in the manifest and has no meaning here."""
 

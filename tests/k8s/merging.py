@@ -4,7 +4,10 @@ Mappings are merged, null takes a field out, lists of scalars are replaced. List
 that the API has for them; `$patch: delete` in an entry takes it out, `$patch: replace` in a mapping replaces it.
 """
 
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 KEYS = {
     "containers": "name", "initContainers": "name", "ephemeralContainers": "name", "env": "name", "volumes": "name",
@@ -87,3 +90,12 @@ def _list(old: list[Any], patch: list[Any], by: str) -> list[Any]:
         else:
             found[place] = merged(found[place], entry)
     return found
+
+
+def with_overlay(target: Path, manifest: Path, overlay: str) -> Path:
+    """Writes the manifest with the overlay over it, for local-pod; its path."""
+    documents = list(yaml.safe_load_all(manifest.read_text(encoding="utf-8")))
+    found = overlaid(documents, list(yaml.safe_load_all(overlay)))
+    target.write_text(yaml.safe_dump_all(found, sort_keys=False), encoding="utf-8")
+    target.chmod(0o644)
+    return target
