@@ -9,9 +9,9 @@
 
 Most are made by a program, which takes each guard, branch and statement out of the pure files (`made.py`) and tries
 them with the directed tests and the simulator (`runner.py`). What no program finds is written by hand (`by_hand.py`):
-for rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is none,
-and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once on an
-unchanged one, where they must pass: a test that fails anyway has noticed nothing.
+for rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is
+none, and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once
+on an unchanged one, where they must pass: a test that fails anyway has noticed nothing.
 
 All of it happens in a copy that is made at the beginning, so that the source may be edited meanwhile.
 """

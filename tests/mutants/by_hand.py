@@ -57,6 +57,40 @@ BY_HAND = (
         or_tests=OF_THE_LOCK,
     ),
     Mutant(
+        "persist-before-grant",
+        "first on disk, then told",
+        (
+            (
+                "lockserver/lock.py",
+                "        if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:",
+                "        if False:",
+            ),
+            (
+                "lockserver/machine.py",
+                "        self.context.out.append(e.Persist(number, record))",
+                "        for lock in self.succession.locks:\n            if lock.phase is Phase.GRANTING:\n                self._granted(lock)\n        self.context.out.append(e.Persist(number, record))",
+            ),
+        ),
+        or_tests=OF_THE_LOCK,
+    ),
+    Mutant(
+        "claim-on-disk",
+        "a claim is on disk before its holder is welcomed, also the second time",
+        (
+            (
+                "lockserver/machine.py",
+                "        after = max((lock.recorded_by or 0 for lock in held), default=0)",
+                "        after = 0",
+            ),
+            (
+                "lockserver/lock.py",
+                "        if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:",
+                "        if False:",
+            ),
+        ),
+        or_tests=OF_THE_LOCK,
+    ),
+    Mutant(
         "token-across-restarts",
         "tokens outlive the server",
         (
@@ -81,13 +115,25 @@ BY_HAND = (
         or_tests=OF_THE_LOCK,
     ),
     Mutant(
-        "a-stopped-keeper-gets-no-more",
-        "so many copies may be with those that haven't said that they took them, and no more",
+        "heard-by-copies",
+        "what a waiter tells of a grant ends nobody by itself",
         (
             (
-                "lockserver/pidfd_copies.py",
-                "        return min(config.copies_under_way - keeper.under_way, config.most_copies_under_way - under_way)",
-                "        return config.copies_under_way",
+                "lockserver/machine.py",
+                "        self.succession.hears_of(event.message.token)\n",
+                "        self.succession.knows_of(event.message.token)\n",
+            ),
+        ),
+        or_tests=OF_THE_LOCK,
+    ),
+    Mutant(
+        "names-go-with-the-grant",
+        "the holder gets a copy of the names",
+        (
+            (
+                "lockserver/machine.py",
+                "        self.context.out.append(e.Send(conn, granted, names=lock is self.active))",
+                "        self.context.out.append(e.Send(conn, granted))",
             ),
         ),
         or_tests=OF_THE_LOCK,
@@ -96,18 +142,6 @@ BY_HAND = (
         "presumed-dead-ends-first",
         "who may be presumed dead ends before the window does",
         (("lockserver/client_machine.py", "PRESUMED_DEAD_SHARE = 0.8", "PRESUMED_DEAD_SHARE = 8.0"),),
-        or_tests=OF_THE_LOCK,
-    ),
-    Mutant(
-        "replaced-directory-bound",
-        "a holder whose directory was replaced ends unless a server has it back in time",
-        (
-            (
-                "lockserver/client_machine.py",
-                "                self._unheard_since + policy.settle_s,\n",
-                "                math.inf,\n",
-            ),
-        ),
         or_tests=OF_THE_LOCK,
     ),
     Mutant(
@@ -200,35 +234,56 @@ BY_HAND = (
         tests=("tests/gms/test_silence.py::test_live_says_which_server_hangs_until_it_answers",),
     ),
     Mutant(
-        "gms-client-brings-it",
-        "to a server that waits for it, it brings the slabs",
+        "pools-adopted-on-disk-first",
+        "token and owner are on disk before a claim is answered",
         (
             (
-                "gms/client_machine.py",
-                "        brings = self._recovering == (layout.generation, layout.hash)\n",
-                "        brings = False\n",
+                "gms/pool_machine.py",
+                "            self.file.write(self._record(recorded), owed)\n",
+                "            self._adopted(owed)\n",
+            ),
+        ),
+        tests=("tests/gms/test_pool_machine.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "pools-released-on-disk-first",
+        "a release is on disk before it is answered",
+        (
+            (
+                "gms/pool_machine.py",
+                "        self.file.write(self._record(recorded), file.Released(member.conn, pool.key))\n",
+                "        self._released(file.Released(member.conn, pool.key))\n",
+            ),
+        ),
+        tests=("tests/gms/test_pool_machine.py",),
+        in_process=True,
+    ),
+    Mutant(
+        "gms-number-on-disk",
+        "a writer's generation is on disk before it is let in",
+        (
+            (
+                "gms/machine.py",
+                "        self.state_file.write(record, Admit(client.conn, request.number, generation, replaces))\n",
+                "        self._admit(Admit(client.conn, request.number, generation, replaces))\n        self.state_file.write(record)\n",
             ),
         ),
         seeds=1500,
         world="gms",
     ),
     Mutant(
-        "gms-client-under-way",
-        "what was answered before a withdrawal means nothing",
+        "gms-commit-on-disk",
+        "a commit is on disk before it is acknowledged",
         (
             (
-                "gms/client_machine.py",
-                "        elif self._awaiting is Awaiting.WITHDRAWN:\n            return",
-                "        elif False:\n            return",
-            ),
-            (
-                "gms/client_machine.py",
-                "        if self._awaiting is not Awaiting.OPEN or want is None:\n",
-                "        if want is None:\n",
+                "gms/machine.py",
+                "            self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))\n",
+                "            self._acknowledge(layout)\n            self.state_file.write(self.truth())\n",
             ),
         ),
-        tests=("tests/gms/test_machine_rules.py", "tests/gms/test_machine_client.py", "tests/gms/test_parts.py"),
-        in_process=True,
+        seeds=1500,
+        world="gms",
     ),
     Mutant(
         "hindrances-are-told",
@@ -457,39 +512,6 @@ BY_HAND = (
                 "engine_shim/lifecycle.py",
                 "    (State.STANDBY, State.WAKING),\n",
                 "    (State.STANDBY, State.WAKING),\n    (State.STANDBY, State.ACTIVE),\n",
-            ),
-        ),
-        tests=("tests/engine/test_lifecycle.py", "tests/engine/test_lifecycle_rules.py", "tests/engine/test_probes.py"),
-        in_process=True,
-    ),
-    Mutant(
-        "engine-no-step",
-        "5: work queued and no step is a stall, though it beats",
-        (
-            (
-                "engine_shim/lifecycle.py",
-                "return min(self._beat_at + config.stall_s, no_step)",
-                "return self._beat_at + config.stall_s",
-            ),
-        ),
-        tests=("tests/engine/test_lifecycle.py", "tests/engine/test_lifecycle_rules.py", "tests/engine/test_probes.py"),
-        in_process=True,
-    ),
-    Mutant(
-        "engine-busy-for-ever",
-        "5: what uses processors without a step is ended, too",
-        (("engine_shim/lifecycle.py", "+ config.stall_s, self._step_by)", "+ config.stall_s, math.inf)"),),
-        tests=("tests/engine/test_lifecycle.py", "tests/engine/test_lifecycle_rules.py", "tests/engine/test_probes.py"),
-        in_process=True,
-    ),
-    Mutant(
-        "engine-unwell-is-ended",
-        "5: an engine that says that it isn't well is ended",
-        (
-            (
-                "engine_shim/lifecycle.py",
-                "min(self.bound, self._unwell_since + UNWELL_S, self._terminate_by)",
-                "min(self.bound, self._terminate_by)",
             ),
         ),
         tests=("tests/engine/test_lifecycle.py", "tests/engine/test_lifecycle_rules.py", "tests/engine/test_probes.py"),
@@ -884,13 +906,6 @@ BY_HAND = (
         tests=(
             "tests/reference_engine/test_text.py::test_what_is_said_of_an_answers_beginning_is_believed_if_its_text_is_the_clients",
         ),
-        in_process=True,
-    ),
-    Mutant(
-        "gateway-preflights-wait-apart",
-        "preflights, which need no key, take no place of other requests",
-        (("gateway/request.py", ', self.kind.method == "OPTIONS")]', ")]"),),
-        tests=("tests/gateway/test_door_rules.py::test_preflights_which_need_no_key_take_no_place_of_others",),
         in_process=True,
     ),
     Mutant(

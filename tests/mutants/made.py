@@ -1,9 +1,9 @@
 """Mutants that a program makes: each takes one rule out of a pure file, found in the syntax tree.
 
-A guard's condition becomes true and false, an operand of it is left out, a statement or a branch is left out, and the
-answer of a question is negated. Nothing quotes the source, and nothing depends on a line's number: a mutant is named by
-its file, its function, what was done, and the text of what it was done to, so that its name outlives what is changed
-around it.
+A guard's condition becomes true and false, as does a question's answer and what is kept of one; an operand of it, a
+bound among several, a statement or a branch is left out, and a flag that is passed is turned round. Nothing quotes
+the source, and nothing depends on a line's number: a mutant is named by its file, its function, what was done, and
+the text of what it was done to, so that its name outlives what is changed around it.
 """
 
 import ast
@@ -87,7 +87,18 @@ def _points(function: Function) -> Iterator[Point]:
             for place, test in enumerate(node.ifs):
                 yield node, "filter", place, test, test.lineno
         elif isinstance(node, ast.Return) and question and node.value is not None:
-            yield node, "negated", 0, node.value, node.lineno
+            constant = isinstance(node.value, ast.Constant)
+            for done in ("turned round",) if constant else ("always", "never"):
+                yield node, done, 0, node.value, node.lineno
+        elif isinstance(node, ast.Assign) and _is_a_question(node.value):
+            yield node, "always", 0, node.value, node.lineno
+            yield node, "never", 0, node.value, node.lineno
+        elif isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant) and node.arg is not None:
+            if isinstance(node.value.value, bool):
+                yield node, f"{node.arg} turned round", 0, node.value, node.value.lineno
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("min", "max"):
+            for place, bound in enumerate(node.args if len(node.args) > 1 else []):
+                yield node, f"left out of {node.func.id}", place, bound, node.lineno
         elif isinstance(node, ast.match_case):
             yield node, "no case", 0, node.body[0], node.body[0].lineno
         body = getattr(node, "body", None)
@@ -97,6 +108,10 @@ def _points(function: Function) -> Iterator[Point]:
         for place, statement in enumerate(node.orelse if isinstance(node, ast.If) else []):
             if _does_something(statement):
                 yield node, "not done otherwise", place, statement, statement.lineno
+
+
+def _is_a_question(value: ast.expr) -> bool:
+    return isinstance(value, ast.Compare) or (isinstance(value, ast.UnaryOp) and isinstance(value.op, ast.Not))
 
 
 def _does_something(statement: ast.stmt) -> bool:
@@ -118,8 +133,12 @@ def _take_out(node: ast.AST, done: str, place: int) -> None:
         node.values[place] = _forced(node.values[place], isinstance(node.op, ast.And))
     elif isinstance(node, ast.comprehension):
         node.ifs[place] = _forced(node.ifs[place], True)
-    elif isinstance(node, ast.Return) and node.value is not None:
-        node.value = ast.UnaryOp(ast.Not(), node.value)
+    elif isinstance(node, ast.Return | ast.Assign | ast.keyword) and node.value is not None:
+        turned_round = ast.UnaryOp(ast.Not(), node.value)
+        node.value = turned_round if done.endswith("turned round") else _forced(node.value, done == "always")
+    elif isinstance(node, ast.Call):
+        # One bound that is the same as another: what is left has the form that it had.
+        node.args[place] = node.args[1 if place == 0 else 0]
     elif isinstance(node, ast.match_case):
         node.body = [_never(node.body)]
     else:

@@ -18,6 +18,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -101,7 +102,7 @@ class Trial:
 
         worlds = {WORLD_OF[package] for package in packages(self.task) if package in WORLD_OF}
         return {of.nodeid: item(of) for of in session.items} | {
-            f"simulator of {world}": (lambda world=world: simulated(world, SEEDS)) for world in sorted(worlds)
+            f"simulator of {world}": partial(simulated, world, SEEDS) for world in sorted(worlds)
         }
 
     # -- which test runs which line ------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ class Trial:
         """File -> line -> the tests that run it; how long each takes; and which of them fail."""
         workers = len(os.sched_getaffinity(0))
         names = list(tries)
-        parts = in_forks([lambda part=names[at::workers]: self._look(part, tries) for at in range(workers)])
+        parts = in_forks([partial(self._look, names[at::workers], tries) for at in range(workers)])
         known: dict[str, dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
         took: dict[str, float] = {}
         left_out: list[str] = []
