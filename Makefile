@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint clean
+.PHONY: help demo test slow chaos test-all night test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -26,10 +26,26 @@ help: ## this list
 demo: $(venv) ## a pair of engines, a kill -9 in mid-answer, the same answer from the other
 	@$(python) -m demo $(ARGS)
 
-# Tests mostly wait, for processes and for conditions: three at a time, on two processors.
-test: $(venv) ## all tests that need no root
-	$(pytest) -n 3 -m "not chaos and not root" tests
-	$(pytest) -n 3 -m "chaos and not root" tests
+# Tests mostly wait, for processes and for conditions: three at a time, on two processors. What takes long and finds
+# little a second is marked `slow`; of the chaos tests `make test` has those that show the lock's own promises.
+promises := tests/chaos/test_shell_rules.py tests/chaos/test_evidence.py tests/chaos/test_switchover.py
+
+test: $(venv) ## what finds most a second, in less than five minutes
+	$(pytest) -n 3 -m "not slow and not chaos and not root" tests
+	$(pytest) -n 3 -m "not root" $(promises)
+	$(python) -m tests.sim --seeds 500
+
+slow: $(venv) ## what takes long and finds little a second
+	$(pytest) -n 3 -m "slow and not chaos and not root" tests
+
+chaos: $(venv) ## the chaos tests that `make test` leaves out
+	$(pytest) -n 3 -m "chaos and not root" $(promises:%=--ignore=%) tests
+
+test-all: test slow chaos ## all tests that need no root
+
+# What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/internals.
+night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/internals/night.md
+	$(python) -m tests.tools.night
 
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
 # run beside each other.
@@ -58,7 +74,7 @@ hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SE
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
 
 mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth: a tenth, chosen by the commit
-	@$(python) -m tests.mutants $(if $(WHICH),--$(WHICH))
+	@$(python) -m tests.mutants $(if $(WHICH),--part $(WHICH))
 
 lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .

@@ -7,10 +7,13 @@ means to interrupt).
 import os
 import signal
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 settings.register_profile("failover", deadline=None, derandomize=True)
 settings.register_profile("hunt", deadline=None, derandomize=False, print_blob=True, database=None)
+settings.register_profile(  # a failure is enough: nobody reads its smallest example
+    "mutants", deadline=None, derandomize=True, max_examples=30, phases=[Phase.explicit, Phase.generate]
+)
 settings.load_profile(os.environ.get("FAILOVER_HYPOTHESIS", "failover"))
 
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,11 +1,14 @@
 """Imports go down only, and the machines are pure. Read from the source with `ast`: nothing is imported for this.
 
-Nothing passes because a name was mistyped: packages and modules are taken from the disk, and whatever isn't listed
-here as something else has to keep the strictest rule.
+Nothing passes because a name was mistyped: packages and modules are taken from the disk. In a package with rooms the
+folder decides: what lies in `rules/` is pure, `shell/`, `client/` and `cli/` may touch the world, and the modules at
+the top are the ones that other packages import. In a package without rooms the lists below decide, and whatever isn't
+listed as something else has to keep the strictest rule.
 """
 
 import ast
 import sys
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -304,14 +307,22 @@ PURE_GROUND = {
 # Of the floor between it and the ground: whoever decides by evidence has its rules in his own.
 PURE_BELOW = {f"evidence.{name}" for name in MACHINES["evidence"] | WITHOUT_RULES["evidence"]}
 CORE = {"sidecar", "evidence", "lockserver"}
+RULES = "rules"
+ROOMS = {RULES, "shell", "client", "cli"}
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
 NOT_FOR_THE_CORE: dict[str, set[str]] = {"sidecar.http_requests": {"httptools"}, "sidecar.http_server": set()}
 """On the ground floor because two packages stand on it; no program of the core loads it."""
 
 
+@cache
+def parsed(source: str) -> ast.Module:
+    """Once for each source: most tests here ask about all of them."""
+    return ast.parse(source)
+
+
 def imports(source: str, module: str, *, top_level_only: bool = False) -> set[str]:
     """Every module that this source imports, by full name. `from package import x` counts as package.x."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     found: set[str] = set()
     for node in _outside_functions(tree) if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -358,19 +369,42 @@ def upward(source: str, module: str) -> set[str]:
     if home in OUTBUILDINGS:
         allowed = {home} | OUTBUILDINGS[home]
     else:
-        allowed = {home, GROUND_FLOOR} | {client for client in PUBLIC_CLIENTS if within(client, MAY_USE[home])}
+        allowed = {home, GROUND_FLOOR} | {client for client in public() if within(client, MAY_USE[home])}
     return {name for name in imports(source, module) if within(name, PACKAGES) and not within(name, allowed)}
 
 
+def public() -> set[str]:
+    """What one package may import of another below it."""
+    at_the_top = {name for name in HOUSE if name.count(".") == 1 and has_rooms(name.split(".")[0])}
+    return PUBLIC_CLIENTS | at_the_top - {name for name in at_the_top if name.endswith((".__init__", ".__main__"))}
+
+
+def has_rooms(package: str) -> bool:
+    return (ROOT / package / RULES).is_dir()
+
+
+def is_pure(module: str) -> bool:
+    """By its room; where a package has none, by the lists."""
+    package, *within_package = module.split(".")
+    if RULES in within_package[:1]:
+        return True
+    if not within_package or has_rooms(package) or within_package[0] in ROOMS:
+        return False
+    return package in SHELLS and within_package[0] not in SHELLS[package]
+
+
 def impurities(source: str, module: str) -> set[str]:
-    """What a pure module may not have: the world, the ground floor, or a shell of its own package."""
+    """What a pure module may not have: the world, the ground floor, or anything of the house that isn't pure itself."""
     package = module.split(".")[0]
-    shells = {f"{package}.{shell}" for shell in SHELLS.get(package, set())}
-    others = OURS if package == GROUND_FLOOR else OURS - {package}
+    listed = OURS if package == GROUND_FLOOR else OURS - {package}
     names = imports(source, module)
-    wrong = {name for name in names if within(name, IMPURE | shells)}
-    wrong |= {name for name in names if within(name, others) and not within(name, PURE_GROUND | PURE_BELOW)}
-    for node in ast.walk(ast.parse(source)):
+    wrong = {name for name in names if within(name, IMPURE)}
+    for name in names:
+        if within(name, listed):
+            wrong |= {name} if not within(name, PURE_GROUND | PURE_BELOW) and not is_pure(name) else set()
+        elif within(name, {package}) and name != package and package != GROUND_FLOOR and not is_pure(name):
+            wrong.add(name)
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ImportFrom) and node.module == FRAMES:
             wrong |= {f"{FRAMES}.{alias.name}" for alias in node.names if alias.name not in PURE_OF_FRAMES}
         elif isinstance(node, ast.Import):
@@ -397,7 +431,7 @@ def circles(sources: dict[str, str]) -> list[list[str]]:
 def _within_package(source: str, module: str, sources: dict[str, str]) -> set[str]:
     """The modules among the sources that this one imports. A package's own name stands for its `__init__`."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -423,11 +457,19 @@ def modules(package: str) -> dict[str, str]:
 
 HOUSE = {name: source for package in sorted(OURS) for name, source in modules(package).items()}
 BESIDE = {name: source for package in sorted(OUTBUILDINGS) for name, source in modules(package).items()}
-PURE = {
-    name: source
-    for name, source in HOUSE.items()
-    if name.split(".")[0] in SHELLS and name.split(".")[1] not in SHELLS[name.split(".")[0]]
-} | {name: HOUSE[name] for name in sorted(PURE_GROUND - {FRAMES})}
+PURE = {name: source for name, source in HOUSE.items() if is_pure(name)} | {
+    name: HOUSE[name] for name in sorted(PURE_GROUND - {FRAMES})
+}
+
+
+def rules() -> dict[str, str]:
+    """Path -> source of every file in which a rule may be: what the program that makes mutants takes rules out of."""
+    spoken = {f"{package}.{name}" for package, names in WITHOUT_RULES.items() for name in names}
+    return {
+        f"{name.replace('.', '/')}.py": source
+        for name, source in PURE.items()
+        if not name.endswith(".__init__") and not within(name, spoken)
+    }
 
 
 def test_every_package_of_the_repository_is_known_here() -> None:
@@ -473,14 +515,15 @@ def lists_of(module: str) -> list[str]:
 
 @pytest.mark.parametrize("package", SHELLS)
 def test_each_module_is_in_one_list(package: str) -> None:
-    there = [name for name in modules(package) if not name.endswith(".__init__")]
+    there = [name for name in modules(package) if not name.endswith(".__init__") and not has_rooms(package)]
     wrong = {name: lists for name in there if len(lists := lists_of(name)) != 1}
     assert wrong == {}, "add it to SHELLS, MACHINES or WITHOUT_RULES in this file"
 
 
 @pytest.mark.parametrize("package", SHELLS)
 def test_each_list_names_modules_that_are_there(package: str) -> None:
-    listed = SHELLS[package] | MACHINES[package] | WITHOUT_RULES.get(package, set())
+    lists = (SHELLS, MACHINES, WITHOUT_RULES)
+    listed = {name for each in lists for name in each.get(package, set()) if not has_rooms(package)}
     assert {name for name in listed if not any(within(there, {f"{package}.{name}"}) for there in HOUSE)} == set()
 
 
@@ -512,11 +555,26 @@ def test_a_circle_is_seen_however_it_is_made() -> None:
 @pytest.mark.parametrize("module", PURE)
 def test_whatever_is_no_shell_is_pure(module: str) -> None:
     wrong = impurities(PURE[module], module)
-    assert not wrong, f"{module} isn't listed in SHELLS here, so it is pure and may not have {sorted(wrong)}"
+    assert not wrong, (
+        f"{module} is in rules/, or not listed in SHELLS here: it is pure and may not have {sorted(wrong)}"
+    )
+
+
+def test_the_room_decides_where_there_are_rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "lockserver" / "rules").mkdir(parents=True)
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    assert is_pure("lockserver.rules.queue") and is_pure("lockserver.rules.deeper.queue")
+    rooms = ("lockserver.shell.server", "lockserver.client.machine", "lockserver.cli.hold", "lockserver.queue")
+    assert not any(is_pure(name) for name in rooms)
+    assert is_pure("gms.machine"), "which has no rooms: the lists decide"
+    assert impurities("from lockserver.shell import x", "lockserver.rules.queue") == {"lockserver.shell"}
+    assert impurities("from lockserver.observer import x", "lockserver.rules.queue") == {"lockserver.observer"}
+    assert impurities("from lockserver.rules.lock import Lock", "lockserver.rules.queue") == set()
 
 
 @pytest.mark.parametrize(
-    "machine", [f"{package}.{name}" for package, names in MACHINES.items() for name in sorted(names)]
+    "machine",
+    [f"{package}.{name}" for package in MACHINES if not has_rooms(package) for name in sorted(MACHINES[package])],
 )
 def test_the_machines_are_no_shells(machine: str) -> None:
     assert machine in PURE
@@ -630,7 +688,7 @@ def test_a_test_takes_a_thing_from_where_it_lives() -> None:
     """`import X as X` makes a second place for it."""
     twice = []
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ImportFrom):
                 again = [alias.name for alias in node.names if alias.asname == alias.name]
                 twice += [f"{path.relative_to(ROOT)}:{node.lineno}: {name}" for name in again]

@@ -19,6 +19,7 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHES)
 def test_each_benchmark_runs_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     figures, tmpfs, disk = tmp_path / "figures.json", tmp_path / "tmpfs", tmp_path / "disk"

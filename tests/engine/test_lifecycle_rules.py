@@ -1,5 +1,5 @@
-"""More of the shim's rules, each with the test that fails without it (`tests/mutants/engine_rules.py` takes some out
-one by one). The table and most rules: `test_lifecycle.py`, `test_probes.py`.
+"""More of the shim's rules, each with the test that fails without it (`make mutants` takes them out one by one). The
+table and most rules: `test_lifecycle.py`, `test_probes.py`.
 """
 
 import itertools

@@ -108,6 +108,7 @@ def test_a_state_file_that_is_none_is_kept_aside_and_nothing_hangs(container: Co
     assert "Traceback" not in "\n".join(gms.err.said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["host:0.lock", "gms.lock", "devices", "host:0.sock", "host:0.json.spare"])
 @pytest.mark.parametrize("make", [make_fifo, make_directory, make_loop])
 def test_something_else_under_a_name_of_ours_is_one_clear_line_or_no_matter(
@@ -141,6 +142,7 @@ def test_names_that_are_no_text_disturb_nobody(container: Container, name: bytes
     assert code == 2 and "Traceback" not in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_fifo, make_directory, make_huge, make_device])
 def test_a_list_of_devices_that_is_none_keeps_nobody_waiting(container: Container, make: Make) -> None:
     container.serves()
@@ -369,6 +371,7 @@ def test_a_run_directory_that_cant_be_made_gets_advice_that_fits(container: Cont
 # -- gmsctl ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_ping_of_stopped_servers_takes_no_longer_than_it_may(container: Container) -> None:
     """A probe that takes longer than kubelet waits is killed, and says nothing."""
     container.serves(devices="host:0,host:1,host:2")

@@ -108,6 +108,7 @@ def test_a_commit_that_was_interrupted_and_is_asked_for_again_is_committed_once(
     assert (status.state, status.generation, status.events["committed"]) == ("RO", reader.generation, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_storm_of_exceptions_leaves_nobody_deaf(house: House, seed: int) -> None:
     chance = random.Random(seed)

@@ -294,6 +294,7 @@ def test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it(house: House) -> None
     assert (pool(house).state, pool(house).token) == ("EMPTY", 10)
 
 
+@pytest.mark.slow
 def test_ten_turns_leak_nothing(house: House) -> None:
     house.kill()
     house.start()
@@ -372,6 +373,7 @@ def gmsctl(house: House, *words: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_nobody_owns_it(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)

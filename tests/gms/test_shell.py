@@ -130,6 +130,7 @@ def test_a_rude_caller_is_told_why_and_loses_its_connection_and_nobody_else_anyt
     until(lambda: len(descriptors(container.server_pid())) <= before, "nothing of it is left")
 
 
+@pytest.mark.slow
 def test_half_a_frame_costs_its_sender_the_connection_in_time(container: Container) -> None:
     container.serves()
     slow = container.caller()

@@ -67,6 +67,7 @@ def test_a_killed_supervisor_leaves_no_server(container: Container) -> None:
         until(lambda pid=pid: dead(pid), "the kernel kills it")  # type: ignore[misc]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_end_is_killed(container: Container) -> None:
     gms = container.serves()
     pid = container.server_pid()

@@ -119,6 +119,7 @@ def gmsctl(house: House, *arguments: object) -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shapes", [dense_7b(), mixture()], ids=["7B dense", "mixture of experts"])
 def test_a_checkpoint_of_several_files_comes_back_byte_for_byte(house: House, tmp_path: Path, shapes: Shapes) -> None:
     half = len(shapes) // 2
@@ -212,6 +213,7 @@ def test_who_reads_keeps_a_put_out_and_is_named(house: House, tmp_path: Path) ->
     assert "the-reader" in late.stderr
 
 
+@pytest.mark.slow
 def test_without_weights_or_server_the_exit_code_says_so(house: House, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     assert gmsctl(house, "get", "--timeout-s", "0.1", out).returncode == 3
@@ -341,6 +343,7 @@ def test_a_device_node_is_written_to_and_not_replaced(house: House, tmp_path: Pa
     assert stat.S_ISCHR(node.stat().st_mode)
 
 
+@pytest.mark.slow
 def test_a_pipe_is_written_to(house: House, tmp_path: Path) -> None:
     file = write_file(tmp_path / "1.safetensors", dense_7b(64), 1)
     assert gmsctl(house, "put", file).returncode == 0
@@ -356,6 +359,7 @@ def test_a_pipe_is_written_to(house: House, tmp_path: Path) -> None:
     assert done.stdout.strip() == "8" and "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "socket"])
 def test_what_is_no_file_is_refused_and_stays(house: House, tmp_path: Path, kind: str) -> None:
     assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
@@ -381,6 +385,7 @@ def test_what_a_symlink_leads_to_is_replaced_and_not_the_symlink(house: House, t
     assert link.is_symlink() and contents(target) == contents(file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [(), ("--replace",)])
 def test_a_file_that_can_never_fit_clears_nothing(house: House, tmp_path: Path, replace: tuple[str, ...]) -> None:
     assert gmsctl(house, "put", write_file(tmp_path / "1.safetensors", dense_7b(64), 1)).returncode == 0
@@ -402,6 +407,7 @@ def named(tmp_path: Path, header: str) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "header",
     [
@@ -417,6 +423,7 @@ def test_halves_of_characters_are_refused_before_anything_is_cleared(house: Hous
     assert house.status().generation == before.generation
 
 
+@pytest.mark.slow
 def test_names_with_commands_for_the_terminal_are_shown_and_not_obeyed(house: House, tmp_path: Path) -> None:
     header = '{"a\\u001b[2J\\nb": {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}}'
     assert gmsctl(house, "put", named(tmp_path, header)).returncode == 0

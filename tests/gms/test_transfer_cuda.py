@@ -56,6 +56,7 @@ def pod() -> Iterator[Pod]:
         pod.gms.wait(20)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_goes_to_a_gpu_and_comes_back_byte_for_byte(pod: Pod, tmp_path: Path) -> None:
     file = write_file(tmp_path / "in.safetensors", dense_7b(32), 1, {"format": "pt"})
     done = pod.gmsctl("put", file)

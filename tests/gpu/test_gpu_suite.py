@@ -13,6 +13,7 @@ import pytest
 
 from tests import emulated_driver
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 

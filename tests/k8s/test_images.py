@@ -20,6 +20,7 @@ from sidecar.names import VERSION
 from tests.support.processes import ROOT
 from tools.local_pod import image
 
+pytestmark = pytest.mark.slow
 IMAGES = ROOT / "k8s" / "images"
 VLLM_BRINGS = {"msgspec", "prometheus_client", "pynvml", "cuda", "torch", "vllm", "uvicorn", "numpy"}
 """What vLLM's own requirements, or torch's, bring into its image."""

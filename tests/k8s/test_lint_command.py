@@ -44,6 +44,7 @@ def test_json_has_every_finding() -> None:
     assert error["line"] > 1 and error["file"].endswith("image-empty.yaml")
 
 
+@pytest.mark.slow
 def test_standard_input_and_directories(tmp_path: Path) -> None:
     out, _ = lint("-", stdin=POD)
     assert out.startswith("1 file: 0 errors")
@@ -65,6 +66,7 @@ def test_what_is_no_text_is_named(tmp_path: Path) -> None:
     assert done.returncode == 2 and b"standard input is no text in UTF-8" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text", ["", "\n", "# nothing but words\n", "---\n---\n", "apiVersion: v1\nkind: List\nitems: []\n"]
 )
@@ -75,6 +77,7 @@ def test_a_file_without_an_object_is_an_error(text: str, tmp_path: Path) -> None
     assert out == f"{path}:1: error: there is nothing in it\n2 files: 1 error, 0 warnings\n"
 
 
+@pytest.mark.slow
 def test_what_one_file_lacks_may_be_in_another(tmp_path: Path) -> None:
     claim, rest = GOOD.split("---", 1)
     (tmp_path / "claim.yaml").write_text(claim)
@@ -91,11 +94,13 @@ def test_have_names_what_the_cluster_has(tmp_path: Path) -> None:
     lint(str(path), "--have", "ServiceAccount/me")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["1.34", "1.35", "v1.36", "1.37.2"])
 def test_every_version_that_serves_the_claims_takes_the_example(version: str) -> None:
     lint("--kubernetes", version, str(SHIPPED / "one-gpu.yaml"))
 
 
+@pytest.mark.slow
 def test_what_is_right_in_v1_says_so_in_an_older_version() -> None:
     claim = edited(POD, {"ResourceClaimTemplate.apiVersion": "resource.k8s.io/v1beta1"})
     out, _ = lint("-", stdin=claim, code=1)
@@ -109,6 +114,7 @@ def test_a_version_before_the_claims_says_so() -> None:
     assert "has no ResourceClaimTemplate in version resource.k8s.io/v1" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [

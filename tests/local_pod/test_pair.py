@@ -14,7 +14,7 @@ from tests.local_pod.client import ask, asking, page
 from tests.local_pod.ordinary import PATIENCE_S, Place, running
 from tests.local_pod.pair import MAIN, POD, RUN_DIR, WORKER, flips, kill_kept, lock, other, sh, whole
 
-pytestmark = pytest.mark.timeout(600)  # some are a minute long, on a machine that has nothing else to do
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # some are a minute long on a machine that is otherwise idle
 PRE_STOP_S = 5
 METRICS_PORTS = (9400, 9401, 9402, 9000, 9001)
 

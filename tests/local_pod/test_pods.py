@@ -16,6 +16,7 @@ import yaml
 
 from tests.local_pod.ordinary import PATIENCE_S, Place, Refused, running
 
+pytestmark = pytest.mark.slow
 QUICK = ("--relist-s", "0.1", "--startup-period-s", "0.1", "--back-off-s", "0.5", "--no-lint")
 USER = 2000 if os.getuid() == 0 else os.getuid()
 LOCKED = {"readOnlyRootFilesystem": True, "allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}

@@ -39,6 +39,7 @@ def about(checks: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
     return [check for check in checks if check["check"] == name]
 
 
+@pytest.mark.slow
 def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
     house.serve()
     house.holds("engine-a")
@@ -54,6 +55,7 @@ def test_a_healthy_house_is_0_and_every_check_is_named(house: House) -> None:
     assert " 0 FAIL" in out.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_no_server_and_no_directory_fail_with_what_to_do(house: House) -> None:
     code, checks = checked(house)
     assert code == 1
@@ -66,6 +68,7 @@ def test_no_server_and_no_directory_fail_with_what_to_do(house: House) -> None:
     assert "without a server" in about(checks, "leftovers")[0]["found"]
 
 
+@pytest.mark.slow
 def test_it_names_the_processes_that_hold_a_life_lock(house: House) -> None:
     house.serve()
     holder = house.hold("engine-a", command=("sh", "-c", "sleep 1234 & echo started $!; exec sleep 1000"))
@@ -104,6 +107,7 @@ def test_it_names_a_process_of_the_holder_that_is_stopped(house: House) -> None:
         os.kill(stopped, signal.SIGCONT)
 
 
+@pytest.mark.slow
 def test_it_names_waiters_and_strangers_too(house: House) -> None:
     house.serve()
     house.holds("engine-a")

@@ -92,6 +92,7 @@ def test_a_script_without_an_interpreter_is_run_by_the_shell(served: House, tmp_
     assert program.ends() == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [
@@ -115,6 +116,7 @@ def test_wrong_usage_is_64(house: House, words: tuple[str, ...]) -> None:
     assert "lockctl hold --help" in err
 
 
+@pytest.mark.slow
 def test_the_command_writes_no_core_dump_and_has_the_signals_that_it_would_have_had(served: House) -> None:
     script = (
         "import resource, signal; "
@@ -261,6 +263,7 @@ def test_ctrl_c_at_a_terminal_reaches_the_command_once(served: House) -> None:
     os.close(terminal)
 
 
+@pytest.mark.slow
 def test_a_signal_while_it_waits_just_ends_it(served: House) -> None:
     served.holds("engine-a")
     waiting = served.hold("engine-b")
@@ -312,6 +315,7 @@ def test_kill_9_of_any_lockctl_at_any_moment_never_lets_two_commands_run(served:
 # -- switchover -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_a_switchover_the_command_gets_sigterm_once_the_successor_is_ready(served: House) -> None:
     holder = served.hold("engine-a", command=(sys.executable, "-c", SAYS_SIGNALS))
     holder.out.with_words("started")
@@ -323,6 +327,7 @@ def test_in_a_switchover_the_command_gets_sigterm_once_the_successor_is_ready(se
     second.out.with_words("started")
 
 
+@pytest.mark.slow
 def test_a_command_that_does_not_end_is_killed_after_the_grace(served: House) -> None:
     holder = served.hold("engine-a", "--grace-s", "0.1", command=("sh", "-c", "trap '' TERM; echo started; sleep 1000"))
     holder.out.with_words("started")
@@ -337,6 +342,7 @@ def test_a_command_that_does_not_end_is_killed_after_the_grace(served: House) ->
 # -- waiting ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_while_it_waits_it_says_what_for(house: House) -> None:
     waiting = house.hold("engine-b")
     assert waiting.err.next() == f"lockctl hold: waiting: no lock server at {house.run_dir}"
@@ -354,6 +360,7 @@ def test_while_it_waits_it_says_what_for(house: House) -> None:
     assert fourth.err.next().endswith("; we are next")
 
 
+@pytest.mark.slow
 def test_quiet_says_nothing(served: House) -> None:
     first, command = served.holds("engine-a", "--quiet")
     second = served.hold("engine-b", "--quiet")
@@ -364,6 +371,7 @@ def test_quiet_says_nothing(served: House) -> None:
     assert (first.err.rest(), second.err.rest()) == ("", "")
 
 
+@pytest.mark.slow
 def test_the_time_to_wait_is_over_is_75_with_the_reason(served: House) -> None:
     served.holds("engine-a")
     code, out, err = served.ask("hold", "--engine-id", "engine-b", "--timeout-s", "3", "--", "echo", "ran")
@@ -378,6 +386,7 @@ def test_without_a_server_the_time_to_wait_ends_too(house: House) -> None:
     assert "not acquired within 0.2 s: no lock server" in err
 
 
+@pytest.mark.slow
 def test_no_wait_is_75_at_once_if_it_isnt_free_and_runs_if_it_is(served: House) -> None:
     ran = served.ask("hold", "--engine-id", "engine-b", "--no-wait", "--", "echo", "ran")
     assert ran[:2] == (0, "ran\n")
@@ -407,6 +416,7 @@ def devices(house: House) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_a_need_that_can_never_be_met_is_69(house: House, devices: Path) -> None:
     for need, words in (("host:0=65MiB", "and it has"), ("host:9=1MiB", "no device 'host:9' is known here")):
         code, _, err = house.ask("hold", "--engine-id", "engine-a", "--needs", need, "--", "true")
@@ -415,6 +425,7 @@ def test_a_need_that_can_never_be_met_is_69(house: House, devices: Path) -> None
         assert words in err
 
 
+@pytest.mark.slow
 def test_memory_that_somebody_has_is_waited_for_and_named(house: House, devices: Path) -> None:
     script = (
         "import fcntl, os, struct, sys; fd = os.open(sys.argv[1], os.O_RDWR); "
@@ -431,6 +442,7 @@ def test_memory_that_somebody_has_is_waited_for_and_named(house: House, devices:
     assert house.status().memory == "verified"
 
 
+@pytest.mark.slow
 def test_a_command_that_is_killed_while_it_waits_ends_the_wait(served: House) -> None:
     first, _ = served.holds("engine-a")
     second = served.hold("engine-b")

@@ -3,9 +3,12 @@
 import json
 import signal
 
+import pytest
+
 from tests.lockctl.programs import House
 
 
+@pytest.mark.slow
 def test_watch_has_a_line_for_each_change_and_says_when_the_server_goes_and_is_back(house: House) -> None:
     watch = house.lockctl("watch")
     assert "NO SERVER" in watch.out.next(), "it may be started before the server"

@@ -458,7 +458,7 @@ def test_with_nobodys_need_met_nobody_is_granted_and_somebody_is_woken() -> None
     harness.kill(a.main)
     harness.advance(BOUND_S + 0.3)
     assert "the memory that b needs is not free" in harness.alarms
-    harness.advance(3600)
+    harness.advance(300)
     assert not b.holds
     harness.memory = {"gpu": (70, 80)}
     harness.advance(1)

@@ -1,13 +1,17 @@
 """`make mutants`: takes each rule out and sees whether somebody notices. Prints a table; exits 1 if a mutant lives.
 
-    python -m tests.mutants                       all of them
-    python -m tests.mutants --tenth               a tenth of them, chosen by the commit (what CI runs)
-    python -m tests.mutants --only pidfds,gms-*   some
+    python -m tests.mutants                              all of them
+    python -m tests.mutants --part tenth                 a tenth of them, chosen by the commit (what CI runs)
+    python -m tests.mutants --only 'pidfds,gms-*'        some that were written by hand,
+    python -m tests.mutants --only 'lockserver/queue.py*'    and some that a program makes
     python -m tests.mutants --list
+    python -m tests.mutants --only ... --accept          what nobody notices goes to survivors.txt, not judged
 
-For rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is
-none, and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once on
-an unchanged one, where they must pass: a test that fails anyway has noticed nothing.
+Most are made by a program, which takes each guard, branch and statement out of the pure files (`made.py`) and tries
+them with the directed tests and the simulator (`runner.py`). What no program finds is written by hand (`by_hand.py`):
+for rules of the lock's and GMS's machines it counts the simulator's schedules until the first violation; if there is
+none, and for all other rules, it runs the named tests on a changed copy of the source, and they must fail; and once
+on an unchanged one, where they must pass: a test that fails anyway has noticed nothing.
 
 All of it happens in a copy that is made at the beginning, so that the source may be edited meanwhile.
 """
@@ -28,17 +32,25 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import CodeType
 
-from tests.mutants.engine_rules import ENGINE
-from tests.mutants.gateway_rules import GATEWAY
-from tests.mutants.gms_rules import GMS
-from tests.mutants.kv_rules import KV
-from tests.mutants.rules import MUTANTS, Mutant
-from tests.mutants.shells import SHELLS
+from tests.mutants import survivors
+from tests.mutants.by_hand import BY_HAND, Mutant
+from tests.mutants.made import all_made
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-PACKAGES = ("evidence", "lockserver", "gms", "sidecar", "engine_shim", "reference_engine", "gateway", "tests")
+PACKAGES = (
+    "evidence",
+    "lockserver",
+    "gms",
+    "sidecar",
+    "engine_shim",
+    "reference_engine",
+    "gateway",
+    "k8s",
+    "tools",
+    "demo",
+    "bench",
+    "tests",
+)
 DEADLINE_S = 10.0
 """How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
 TENTHS = 10
@@ -70,7 +82,7 @@ def mutated(mutant: Mutant, root: Path = ROOT) -> dict[str, str]:
 
 
 def copied(root: Path, to: Path) -> None:
-    for package in PACKAGES:
+    for package in filter(lambda package: (root / package).is_dir(), PACKAGES):
         shutil.copytree(root / package, to / package, ignore=shutil.ignore_patterns("__pycache__", ".hypothesis"))
     shutil.copy(root / "pyproject.toml", to)
 
@@ -228,7 +240,7 @@ def _misfits(chosen: list[Mutant], root: Path) -> list[str]:
 
 def everyone() -> dict[str, Mutant]:
     found: dict[str, Mutant] = {}
-    for mutant in (*MUTANTS, *GMS, *SHELLS, *ENGINE, *KV, *GATEWAY):
+    for mutant in BY_HAND:
         if mutant.name in found:
             raise SystemExit(f"two mutants are called {mutant.name}")
         found[mutant.name] = mutant
@@ -245,9 +257,43 @@ def by_the_commit() -> int:
     return int(ended.stdout.strip() or "0", 16) % TENTHS if ended.returncode == 0 else 0
 
 
-def tenth(mutants: list[Mutant], number: int) -> list[Mutant]:
+def tenth(names: list[str], number: int) -> list[str]:
     """Every tenth one, so that each part has some of each kind."""
-    return mutants[number::TENTHS]
+    return names[number::TENTHS]
+
+
+def _tried_by_the_program(names: list[str], root: Path) -> list[tuple[str, str]]:
+    """Name -> what has noticed it, or nothing."""
+    with tempfile.TemporaryDirectory(prefix="mutants-task-") as scratch:
+        task, to = Path(scratch) / "task.json", Path(scratch) / "found"
+        task.write_text(json.dumps({"names": names, "to": str(to)}))
+        environment = {**os.environ, "PYTHONPATH": str(root), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        environment |= {"MUTANTS_TASK": str(task), "FAILOVER_HYPOTHESIS": "mutants"}
+        command = [sys.executable, "-m", "tests.mutants.runner"]
+        ended = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+        if ended.returncode not in (0, 5):
+            raise SystemExit(f"made mutants: {ended.stdout[-3000:]}{ended.stderr[-3000:]}")
+        return [(name, found) for name, found in map(json.loads, to.read_text().splitlines())]
+
+
+def _made(names: list[str], root: Path, *, accept: bool) -> int:
+    """Tries them, prints what came of it; how many are noticed by nobody, and known to nobody either."""
+    began = time.monotonic()
+    results = _tried_by_the_program(names, root) if names else []
+    text = survivors.FILE.read_text()
+    alive = [name for name, found in results if not found]
+    new = [] if accept else [name for name in alive if name not in survivors.known(text)]
+    if accept:
+        there = [mutant.name for mutant in all_made()]
+        text = survivors.accepted(text, [name for name, found in results if found], alive, there)
+        survivors.FILE.write_text(text)
+    print("\n".join(survivors.table(results, survivors.known(text))))
+    print("".join(f"{name}: nobody notices\n" for name in new), end="")
+    print(
+        f"{len(results)} made mutants in {time.monotonic() - began:.0f} s; "
+        f"{len(alive)} not noticed, {len(new)} of them new"
+    )
+    return len(new)
 
 
 def main() -> int:
@@ -255,9 +301,9 @@ def main() -> int:
         prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", metavar="NAME,...")
-    parser.add_argument("--tenth", action="store_true", help="a tenth of them, chosen by the commit")
+    parser.add_argument("--part", choices=("all", "tenth"), default="all", help="a tenth is chosen by the commit")
     parser.add_argument("--list", action="store_true", help="only name them")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--accept", action="store_true", help="write what nobody notices to survivors.txt")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
     parser.add_argument("--hunt", help=argparse.SUPPRESS)
     parser.add_argument("--in-process", help=argparse.SUPPRESS)
@@ -267,57 +313,51 @@ def main() -> int:
         return _in_process(options.in_process.split(","))
     if options.hunt:
         return _hunt(known[options.hunt], options.first)
-    named = [word for word in options.only.split(",") if word]
-    unknown = [word for word in named if not fnmatch.filter(known, word)]
-    if unknown:
+    everything = [*known, *(mutant.name for mutant in all_made())]
+    patterns = [word for word in options.only.split(",") if word] or ["*"]
+    if unknown := [word for word in patterns if not fnmatch.filter(everything, word)]:
         parser.error(f"no such mutant: {', '.join(unknown)}; --list names them")
-    chosen = [
-        mutant for name, mutant in known.items() if not named or any(fnmatch.fnmatch(name, word) for word in named)
-    ]
-    if options.tenth:
+    names = [name for name in everything if any(fnmatch.fnmatchcase(name, word) for word in patterns)]
+    if options.part == "tenth":
         number = by_the_commit()
-        chosen = tenth(chosen, number)
-        print(f"part {number + 1} of {TENTHS}: {len(chosen)} mutants")
+        names = tenth(names, number)
+        print(f"part {number + 1} of {TENTHS}: {len(names)} mutants")
     if options.list:
-        print("\n".join(f"{mutant.name:26} {mutant.without}" for mutant in chosen))
+        print("\n".join(f"{name:40} {known[name].without}" if name in known else name for name in names))
         return 0
-    began = time.monotonic()
+    chosen = [known[name] for name in names if name in known]
     with tempfile.TemporaryDirectory(prefix="mutants-") as copy:
         root = Path(copy)
         copied(ROOT, root)
         if misfits := _misfits(chosen, root):
             print("\n".join(misfits), file=sys.stderr)
             return 1
-        quick = [mutant for mutant in chosen if mutant.in_process]
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-            control = pool.submit(_control, chosen, root)
-            slow = [pool.submit(_row, mutant, options.first, root) for mutant in chosen if not mutant.in_process]
-            batches = [pool.submit(_batch, quick[at : at + BATCH], root) for at in range(0, len(quick), BATCH)]
-            rows = [row.result() for row in slow] + [row for batch in batches for row in batch.result()]
-            wrong = control.result()
+        wrong = _by_hand(chosen, root, options.first)
+        wrong += _made([name for name in names if name not in known], root, accept=options.accept)
+    return 1 if wrong else 0
+
+
+def _by_hand(chosen: list[Mutant], root: Path, first: int) -> int:
+    """Tries them, prints what came of it; how many went wrong."""
+    began = time.monotonic()
+    quick = [mutant for mutant in chosen if mutant.in_process]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        control = pool.submit(_control, chosen, root)
+        slow = [pool.submit(_row, mutant, first, root) for mutant in chosen if not mutant.in_process]
+        batches = [pool.submit(_batch, quick[at : at + BATCH], root) for at in range(0, len(quick), BATCH)]
+        rows = [row.result() for row in slow] + [row for batch in batches for row in batch.result()]
+        wrong = control.result()
     alive = [mutant.name for mutant, found, _ in rows if not found]
-    if options.json:
-        print(
-            json.dumps(
-                [
-                    {"mutant": mutant.name, "without": mutant.without, "found": found or None, "by": what}
-                    for mutant, found, what in rows
-                ]
-            )
-        )
-    else:
-        print(f"{'mutant':26} {'found after':>12}  noticed as")
-        for mutant, found, what in rows:
-            print(
-                f"{mutant.name:26} {(found + ' seeds' if found.isdigit() else found) or 'NOT FOUND':>12}  {what[:110]}"
-            )
-        print(
-            f"{len(rows)} mutants in {time.monotonic() - began:.0f} s, seeds from {options.first}; "
-            f"{len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
-        )
+    print(f"{'mutant':26} {'found after':>12}  noticed as")
+    for mutant, found, what in rows:
+        print(f"{mutant.name:26} {(found + ' seeds' if found.isdigit() else found) or 'NOT FOUND':>12}  {what[:110]}")
+    print(
+        f"{len(rows)} mutants by hand in {time.monotonic() - began:.0f} s, seeds from {first}; "
+        f"{len(alive)} not found{': ' + ', '.join(alive) if alive else ''}"
+    )
     if wrong:
         print(wrong, file=sys.stderr)
-    return 1 if alive or wrong else 0
+    return len(alive) + bool(wrong)
 
 
 if __name__ == "__main__":

@@ -361,6 +361,7 @@ def test_a_drain_ends_when_its_time_is_over() -> None:
         assert engine.health().queued == 1
 
 
+@pytest.mark.slow
 def test_more_requests_than_the_cache_holds_are_all_answered() -> None:
     """Two of them fit at a time."""
     with serving(*SMALL, "--kv-bytes", "1MiB") as engine:

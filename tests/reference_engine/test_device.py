@@ -231,6 +231,7 @@ def workers(engine: ReferenceEngine) -> list[int]:
     return [worker.process.pid for worker in engine._crew._workers]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("devices", ["host:0", "host:0,host:1"])
 def test_workers_have_their_share_of_the_cache_and_the_answer_is_the_same(
     container: Container, engines: Callable[..., ReferenceEngine], tmp_path: Path, devices: str
@@ -265,6 +266,7 @@ def test_a_worker_that_is_killed_breaks_the_engine_and_the_answer_breaks_off() -
         assert not engine.well()
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_asleep_is_noticed_and_a_wake_fails() -> None:
     engine = ReferenceEngine(("--standalone", *NUMBERS, "--workers", "2"))
     engine.start()
@@ -280,6 +282,7 @@ def test_a_worker_that_is_killed_asleep_is_noticed_and_a_wake_fails() -> None:
         engine.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_answer_means_that_the_engine_cannot_wake() -> None:
     engine = ReferenceEngine(("--standalone", *NUMBERS, "--workers", "1"))
     engine.start()
@@ -291,6 +294,7 @@ def test_a_worker_that_does_not_answer_means_that_the_engine_cannot_wake() -> No
         engine.stop()
 
 
+@pytest.mark.slow
 def test_a_worker_dies_with_its_main_process(container: Container) -> None:
     listen = f"unix:{container.run_dir}/engine.sock"
     container.run_dir.mkdir()

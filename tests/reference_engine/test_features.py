@@ -179,6 +179,7 @@ SCHEMA = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_json_of_a_schema_is_json_of_that_schema(client: Client, seed: int) -> None:
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
@@ -208,6 +209,7 @@ def test_a_choice_is_one_of_them(wanted: str, others: list[str]) -> None:
 # -- tools and thoughts ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("choice", "names", "finish"),
     [
@@ -229,6 +231,7 @@ def test_a_tool_is_called_with_arguments_that_are_json(
     assert streamed["content"] == (said["message"]["content"] or "")
 
 
+@pytest.mark.slow
 def test_thoughts_come_apart_from_the_answer(client: Client) -> None:
     asked = {"chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 120}
     message = chat(client, **asked)["choices"][0]["message"]

@@ -42,6 +42,7 @@ def test_weights_are_those_that_they_always_were() -> None:
     assert first.tolist() == FIRST_WEIGHTS
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(cuts=st.lists(st.integers(1, 119), max_size=6), seed=st.integers(0, 1000))
 def test_logits_do_not_depend_on_how_many_positions_are_computed_at_a_time(cuts: list[int], seed: int) -> None:
@@ -54,6 +55,7 @@ def test_logits_do_not_depend_on_how_many_positions_are_computed_at_a_time(cuts:
     assert logits.tobytes() == at_once.tobytes()
 
 
+@pytest.mark.slow
 def test_the_cache_gives_what_computing_everything_again_gives() -> None:
     tokens = generated(model(SHAPE, WEIGHTS), PROMPT, 60)
     for length in range(60):
@@ -84,6 +86,7 @@ def test_requests_that_share_the_cache_do_not_disturb_each_other() -> None:
     assert generated(shared, PROMPT, 20, mine) == alone[0]
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(lengths=st.lists(st.integers(1, 100), min_size=2, max_size=6), whole=st.integers(0, 5))
 def test_logits_do_not_depend_on_who_is_computed_beside_them(lengths: list[int], whole: int) -> None:
@@ -101,6 +104,7 @@ def test_logits_do_not_depend_on_who_is_computed_beside_them(lengths: list[int],
     assert together.forward(asked).tobytes() == np.stack(alone).tobytes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["changed", "lost", "twice"])
 def test_an_answer_depends_on_every_token_before_it(what: str) -> None:
     """Else a continuation that lost a token, or has one twice, would not show."""

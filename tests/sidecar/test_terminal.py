@@ -17,6 +17,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_output_that_nobody_takes_is_an_exit_code(command: list[str], tmp_path: Path) -> None:
     if command[0] == "engine_shim.failover":

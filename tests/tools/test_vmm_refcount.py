@@ -89,6 +89,7 @@ def test_every_story_is_told_and_ends_with_the_memory_free() -> None:
         assert [step for step in figures["steps"] if step["story"] == story][-1]["used_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_the_emulated_driver_counts_the_same_and_is_called_emulated(gpu: Mapping[str, str]) -> None:
     context = {"EMULATED_CUDA_CONTEXT_BYTES": str(4 * MIB)}
     done = run("--memory", "cuda", "--size", "16MiB", "--json", **gpu, **context)
@@ -102,6 +103,7 @@ def test_the_emulated_driver_counts_the_same_and_is_called_emulated(gpu: Mapping
 # --- what it notices
 
 
+@pytest.mark.slow
 def test_a_driver_that_cant_map_at_an_offset_is_named_and_the_other_stories_are_told(gpu: Mapping[str, str]) -> None:
     done = run("--memory", "cuda", "--size", "16MiB", **gpu, EMULATED_CUDA_OFFSETS="no")
     assert done.returncode == 1

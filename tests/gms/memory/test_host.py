@@ -105,6 +105,7 @@ def test_ranges_begin_at_huge_pages_whatever_others_have_locked(devices: Path, h
             host.create(GRANULARITY)
 
 
+@pytest.mark.slow
 def test_a_thousand_allocations_and_not_one_more(tmpfs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     create_device("many", (MAX_ALLOCATIONS + 2) * GRANULARITY, tmpfs / "devices")
     monkeypatch.setattr(libc, "allocate", lambda fd, start, size: None)  # two gigabytes of pages prove nothing here

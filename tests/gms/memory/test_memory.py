@@ -179,6 +179,7 @@ def test_a_reservation_takes_many_mappings_side_by_side(memory: Remote) -> None:
 # --- how long it lives
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [*itertools.permutations(["descriptor", "handle", "mapping"])], ids="-".join)
 def test_memory_lives_while_a_descriptor_a_handle_or_a_mapping_does(stage: Stage, order: tuple[str, ...]) -> None:
     owner, observer = stage.process(), stage.process()

@@ -1,0 +1,147 @@
+"""`make night`: what is too long for every change, one stage after the other. Its report: docs/internals/night.md.
+
+Each stage has a variable that says how much of it there shall be; 0 leaves it out:
+
+    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0
+
+A stage that fails keeps no other from running. Exits 1 if one did.
+"""
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.support.processes import ROOT
+
+REPORT = ROOT / "docs" / "internals" / "night.md"
+PYTEST = (sys.executable, "-m", "pytest", "-s")
+FIRST_SCHEDULE = 20_500
+"""CI has those before it."""
+TELLING = re.compile(
+    r"^(simulator of .*|VIOLATION .*|\d+ (made )?mutants .*|\d+ kills, .*|=+ .* in [0-9.]+s.* =+|FAILED .*|ERROR .*|"
+    r".*: nobody notices)$"
+)
+LINES = 12
+
+
+@dataclass(frozen=True)
+class Stage:
+    variable: str
+    how_much: str
+    """Unless the variable says otherwise."""
+    what: str
+    command: tuple[str, ...]
+    """`{}` is how much."""
+    environment: tuple[tuple[str, str], ...] = ()
+
+    def asked(self) -> str:
+        return os.environ.get(self.variable) or self.how_much
+
+
+STAGES = (
+    Stage("SCHEDULES", "1000000", "schedules of each world", (sys.executable, "-m", "tests.sim", "--seeds", "{}")),
+    Stage("MUTANTS", "all", "mutants", (sys.executable, "-m", "tests.mutants", "--part", "{}")),
+    Stage(
+        "KILLS",
+        "500",
+        "kills of engines with a kept KV cache, under load",
+        (*PYTEST, "tests/kv/test_kills.py"),
+        (("FAILOVER_KV_KILLS", "{}"),),
+    ),
+    Stage("VLLM", "1", "all of vLLM", ("make", "test-vllm")),
+    Stage(
+        "SOAK",
+        "100",
+        "kills in a local pod, what takes minutes there, and what grows",
+        (
+            *PYTEST,
+            "tests/local_pod/test_kills.py",
+            "tests/local_pod/test_pair_long.py",
+            "tests/engine/test_reference_pair.py",
+        ),
+        (("LOCAL_POD_LONG", "1"), ("LOCAL_POD_KILLS", "{}"), ("FAILOVER_KV_TURNS", "10")),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    stage: Stage
+    passed: bool | None
+    took_s: float
+    said: tuple[str, ...]
+
+
+def run(stage: Stage) -> Row:
+    asked = stage.asked()
+    if asked == "0":
+        return Row(stage, None, 0, ())
+    seeds = f"{FIRST_SCHEDULE}:{FIRST_SCHEDULE + int(asked)}" if stage.variable == "SCHEDULES" else asked
+    command = [word.replace("{}", seeds) for word in stage.command]
+    environment = {**os.environ, **{name: value.replace("{}", asked) for name, value in stage.environment}}
+    print(f"--- {' '.join(command)}", flush=True)
+    began = time.monotonic()
+    told: list[str] = []
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as program:
+        assert program.stdout is not None
+        for line in program.stdout:
+            print(line, end="", flush=True)
+            if TELLING.match(line.strip()):
+                told.append(line.strip().strip("= "))
+    return Row(stage, program.returncode == 0, time.monotonic() - began, tuple(told[-LINES:]))
+
+
+def report(rows: list[Row], began: datetime) -> str:
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    load = os.getloadavg()[2]
+    lines = [
+        "# The last night",
+        "",
+        "`make night` writes this page. What each stage is for stands in [tests](tests.md).",
+        "",
+        f"Begun {began:%Y-%m-%d %H:%M} UTC at commit {commit.stdout.strip() or 'unknown'}, on "
+        f"{len(os.sched_getaffinity(0))} processors with Linux {platform.release()} and Python "
+        f"{platform.python_version()}; load of the last quarter of an hour at its end: {load:.0f}.",
+        "",
+        "| stage | how much | result | seconds |",
+        "|---|---|---|---|",
+    ]
+    for row in rows:
+        result = "left out" if row.passed is None else "passed" if row.passed else "FAILED"
+        much = "-" if row.passed is None else f"`{row.stage.variable}={row.stage.asked()}`"
+        lines.append(f"| {row.stage.what} | {much} | {result} | {row.took_s:.0f} |")
+    for row in rows:
+        if row.said:
+            lines += ["", f"## {row.stage.what[0].upper()}{row.stage.what[1:]}", ""]
+            lines += [f"    {line[:115]}" for line in row.said]
+    return "\n".join([*lines, ""])
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="make night", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--report", type=Path, default=REPORT)
+    options = parser.parse_args()
+    began = datetime.now(UTC)
+    rows: list[Row] = []
+    for stage in STAGES:
+        rows.append(run(stage))
+        options.report.parent.mkdir(parents=True, exist_ok=True)
+        options.report.write_text(report(rows, began), encoding="utf-8")  # also if this one is the last that is run
+    return 1 if any(row.passed is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
