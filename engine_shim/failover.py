@@ -18,8 +18,9 @@ from typing import Any
 
 from engine_shim import command_settings, known_engines, pair_commands, pair_status, part_environment
 from engine_shim.events import Restart
+from engine_shim.pair_parts import Options
 from engine_shim.pair_process import PairError
-from engine_shim.up import CannotStart, Options, Up
+from engine_shim.up import CannotStart, Up
 from gms.memory import host_device
 from sidecar import exclusive_names, port_owner, process_setup
 from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE

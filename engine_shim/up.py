@@ -1,146 +1,60 @@
-"""`failover up`: lock server, GMS, both engines and the door as one process tree, with one Ctrl-C.
+"""`failover up`: lock server, GMS, both engines and the door (`pair_parts.py`) as one process tree, with one Ctrl-C.
 
-    lock    decides who may be awake         started again in place, as its container would be
-    gms     owns the weights                 the same
-    a, b    the shims of the two engines     the same; each starts its own engine again
-    door    where clients come (`gateway`)   the same
+Each is started again in place when it ends, as its container would be; `hopeless_parts.py` says what becomes of one
+that another start won't mend. The engines and the door are started when lock server and GMS are ready. When this
+process is told to end, these end first (the engine that serves drains), then the rest; told again, everything ends at
+once, and the exit code says so (128 and the signal's number). The children die with this process however it ends: it is
+one failure domain, and where that isn't good enough there is the pod.
 
-The engines and the door are started when the other two are ready. When this process is told to end, these end first
-(the engine that serves drains), then the rest; told again, everything ends at once, and the exit code says so (128 and
-the signal's number). The children die with this process however it ends: it is one failure domain, and where that isn't
-good enough there is the pod.
-
-A program that another start won't mend (`sidecar/restarts.py`) never takes an engine that serves with it:
-
-    before anybody has served       everything ends with its exit code: a person has made a mistake, and is there
-    an engine                       is given up, with an alarm; SIGUSR1 has it started again
-    the last engine                 everything ends
-    lock                            everything ends
-    gms, door                       tried again, after longer and longer pauses, with an alarm
-
-What this file may not do: know anything about the lock, GMS or an engine that isn't in their command lines.
+One thread does all of this. Another sees who serves, and only says so (`serving_watch.py`).
 """
 
 import contextlib
 import os
 import signal
-import socket
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim import cleanup, given_up, known_engines, part_environment
+from engine_shim import cleanup, given_up, part_environment
+from engine_shim.hopeless_parts import GMS, LOCK, EndAll, HopelessParts, TryAgain
 from engine_shim.pair_look import UpFacts
+from engine_shim.pair_parts import UNPROVEN, Options, children, welcome
 from engine_shim.pair_process import UP_LOCK
-from lockserver.observer import Observer, ObserverError, Status, watch_for_good
+from engine_shim.serving_watch import REACHED, SERVES, ServingWatch, serves
+from lockserver.observer import Observer, ObserverError
 from sidecar import signals
 from sidecar.durable import AlreadyLocked, DirectoryLock
 from sidecar.path_watch import make_private_directory
 from sidecar.restarts import STEADY_S
 from sidecar.supervisor import NEVER, Child, Supervisor, how_it_ended
 
-LOCK, GMS, DOOR = "lock", "gms", "door"
-DOOR_MODULE = "gateway"
 REST_END_S = 5.0
 """How long the lock server and GMS may take to end; they have nothing to finish."""
 POLL_S = 0.02
 LOOK_S = 1.0
 """How often it looks whether its own files are still there."""
 ASK_S = 1.0
-AGAIN_FIRST_S, AGAIN_MOST_S = 5.0, 60.0
-"""The pauses before GMS or the door is tried again, when another start seems not to mend it."""
-UNPROVEN = (
-    "--devices none: no memory is read that could prove a holder's end, so the lock server has --grant-unproven: after "
-    "everything was killed at once, a holder whose life lock is free is taken for gone"
-)
-WITHOUT = {GMS: "no engine can start or wake until then", DOOR: "clients reach no engine through it until then"}
 
 
 class CannotStart(Exception):
     """Something that a person can put right."""
 
 
-@dataclass(frozen=True)
-class Options:
-    run_dir: Path
-    engine: str
-    devices: tuple[str, ...]
-    capacity: str
-    engine_ids: tuple[str, ...]
-    shim: tuple[str, ...]
-    """Further settings of the shims."""
-    arguments: tuple[str, ...]
-    listen: tuple[str, int] | None = None
-    """Where clients come; None: there is no door."""
-    door: tuple[str, ...] = ()
-    """Further settings of the door."""
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """That of `failover up`."""
+class PairFiles:
+    """What `failover up` has in the run directory: its lock, and what it says of the pair. A file that is removed under
+    it is made again: `failover status` and `failover down` couldn't find it any more.
+    """
 
-    @property
-    def address(self) -> str:
-        """The door's, as a client on this machine writes it."""
-        host, port = self.listen or ("", 0)
-        host = {"": "localhost", "0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-
-
-def children(options: Options) -> list[Child]:
-    place = ("--run-dir", str(options.run_dir))
-    on_host = any(device.startswith("host:") for device in options.devices)
-    memory: tuple[str, ...] = ("--memory", "host" if on_host else "auto")
-    if not options.devices:  # an engine that needs memory would wait for ever after everything was killed at once
-        memory = ("--memory", "none", "--grant-unproven")
-    kept = part_environment.kept_from_parts(options.environment)
-
-    def child(name: str, part: str, command: tuple[str, ...], told: Mapping[str, str] | None = None) -> Child:
-        return Child(name, command, {**part_environment.told(part, options.environment), **(told or {})}, kept)
-
-    found = [child(LOCK, part_environment.LOCK, ("lockserver", *place, *memory))]
-    if options.devices:
-        size = ("--capacity", options.capacity) if on_host else ()
-        command = ("gms", *place, "--devices", ",".join(options.devices), *size)
-        found.append(child(GMS, part_environment.GMS, command))
-    variable = known_engines.DEVICES.get(options.engine)
-    named = options.devices and "cuda" not in options.devices  # cuda stands for as many GPUs as the engine has ranks
-    told = {variable: ",".join(options.devices)} if variable and named else {}
-    for number, engine_id in enumerate(options.engine_ids):
-        role = "shadow" if number else "primary"
-        who = ("--engine", options.engine, "--engine-id", engine_id, "--role", role, "--probe", "127.0.0.1:0")
-        command = ("engine_shim", *who, *place, *options.shim, "--", *options.arguments)
-        found.append(child(engine_id, part_environment.ENGINES, command, told))
-    if options.listen is not None:
-        host, port = options.listen
-        listen = ("--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-        found.append(child(DOOR, part_environment.DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
-    return found
-
-
-def welcome(address: str) -> list[str]:
-    """The door's address in a box, and a command to paste."""
-    shown = f" OpenAI-compatible: {address}/v1 "
-    edge = f"+{'-' * len(shown)}+"
-    ask = f"curl {address}/v1/completions -H 'content-type: application/json'"
-    return [edge, f"|{shown}|", edge, f"{ask} -d '" + '{"prompt": "Hello", "max_tokens": 32}' + "'"]
-
-
-class Up:
-    def __init__(self, options: Options) -> None:
+    def __init__(self, run_dir: Path) -> None:
         """Raises CannotStart."""
-        self.options = options
-        run_dir = options.run_dir
-        self._served = False
-        """Somebody has, since this process began."""
+        self._run_dir = run_dir
         try:
             make_private_directory(run_dir)
             if run_dir.stat().st_uid != os.getuid():
                 raise CannotStart(f"{run_dir} belongs to another user; give a --run-dir of your own")
             self._lock = DirectoryLock(run_dir, UP_LOCK).acquire()
-            self._keep_facts()
         except AlreadyLocked as error:
             raise CannotStart(
                 f"failover up runs already in {run_dir} (process {error.pid}); failover status shows it, "
@@ -149,6 +63,35 @@ class Up:
         except OSError as error:
             what = "it is no directory" if os.path.lexists(run_dir) and _is_file(run_dir) else error.strerror
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
+
+    def keep(self, facts: UpFacts) -> str:
+        """They are there, and say this. Returns what a person should know of it."""
+        if UpFacts.read(self._run_dir) != facts:
+            facts.write(self._run_dir)
+        if self._lock.holds():
+            return ""
+        try:
+            make_private_directory(self._run_dir)
+            new = DirectoryLock(self._run_dir, UP_LOCK).acquire()
+        except (OSError, AlreadyLocked):
+            return ""  # it is tried again
+        self._lock.close()
+        self._lock = new
+        return f"{new.path} was removed by somebody: made again"
+
+    def close(self) -> None:
+        UpFacts.remove(self._run_dir)
+        self._lock.close()
+
+
+class Up:
+    def __init__(self, options: Options) -> None:
+        """Raises CannotStart."""
+        self.options = options
+        self._served = False
+        """An engine has, since this process began."""
+        self._files = PairFiles(options.run_dir)
+        self._keep_files()
         named = children(options)
         self._width = max(len(child.name) for child in [*named, Child("up", ())])
         self._supervisor = Supervisor(named, ended=self._on_ended, relay=self._relay)
@@ -160,16 +103,12 @@ class Up:
         self._code = 0
         self._because: Child | None = None
         """Everything ends because of this one."""
-        self._given_up: set[str] = set()
-        """Engines."""
-        self._tries: dict[str, int] = {}
-        """How often GMS and the door were tried since they were seen to be hopeless."""
+        self._hopeless = HopelessParts(options.engine_ids)
         self._last_words: dict[str, str] = {}
-        given_up.forget(run_dir)
-        self._news: deque[str] = deque()
-        self._last_said = ""
-        """Who serves, as it was said last."""
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        given_up.forget(options.run_dir)
+        at = urlsplit(options.address)
+        door = (at.hostname or "", at.port or 0) if options.listen is not None else None
+        self._watch = ServingWatch(options.run_dir, door)
 
     def say(self, name: str, line: str) -> None:
         try:
@@ -190,8 +129,8 @@ class Up:
         signals.deliver(
             loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal
         )
-        loop.add(self._bell, self._on_news)
-        threading.Thread(target=self._watch, name="up-watch", daemon=True).start()
+        loop.add(self._watch.bell, self._on_news)
+        self._watch.start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
         for line in part_environment.unused(self.options.environment):
             self.say("up", line)
@@ -207,28 +146,13 @@ class Up:
         while not self._told and self._because is None and not done():
             self._supervisor.turn(time.monotonic() + poll_s)
             self._mind_the_hopeless()
-            self._keep_lock()
-            self._keep_facts()
+            self._keep_files()
 
-    def _keep_facts(self) -> None:
-        """They change, and somebody may remove the file: failover status would know of no door any more."""
+    def _keep_files(self) -> None:
         options = self.options
-        facts = UpFacts(options.address if options.listen is not None else "", options.devices, not self._served)
-        if UpFacts.read(options.run_dir) != facts:
-            facts.write(options.run_dir)
-
-    def _keep_lock(self) -> None:
-        """Somebody may remove its file: failover status and failover down couldn't find this process any more."""
-        if self._lock.holds():
-            return
-        try:
-            make_private_directory(self.options.run_dir)
-            new = DirectoryLock(self.options.run_dir, UP_LOCK).acquire()
-        except (OSError, AlreadyLocked):
-            return  # it is tried again
-        self._lock.close()
-        self._lock = new
-        self.say("up", f"{new.path} was removed by somebody: made again")
+        door = options.address if options.listen is not None else ""
+        if said := self._files.keep(UpFacts(door, options.devices, not self._served)):
+            self.say("up", said)
 
     def _base_ready(self) -> bool:
         """Whether their sockets exist. Sockets of an earlier run may be found too early; the engines wait, too."""
@@ -245,44 +169,32 @@ class Up:
 
     def _mind_the_hopeless(self) -> None:
         for child in self._supervisor.children:
-            if not child.hopeless or child.name in self._given_up:
+            if not child.hopeless or child.name in self._hopeless.given_up:
                 continue
-            if child.name == LOCK or not self._has_served():
+            steady = time.monotonic() - child.restarts.started_at >= STEADY_S
+            verdict = self._hopeless.met(child.name, served=self._look_whether_served(), steady=steady)
+            if isinstance(verdict, EndAll):
                 self._because = child
                 return
-            if child.name in WITHOUT:
-                self._try_later(child)
-            else:
-                self._give_up(child)
-
-    def _give_up(self, child: Child) -> None:
-        self._given_up.add(child.name)
-        left = [engine_id for engine_id in self.options.engine_ids if engine_id not in self._given_up]
-        if not left:
-            self._because = child
-            return
-        way_out = f"once that is put right, kill -USR1 {os.getpid()} has it started again, and nothing else ends"
-        why = f"given up by failover up ({self._why(child)}); {way_out}"
-        given_up.note(self.options.run_dir, child.name, why)
-        self.say("up", f"ALARM: {child.name} is {why}. Until then {', '.join(left)} is alone: nobody can take over")
-
-    def _try_later(self, child: Child) -> None:
-        steady = time.monotonic() - child.restarts.started_at >= STEADY_S
-        tries = 0 if steady else self._tries.get(child.name, 0)
-        self._tries[child.name] = tries + 1
-        pause_s = min(AGAIN_FIRST_S * 2**tries, AGAIN_MOST_S)
-        self._supervisor.again(child, pause_s)
-        again = f"it is tried again in {pause_s:g} s, and {WITHOUT[child.name]}"
-        self.say("up", f"ALARM: {child.name} can't be started ({self._why(child)}); {again}")
+            if isinstance(verdict, TryAgain):
+                self._supervisor.again(child, verdict.pause_s)
+                again = f"it is tried again in {verdict.pause_s:g} s, and {verdict.meanwhile}"
+                self.say("up", f"ALARM: {child.name} can't be started ({self._why(child)}); {again}")
+                continue
+            way_out = f"once that is put right, kill -USR1 {os.getpid()} has it started again, and nothing else ends"
+            why = f"given up by failover up ({self._why(child)}); {way_out}"
+            given_up.note(self.options.run_dir, child.name, why)
+            alone = ", ".join(verdict.left)
+            self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: nobody can take over")
 
     def _try_again(self) -> None:
         """A person says that what was wrong is put right."""
         given_up.forget(self.options.run_dir)
+        again = self._hopeless.put_right()
         for child in self._supervisor.children:
-            if child.name in self._given_up:
+            if child.name in again:
                 self.say("up", f"SIGUSR1: {child.name} is started again")
                 self._supervisor.again(child, 0.0)
-        self._given_up.clear()
 
     def _why(self, child: Child) -> str:
         """How it ended, and its last words."""
@@ -290,11 +202,11 @@ class Up:
         said = line.partition(" why=")[2].strip("\"'") or line
         return how_it_ended(child.code or 0) + (f": {said}" if said else "")
 
-    def _has_served(self) -> bool:
-        """The thread that watches may not have come to it yet."""
+    def _look_whether_served(self) -> bool:
+        """The news of it may not have come yet."""
         if not self._served:
             with contextlib.suppress(ObserverError), Observer(self.options.run_dir, ASK_S) as observer:
-                self._served = _somebody_serves(next(observer.watch()))
+                self._served = serves(next(observer.watch()))
         return self._served
 
     # -- the end ---------------------------------------------------------------------------------------------------
@@ -304,7 +216,7 @@ class Up:
         supervisor.stop_restarting()
         if self._because is not None:
             child = self._because
-            none_left = "no engine is left: " if child.name in self._given_up else ""
+            none_left = "no engine is left: " if child.name in self._hopeless.given_up else ""
             self.say("up", f"{none_left}{child.name} can't be started: see what it says above")
             self._code = child.code or 1
         else:
@@ -327,8 +239,7 @@ class Up:
         for what in cleanup.remove(self.options.run_dir, self.options.devices):
             self.say("up", f"stays: {what}")
         self.say("up", "everything has ended")
-        UpFacts.remove(self.options.run_dir)
-        self._lock.close()
+        self._files.close()
         return self._code
 
     def _await_end(self, children: list[Child], most_s: float, told: int) -> None:
@@ -345,50 +256,11 @@ class Up:
         else:
             self._told.append(number)
 
-    # -- who serves ------------------------------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Runs in a thread of its own."""
-        watch_for_good(self.options.run_dir, self._on_lock, lambda why: self._tell(f"the lock can't be seen: {why}"))
-
-    def _on_lock(self, status: Status | None) -> None:
-        """Says who serves whenever that changes; the first time, where clients come."""
-        holder = status.holder if status is not None else None
-        if status is None or holder is None or not holder.endpoint:
-            return
-        self._served = self._served or _somebody_serves(status)
-        line = f"{holder.engine_id} serves at {holder.endpoint} (token {holder.token})"
-        if line == self._last_said:
-            return
-        self._tell(line)
-        if not self._last_said and self.options.listen is not None:
-            self._wait_for_door()
-            self._tell(*welcome(self.options.address))
-        self._last_said = line
-
-    def _tell(self, *lines: str) -> None:
-        self._news += lines
-        os.eventfd_write(self._bell, 1)
-
-    def _wait_for_door(self) -> None:
-        """Until it can be reached."""
-        at = urlsplit(self.options.address)
-        while True:
-            try:
-                socket.create_connection((at.hostname or "", at.port or 0), POLL_S * 50).close()
-                return
-            except OSError:
-                time.sleep(POLL_S)
-
     def _on_news(self, _: int) -> None:
-        os.eventfd_read(self._bell)
-        while self._news:
-            self.say("up", self._news.popleft())
-
-
-def _somebody_serves(status: Status) -> bool:
-    """Now, and not as a record of a holder whose end isn't proven yet says it."""
-    return status.state == "HELD" and status.holder is not None and bool(status.holder.endpoint)
+        for kind, line in self._watch.news():
+            self._served = self._served or kind == SERVES
+            for said in welcome(self.options.address) if kind == REACHED else [line]:
+                self.say("up", said)
 
 
 def _is_file(path: Path) -> bool:

@@ -40,12 +40,13 @@ from gms.errors import (
 from gms.layout import Layout, Tensor
 from gms.mapping import Addresses
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.messages import WEIGHTS
 from gms.pack import pack
 from gms.pool_client import Pool, PoolMapping
 from gms.pool_client_machine import Shape as PoolShape
 from gms.pool_client_machine import There as PoolThere
-from gms.pool_tables import header as table_header
 from gms.reader import Reader
+from gms.tables import header as table_header
 from gms.writer import Writer
 from sidecar.logs import complain
 
@@ -89,6 +90,7 @@ class GmsClient:
         device: str,
         engine_id: str,
         *,
+        region: str = WEIGHTS,
         memory: Memory | None = None,
         on_change: Callable[[int, str], object] = lambda generation, hash: None,
         on_lost: Callable[[str], object] = lambda why: None,
@@ -96,7 +98,9 @@ class GmsClient:
         checksums: bool = True,
         huge_pages: bool = True,
     ) -> None:
-        """`on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
+        """`region`: which model's weights, where a device has several.
+
+        `on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
         time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
         read, but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there
         won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
@@ -114,6 +118,7 @@ class GmsClient:
             self.run_dir,
             device,
             engine_id,
+            region=region,
             memory=memory,
             on_change=on_change,
             on_lost=on_lost,

@@ -102,9 +102,10 @@ class Kept(msgspec.Struct):
 
 
 class ClientMachine:
-    def __init__(self, engine_id: str, pid: int, batch: int = MAX_DESCRIPTORS) -> None:
+    def __init__(self, engine_id: str, pid: int, batch: int = MAX_DESCRIPTORS, region: str = m.WEIGHTS) -> None:
         self.engine_id = engine_id
         self.pid = pid
+        self.region = region
         self.batch = batch
         """How many descriptors go with one message."""
         self.link = Link.AWAY
@@ -210,7 +211,7 @@ class ClientMachine:
     def _on_connected(self, event: Connected) -> None:
         self._connecting = self._turned_away = False
         self.link = Link.KNOCKING
-        hello = m.Hello(protocol=m.OLDEST, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid)
+        hello = m.Hello(protocol=m.OLDEST, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid, key=self.region)
         self._say(hello)
 
     def _on_disconnected(self, event: Disconnected) -> None:

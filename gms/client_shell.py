@@ -66,6 +66,7 @@ class ClientShell(client_shell.ClientShell):
         device: str,
         engine_id: str,
         *,
+        region: str,
         memory: Memory | None,
         on_change: Callable[[int, str], object],
         on_lost: Callable[[str], object],
@@ -73,7 +74,7 @@ class ClientShell(client_shell.ClientShell):
         checksums: bool,
         huge_pages: bool,
     ) -> None:
-        self._machine = ClientMachine(engine_id, os.getpid())
+        self._machine = ClientMachine(engine_id, os.getpid(), region=region)
         super().__init__("gms-client", self._machine, GmsError)
         self.run_dir = run_dir
         self.device = device

@@ -3,8 +3,7 @@
 The shell feeds events one at a time and carries the effects of each out in order before the next. Some effects are
 questions; their answers come back as events, in the order of the questions and before anything else is looked at:
 `Allocate` (`Allocated`, `NotAllocated`), `Persist` (`Persisted`, `PersistFailed`), `CheckMemory` (`MemoryChecked`),
-`CheckPeer` (`PeerChecked`), `AllocatePool` (`PoolAllocated`, `PoolNotAllocated`), `PersistPools` (`PoolsPersisted`,
-`PoolsPersistFailed`). Every question is answered.
+`CheckPeer` (`PeerChecked`). Every question is answered.
 
 Slabs are named by handles: small numbers that the shell gives to descriptors. A handle that the machine is given is
 the machine's to `Forget`.
@@ -12,7 +11,6 @@ the machine's to `Forget`.
 
 import msgspec
 
-from gms import pool_record
 from gms.messages import ClientMessage, ServerMessage
 from gms.record import Record
 from sidecar.context import (
@@ -93,10 +91,8 @@ class Started(msgspec.Struct, frozen=True):
     """
     generation_floor: int = 0
     """Generations begin above it, so that they grow even where the file was lost."""
-    pools: pool_record.Record | None = None
-    pools_unreadable: str = ""
     owners: tuple["FoundOwner", ...] = ()
-    """What has become of those who own a pool, by the file."""
+    """What has become of the owners of pools, by the file."""
 
 
 class FoundOwner(msgspec.Struct, frozen=True):
@@ -111,15 +107,15 @@ class Received(msgspec.Struct, frozen=True):
     conn: int
     message: ClientMessage
     slabs: tuple["Slab", ...] = ()
-    """`HandBack`, `PoolBack`: what its descriptors are."""
+    """`HandBack`: what its descriptors are."""
     process: int | None = None
-    """`Hello`, `PoolHello`: the handle of the sender's pidfd; None where there is none to be had."""
+    """`Hello`: the handle of the sender's pidfd; None where there is none to be had."""
     identity: str = ""
-    """`PoolHello`: the kernel's name for the sender; empty on older kernels."""
+    """`Hello`: the kernel's name for the sender; empty on older kernels."""
     local_pid: int = 0
-    """`PoolHello`: its number in the server's own PID namespace; 0 where it has none."""
+    """`Hello`: its number in the server's own PID namespace; 0 where it has none."""
     writes_end: bool = False
-    """`PoolHello`: it says that what it writes ends with its process, and nothing that is seen of it denies that."""
+    """`Hello`: it says that what it writes ends with its process, and nothing that is seen of it denies that."""
 
 
 class Slab(msgspec.Struct, frozen=True):
@@ -129,7 +125,8 @@ class Slab(msgspec.Struct, frozen=True):
 
 class Allocated(msgspec.Struct, frozen=True):
     conn: int
-    slab: Slab
+    slabs: tuple[Slab, ...]
+    """In the order of the sizes; the table is the last."""
 
 
 class NotAllocated(msgspec.Struct, frozen=True):
@@ -137,7 +134,7 @@ class NotAllocated(msgspec.Struct, frozen=True):
     needed: int
     free: int
     why: str = ""
-    """Not for lack of memory: something else is wrong."""
+    """Not for lack of the device's memory: something else is wrong."""
 
 
 class MemoryChecked(msgspec.Struct, frozen=True):
@@ -148,34 +145,8 @@ class MemoryChecked(msgspec.Struct, frozen=True):
     """Handle of a table -> how many of its records are true, and how many there are."""
 
 
-class PoolAllocated(msgspec.Struct, frozen=True):
-    conn: int
-    slabs: tuple[Slab, ...]
-    """The ranges, and the table last."""
-
-
-class PoolNotAllocated(msgspec.Struct, frozen=True):
-    conn: int
-    needed: int
-    free: int
-    why: str = ""
-    """Not for lack of the device's memory: something else is wrong."""
-
-
-class PoolsPersisted(msgspec.Struct, frozen=True):
-    seq: int
-
-
-class PoolsPersistFailed(msgspec.Struct, frozen=True):
-    seq: int
-    why: str
-
-
 class FileGone(msgspec.Struct, frozen=True):
-    """Somebody has deleted files of this server's."""
-
-    name: str
-    """For people."""
+    """The state file was deleted."""
 
 
 class PeerChecked(msgspec.Struct, frozen=True):
@@ -192,10 +163,6 @@ Event = (
     | NotAllocated
     | MemoryChecked
     | PeerChecked
-    | PoolAllocated
-    | PoolNotAllocated
-    | PoolsPersisted
-    | PoolsPersistFailed
     | FileGone
     | Persisted
     | PersistFailed
@@ -221,8 +188,11 @@ class ForgetProcess(msgspec.Struct, frozen=True):
 
 
 class Allocate(msgspec.Struct, frozen=True):
+    """All of it or nothing: slabs on the device, and a table beside them, in the host's memory, if it has a size."""
+
     conn: int
-    size: int
+    sizes: tuple[int, ...]
+    table_size: int = 0
 
 
 class Forget(msgspec.Struct, frozen=True):
@@ -245,19 +215,6 @@ class CheckPeer(msgspec.Struct, frozen=True):
     conn: int
 
 
-class AllocatePool(msgspec.Struct, frozen=True):
-    """All of it or nothing: the ranges on the device, and a table beside them."""
-
-    conn: int
-    sizes: tuple[int, ...]
-    table_size: int
-
-
-class PersistPools(msgspec.Struct, frozen=True):
-    seq: int
-    record: pool_record.Record
-
-
 class Persist(msgspec.Struct, frozen=True):
     seq: int
     record: Record
@@ -272,8 +229,6 @@ Effect = (
     | Forget
     | CheckMemory
     | CheckPeer
-    | AllocatePool
-    | PersistPools
     | Persist
     | Publish
     | Note

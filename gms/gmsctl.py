@@ -25,11 +25,11 @@ from gms import layout as lay
 from gms import messages as m
 from gms import rundir, status_text
 from gms.observer import Observer, watch_forever
-from gms.transfer_commands import add_commands
+from gms.transfer_commands import add_commands, region
 from sidecar.exit_codes import EX_INTERRUPTED
 from sidecar.formatting import Tone, key_values, size
 from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
-from sidecar.settings import BadValue, Parser, count, name, seconds, valued
+from sidecar.settings import BadValue, Parser, count, name, seconds, seconds_or_zero, valued
 from sidecar.terminal import OutputLost, observer_exit_code, say, terminal_paint
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
@@ -71,9 +71,10 @@ def layout(options: argparse.Namespace) -> int:
     codes: list[int] = []
     for device in options.devices:
         with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
-            answer = observer.ask(m.AskLayout(), m.LayoutIs)
+            answer = observer.ask(m.AskLayout(key=options.region), m.LayoutIs)
         if not answer.generation:
-            print(f"gmsctl: {device} has no layout at the moment; see: gmsctl status", file=sys.stderr)
+            of = "" if options.region == m.WEIGHTS else f" of {options.region}"
+            print(f"gmsctl: {device} has no layout{of} at the moment; see: gmsctl status", file=sys.stderr)
             codes.append(EMPTY)
             continue
         document = lay.decode(answer.layout)
@@ -179,23 +180,27 @@ def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None
         yield change
 
 
-def drop_pool(options: argparse.Namespace) -> int:
+def drop(options: argparse.Namespace) -> int:
     if len(options.devices) > 1:
         options.parser.error(f"which device? --device D, one of {', '.join(options.devices)}")
     (device,) = options.devices
-    with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+    with Observer(options.run_dir, device, options.answer_timeout_s + options.timeout_s) as observer:
         try:
-            cleared = observer.ask(m.DropPool(key=options.key), m.PoolCleared)
+            dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
         except Refused as error:
             if isinstance(error, Incompatible | Busy):
                 raise
             _complain(error)
             return 1
     if options.json:
-        say(json.dumps({"device": device, "key": cleared.key, "bytes": cleared.bytes}))
+        picture = {"bytes": dropped.bytes, "seen": dropped.seen, "still": dropped.still}
+        say(json.dumps({"device": device, "key": dropped.key} | picture))
     else:
-        say(f"{device}: pool {cleared.key} is given up, {size(cleared.bytes)}")
-    return 0
+        how = "no process has its memory any more, as the device says" if dropped.seen else "its processes say so"
+        say(f"{device}: {dropped.key} is given up, {size(dropped.bytes)}{'' if dropped.still else f': {how}'}")
+    for sentence in dropped.still:
+        print(f"gmsctl: {sentence}", file=sys.stderr)
+    return NOT_YET if dropped.still else 0
 
 
 # -- settings ------------------------------------------------------------------------------------------------------
@@ -235,7 +240,8 @@ def parser() -> Parser:
         return command
 
     add("status", status, "Which weights there are, and who has to do with them.", words.STATUS)
-    add("layout", layout, "The tensors, and where each lies.", words.LAYOUT)
+    command = add("layout", layout, "The tensors, and where each lies.", words.LAYOUT)
+    region(command)
     command = add("ping", ping, "Are the servers there?", words.PING)
     command.add_argument("--count", type=valued(count), default=1, metavar="N", help="how often; default 1")
     command.add_argument(
@@ -247,8 +253,15 @@ def parser() -> Parser:
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
     command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
     add("watch", watch, "A line for every change.", words.WATCH)
-    command = add("drop-pool", drop_pool, "Takes a pool's memory away, whose owner has ended.", words.DROP_POOL)
+    command = add("drop", drop, "Takes a region's memory away: a model's weights, or a pool.", words.DROP)
     command.add_argument("key", type=valued(name), metavar="KEY", help="as gmsctl status shows it")
+    command.add_argument(
+        "--timeout-s",
+        type=valued(seconds_or_zero),
+        default=3.0,
+        metavar="S",
+        help="how long to wait until every process has let go of it; default 3",
+    )
     add_commands(add)
     return p
 

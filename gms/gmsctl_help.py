@@ -14,10 +14,10 @@ commands:
   clear         takes the weights away, once nobody reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
-  drop-pool     takes a pool's memory away, whose owner has ended
+  drop          takes a region's memory away: a model's weights, or a pool
 
 The run directory may stand before or after the command, or in FAILOVER_RUN_DIR. Without --device: all devices that
-`gms` was started for.
+`gms` was started for. Where there are several models, put, clear, get, verify and layout take --region KEY.
 
 examples:
   gmsctl --run-dir /run/failover status
@@ -55,9 +55,12 @@ fields of --json, one object a line for each device:
   pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
-  pools               memory that outlives engines, such as KV caches: key, state (EMPTY, MAKING, OWNED, FREE, AWAITED),
-                      owner, token, generation, digest, bytes, table_bytes, blocks (which a successor would find) of
-                      blocks_total, keepers, doubt, adoptions, drops
+  regions             all of them. Each: key, policy (shared: weights; exclusive: a pool, such as a KV cache), state,
+                      since, generation, hash, bytes, slabs, keepers (processes that have descriptors of it), tensors;
+                      of pools also owner, token, table_bytes, blocks (which a successor would find) of blocks_total,
+                      doubt, adoptions, drops. The states of a pool are EMPTY, MAKING, OWNED, FREE and AWAITED. With
+                      several models, state, generation and hash above are those of the one that is furthest from being
+                      there, and bytes, slabs and tensors are those of all
 Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.
 
 examples:
@@ -107,13 +110,16 @@ examples:
   gmsctl watch --json | jq -r '[.at, .device, .state] | @tsv'
 """
 
-DROP_POOL = """\
-The memory of a pool is given up: the next engine begins with an empty one. A pool whose owner lives is refused, and its
-owner named. With --json an object: device, key, bytes.
+DROP = """\
+Of a model: nothing may read or write its weights; processes that sleep are asked to let go of them. Of a pool: its
+owner must have ended; the next engine begins with an empty one. That it is given up is on disk before its memory
+goes. Then this waits until no process has the memory any more. On host memory the device itself says so; on a GPU,
+which can't be asked, the processes do. With --json an object: device, key, bytes, seen, still.
 
-exit codes: 0 given up, or there was no memory; 1 refused (its owner lives, or there is no such pool); 2 no server
+exit codes: 0 given up, and gone; 1 refused (it is read, written or owned, or there is no such region); 2 no server;
+            3 given up, and a process that is named has still to let go of it
 
 examples:
-  gmsctl status --json | jq -r '.pools[] | [.key, .state, .bytes] | @tsv'
-  gmsctl drop-pool kv-0 --device host:0
+  gmsctl status --json | jq -r '.regions[] | [.key, .state, .bytes] | @tsv'
+  gmsctl drop kv-0 --device host:0
 """

@@ -1,8 +1,8 @@
-"""Which process has descriptors of which layout, and who was asked to drop those of a layout that is gone.
+"""Which process has descriptors of which memory, and which was asked to drop those of memory that is gone.
 
-Pure. A descriptor keeps its memory alive in whatever process it lies, and nobody can take it away from there. So a
-process that has memory of a layout that is gone is asked to drop it, and is named for as long as it hasn't: its drop
-is pending.
+Pure. Memory is named by its generation, of which no two on a device are the same. A descriptor keeps its memory alive
+in whatever process it lies, and can't be taken away from there. So a process that has memory of a layout or a pool that
+is gone is asked to drop it, and is named for as long as it hasn't: its drop is pending.
 
 What this file may not do: speak to anybody (`drops.py`), or know what a process does.
 """
@@ -31,6 +31,10 @@ class Holders:
     def layouts(self, conn: int) -> list[int]:
         """Generations of which this process has descriptors, the oldest first."""
         return sorted(self._holds.get(conn, ()))
+
+    def has(self, conn: int, generation: int) -> bool:
+        """And was not asked to drop it."""
+        return generation in self._holds.get(conn, ()) and generation not in self._asked.get(conn, {})
 
     def keeps_some(self, conn: int) -> bool:
         """It has descriptors that nobody has asked it to drop."""

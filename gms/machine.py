@@ -1,27 +1,27 @@
-"""The rules of the weights of one device: who may write them, who may read them, and what outlives whom.
+"""The rules of one device's memory: which regions there are, who may write them, who may read them, and what outlives
+whom.
 
 Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets and the memory.
 
-How it goes. A process introduces itself and then asks to `Open`, for writing or for reading, and waits in the queue.
-A writer makes slabs and commits a layout of them. Readers get the layout and all slabs at once.
+How it goes. A process introduces itself, names its region, and then asks: to `Open` weights, or to claim a pool. It
+waits in the queue of that region. What follows is the policy's.
 
 The machine is made of parts. Each owns one thing and may know the parts before it, and none knows the machine:
 
-    weights.py      the layout and its phases            recovery.py    a new server, and what is handed back to it
-    holders.py      who has memory of which layout       admission.py   who may come in, and why not
-    sessions.py     who is connected, and the queue      reading.py     what a reader gets
-    state_file.py   what is on disk, and waits for that  writing.py     a writer's slabs and its layout
-    callers.py      introductions and questions          drops.py       memory of layouts that are no more
-    invariants.py   what must hold after every event
-    pool_machine.py pools, which have rules of their own and nothing to do with the weights but the device
+    holders.py      who has which memory                 region.py       what all regions have in common
+    sessions.py     who is connected, and the queues     shared.py       weights (`weights.py`, `admission.py`)
+    state_file.py   what is on disk, and waits for that  exclusive.py    pools (`pools.py`, `claims.py`)
+    making.py       memory that is being made            recovery.py     how long a new server waits
+    drops.py        memory that is gone                  hand_back.py    what is handed back to it
+    versions.py     who speaks another protocol          invariants.py   what must hold after every event
 
 Parts return what follows for others. Here it is put together, in this file alone.
 
-The rules, and where they stand:
+The rules of weights, and where they stand (those of pools: `exclusive.py`; both have 7, 9 and 11):
 
  1. There is never a writer together with a reader. `admission.py` is the one place where it is decided who may come in;
     `weights.py` takes no other step.
- 2. The queue is looked at again after each event, in order. Whoever may come in comes in; a waiting writer keeps no
+ 2. The queue is looked at again after each event, in order. A request that may be granted is; a waiting writer keeps no
     reader out. Before a writer is let in the kernel is asked whether it still lives (`CheckPeer`): its end may lie
     unread behind the very message that makes room for it, and what it would clear can't be brought back.
  3. A writer comes in only after its generation is on disk, together with "no layout" if it clears one. Generations
@@ -29,89 +29,51 @@ The rules, and where they stand:
  4. A writer that ends without a commit has written nothing: its slabs are gone.
  5. A commit is checked, then on disk, then acknowledged; its writer reads from that moment on. If the disk refuses, it
     is still a writer and may commit again; and the file is written once more with what is so.
- 6. `replace`: the old layout stays until the new one is committed. Who says how much it needs, and can't have that,
-    is refused at once, before anything is cleared.
- 7. Whoever has descriptors of a layout that is gone is asked to drop them, and named until it has (`drops.py`).
- 8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`writing.py`).
- 9. After a restart the file rules (`recovery.py`): the layout in it, and no other, can be handed back. Until the window
-    is over no writer comes in, even once the layout is back: other readers of it may still be on their way.
-10. A layout is given up only for a writer that comes in, or because nobody has its memory any more.
-11. When something that must hold doesn't (`invariants.py`), nobody is let in any more, and nobody loses anything.
+ 6. `replace`: the old layout stays until the new one is committed. A writer that says how much it needs, and can't have
+    that, is refused at once, before anything is cleared.
+ 7. A process that has descriptors of memory that is gone is asked to drop them, and named until it has (`drops.py`).
+ 8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`making.py`).
+ 9. After a restart the file rules (`recovery.py`, `hand_back.py`): the memory in it, and no other, can be handed back.
+    Until the window is over no writer comes in, even once the layout is back: other readers of it may still be on their
+    way.
+10. A layout is given up only for a writer that comes in, because no process has its memory any more, or because a
+    person says so while no process reads or writes it: on disk first, then the memory goes (`Region.drop`).
+11. When something that must hold doesn't (`invariants.py`), no process is let in any more, and none loses anything.
 """
 
-import math
-from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from gms import events as e
 from gms import messages as m
-from gms import status
-from gms.admission import Admission
-from gms.callers import Callers
+from gms import status, versions
 from gms.context import Context
-from gms.drops import Drops
-from gms.holders import TOO_MANY_LAYOUTS, Holders
+from gms.exclusive import ExclusiveRegion
 from gms.invariants import Invariants, harmless, in_words
-from gms.pool_machine import PoolMachine
-from gms.reading import Reading
 from gms.record import Record
-from gms.recovery import Recovery, Step, Verdict
-from gms.sessions import IDLE, Client, Doing, Sessions
-from gms.state_file import Acknowledge, Admit, GiveUp, StateFile
-from gms.versions import Strangers
-from gms.weights import BrokenRule, Cleared, Layout, Weights
-from gms.writing import Writing
+from gms.region import Device, ForAwaited, ForDropped, ForRoom, ForStatus, Region
+from gms.sessions import Client, Doing, Observer
+from gms.shared import SharedRegion
+from gms.weights import BrokenRule, Slab
 from sidecar.context import rfc3339
 
-# -- why the shell was asked to check the memory: it answers in that order ---------------------------------------------
-
-
-class ForRoom(NamedTuple):
-    """Is there room for what is to be written?"""
-
-    conn: int
-    request: int
-
-
-class ForStatus(NamedTuple):
-    conn: int
-
-
-class ForAwaited(NamedTuple):
-    """Has anybody the memory of the layout that is awaited?"""
-
-
-Question = ForRoom | ForStatus | ForAwaited
+MOST_REGIONS = 64
+"""Twenty models with their pools, and some."""
 
 
 class Machine:
     def __init__(self, config: e.Config) -> None:
         self.config = config
-        self.context = context = Context(config.history_size)
-        self.weights = weights = Weights()
-        self.holders = Holders()
-        self.sessions = sessions = Sessions(context, weights, self.holders)
-        self.state_file = StateFile(context)
-        self.drops = Drops(context, self.holders, sessions)
-        self.recovery = Recovery(context, weights, config)
-        self.admission = Admission(weights, sessions, self.recovery)
-        self.reading = Reading(context, weights, self.holders, sessions, config)
-        self.writing = Writing(context, weights, sessions, config)
-        strangers = Strangers(context)
-        self.callers = Callers(context, weights, sessions, config, strangers)
-        self.pools = PoolMachine(context, config, strangers)
-        self._parts = status.Parts(
-            config, context, weights, self.holders, sessions, self.admission, self.writing, self.drops, self.pools
-        )
-        self._invariants = Invariants(weights, sessions)
+        self.context = Context(config.history_size)
+        self.device = Device(config, self.context)
+        self.regions = self.device.regions
+        self.sessions = self.device.sessions
+        self._strangers = versions.Strangers(self.context)
+        self._invariants = Invariants(self.device)
+        self._window_until = -1.0
+        """Until then processes may come back of whose regions this server doesn't know."""
         self._started = False
-        self._checking_peer: tuple[int, int] | None = None
-        """Connection and request of a writer that is about to be let in."""
-        self._questions: deque[Question] = deque()
-        self._phase = weights.phase
-        self._since = ""
-        """When the phase became what it is."""
+        self._phases: dict[str, object] = {}
 
     # -- the one door ----------------------------------------------------------------------------------------------
 
@@ -120,21 +82,21 @@ class Machine:
         context.begin(time)
         rule = ""
         try:
-            self.recovery.notice()
+            for region in self.regions.values():
+                region.recovery.notice()
             _HANDLERS[type(event)](self, event)
+            self._end_thrown_out()
             if self._started:
                 self._conclude()
+                self._end_thrown_out()
         except BrokenRule as broken:
             rule = str(broken)
-        rule = rule or self._invariants.broken(context.out, self.state_file.says, len(self._questions))
-        rule = rule or self.pools.broken()
+        rule = rule or self._invariants.broken(context.out)
         if rule:
             self._stop_granting(rule, event)
-        if self.admission.why_closed:
-            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])
-        if self.weights.phase is not self._phase or not self._since:
-            self._phase, self._since = self.weights.phase, rfc3339(context.wall)
-            context.changed = True
+        if self.device.why_closed:
+            context.out = harmless(context.out, self.slabs)
+        self._see_phases()
         if context.changed:
             context.changed = False
             context.out.append(e.Publish())
@@ -150,246 +112,231 @@ class Machine:
         """Connections of the observers that want to hear of each change."""
         return self.sessions.watchers
 
+    @property
+    def slabs(self) -> list[Slab]:
+        """All whose descriptors are wanted here."""
+        return [slab for region in self.regions.values() for slab in region.slabs]
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """Handles of pools' tables that can be read."""
+        exclusive = (region for region in self.regions.values() if isinstance(region, ExclusiveRegion))
+        return tuple(region.pool.slabs[-1].handle for region in exclusive if region.pool.slabs)
+
     def status(self, free: int = 0, blocks: dict[int, tuple[int, int]] | None = None) -> m.Status:
         """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
-        return status.status_of(self._parts, self._since, free, blocks or {})
+        return status.status_of(self.device, free, blocks or {})
 
     def truth(self) -> Record:
         """What the file has to say now."""
-        return self.weights.record(self.config.boot_id)
+        return self.device.record()
 
     def _conclude(self) -> None:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
-        if not self.admission.why_closed:
-            if not self._busy and self.state_file.is_due:
-                self.state_file.write(self.truth())
-            if not self._busy:
-                self._recover(self.recovery.step())
-            if not self._busy:
-                self.writing.step()
-                self._let_in()
-        if not self._busy:
-            self._time_out()
-        self.drops.step()
-        self.callers.step()
-        self.pools.step()
+        device = self.device
+        if not device.why_closed:
+            if not device.busy and device.file.is_due:
+                device.file.write(self.truth())
+            if not device.busy:
+                device.making.step()
+            for region in list(self.regions.values()):
+                if not device.busy:
+                    region.step()
+        for region in self.regions.values():
+            if not device.busy:
+                region.time_out()
+            region.see_dropped()
+        device.drops.step()
+        self._strangers.step()
 
-    @property
-    def _busy(self) -> bool:
-        """A question is open whose answer decides what follows."""
-        return self.state_file.busy or self._checking_peer is not None
+    def _see_phases(self) -> None:
+        for region in self.regions.values():
+            if self._phases.get(region.key) is not region.phase or not region.since:
+                self._phases[region.key], region.since = region.phase, rfc3339(self.context.wall)
+                self.context.changed = True
 
     def _stop_granting(self, rule: str, event: e.Event) -> None:
         """Rule 11. The alarm says what is needed to report it."""
-        what, state = in_words(event), status.summary(self._parts)
+        what, state = in_words(event), status.summary(self.device)
         self.context.note("rule_broken", rule=rule, after=what, state=state)
-        if not self.admission.why_closed:
-            self.admission.why_closed = self.pools.why_closed = (
-                f"this server has found a mistake in its own program ({rule}) and lets nobody in"
-            )
+        if not self.device.why_closed:
+            self.device.why_closed = f"this server has found a mistake in its own program ({rule}) and lets nobody in"
             text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
-            advice = "nobody is let in any more, and whoever reads reads on; report this line, then restart gms"
+            advice = "no process is let in any more, and those that read read on; report this line, then restart gms"
             self.context.alarm("rule", f"{text}: {advice}")
 
-    # -- the queue -------------------------------------------------------------------------------------------------
+    # -- a new server ----------------------------------------------------------------------------------------------
 
-    def _let_in(self) -> None:
-        for client, request in self.sessions.queue:
-            if self._busy:
-                return
-            verdict = self.admission.verdict(request.open)
-            if not verdict.may:
-                continue
-            if verdict.mode == "ro":
-                self.reading.let_in(client, request.open)
-            else:
-                self._checking_peer = (client.conn, request.number)
-                self.context.out.append(e.CheckPeer(client.conn))
-
-    def _time_out(self) -> None:
-        for client, request in self.sessions.queue:
-            if self.context.reached(request.until):
-                why = self.admission.verdict(request.open).why_not or "its turn did not come"
-                self.sessions.refuse(client, f"waited {request.open.timeout_s:g} s in vain: {why}", "time_out")
-
-    # -- writers ---------------------------------------------------------------------------------------------------
-
-    def _on_peer_checked(self, event: e.PeerChecked) -> None:
-        if self._checking_peer is None or self._checking_peer[0] != event.conn:
-            return
-        asking, self._checking_peer = self.sessions.asking(*self._checking_peer), None
-        if asking is None or self.admission.why_closed:
-            return
-        client, request = asking
-        if not event.there:
-            self.context.note("died_waiting", engine=client.engine_id)
-            self._end(client.conn)
-            return
-        replaces = request.open.replace and self.weights.committed is not None
-        generation = self.weights.next_generation()
-        record = self.truth() if replaces else Record(given=generation)
-        self.state_file.write(record, Admit(client.conn, request.number, generation, replaces))
-
-    def _admit(self, owed: Admit) -> None:
-        """A writer. That it may come in is on disk."""
-        asking = self.sessions.asking(owed.conn, owed.request)
-        if asking is None:
-            self.state_file.write_again()
-            return
-        client, _ = asking
-        cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
-        if cleared is not None:
-            self._cleared(cleared, "a writer was let in")
-        client.request = None
-        self.sessions.turns_to_something_else(client)
-        self.context.note("writing", engine=client.engine_id, generation=owed.generation)
-        self.context.send(client.conn, m.Opened(mode="rw", generation=owed.generation))
-
-    def _cleared(self, cleared: Cleared, why: str) -> None:
-        """A layout is gone, and no other took its place."""
-        if cleared.was_awaited:
-            self.recovery.end()
-            self.context.note("given_up", generation=cleared.generation, why=why)
+    def _on_started(self, event: e.Started) -> None:
+        self._started = True
+        record, device, context = event.record, self.device, self.context
+        device.file.says = record
+        device.generations.newest = max(event.generation_floor, record.given if record is not None else 0)
+        if event.unreadable:
+            self._window_until = context.now + self.config.window_s
+            context.alarm(
+                "record",
+                f"the state file can't be read ({event.unreadable}): the weights that were committed are lost to this "
+                "server, and processes that read them must end; owners of pools go on, and their contents are lost to "
+                "their successors",
+            )
+        self._region(m.WEIGHTS, "shared")
+        if record is None:
+            context.note("started", found=event.unreadable or "no file")
+        elif record.boot_id != self.config.boot_id:
+            # No memory outlives a boot, and no process that a token could shut out.
+            context.note("started", found="a file of another boot")
+            if record.regions:
+                device.file.write_again()
         else:
-            self.context.forget(cleared.slabs)
-            self.context.note("cleared", generation=cleared.generation)
-        self.sessions.tell(m.Changed(generation=0, hash=""))
-        self.drops.ask(cleared.generation)
-
-    def _on_create(self, client: Client, message: m.Create) -> None:
-        mistake, draft = self.writing.mistake(client), self.weights.draft
-        if mistake or draft is None:
-            self._throw_out(client.conn, m.Problem(why=f"Create: {mistake}"))
-        elif self.admission.why_closed:
-            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
-        else:
-            self.writing.create(draft, message.size)
-
-    def _on_allocated(self, event: e.Allocated) -> None:
-        self.writing.allocated(event)
-
-    def _on_not_allocated(self, event: e.NotAllocated) -> None:
-        self.writing.not_allocated(event, self.drops.pending)
-
-    def _on_commit(self, client: Client, message: m.Commit) -> None:
-        mistake, draft = self.writing.mistake(client), self.weights.draft
-        if mistake or draft is None:
-            self._throw_out(client.conn, m.Problem(why=f"Commit: {mistake}"))
-        elif self.admission.why_closed:
-            self.context.refuse(client.conn, self.admission.why_closed, "not_now")
-        elif (layout := self.writing.layout(draft, message.layout)) is not None:
-            self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))
-
-    def _acknowledge(self, layout: Layout) -> None:
-        """A commit. It is on disk."""
-        draft, writer = self.weights.draft, self.sessions.writer
-        if draft is None or writer is None or draft.generation != layout.generation:
-            self.state_file.write_again()
-            return
-        old = self.weights.commit(layout)
-        self.context.calm("record")
-        self.context.note(
-            "committed", engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size
-        )
-        self.reading.has_begun(writer, layout)
-        self.context.send(writer.conn, m.Committed(generation=layout.generation, hash=layout.hash))
-        self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=writer)
-        if old is not None:
-            self.context.forget(old.slabs)
-            self.context.note("replaced", generation=old.generation, by=layout.generation)
-            self.drops.ask(old.generation)
-
-    # -- answers of the disk, and of the device --------------------------------------------------------------------
-
-    def _on_persisted(self, event: e.Persisted) -> None:
-        for owed in self.state_file.persisted(event.seq):
-            if isinstance(owed, Admit):
-                self._admit(owed)
-            elif isinstance(owed, Acknowledge):
-                self._acknowledge(owed.layout)
-            else:
-                self._give_up(owed)
-
-    def _on_persist_failed(self, event: e.PersistFailed) -> None:
-        why = f"the state file can't be written ({event.why})"
-        for owed in self.state_file.failed(event.seq, event.why):
-            if isinstance(owed, Admit):
-                asking = self.sessions.asking(owed.conn, owed.request)
-                if asking is not None:
-                    self.sessions.refuse(asking[0], f"{why}: nobody may write", "disk")
-            elif isinstance(owed, Acknowledge):
-                draft = self.weights.draft
-                if draft is not None and draft.generation == owed.layout.generation:
-                    sentence = f"{why}: nothing is committed, and it can be tried again"
-                    self.context.refuse(draft.writer, sentence, "disk")
-            else:
-                self.recovery.could_not_give_up()
-
-    def _check_memory(self, why: Question, identities: tuple[str, ...] = (), tables: tuple[int, ...] = ()) -> None:
-        self._questions.append(why)
-        self.context.out.append(e.CheckMemory(identities, tables))
-
-    def _on_memory_checked(self, event: e.MemoryChecked) -> None:
-        why = self._questions.popleft() if self._questions else None
-        if isinstance(why, ForRoom):
-            asking = self.sessions.asking(why.conn, why.request)
-            if asking is not None:
-                self.writing.is_there_room(*asking, event.free)
-        elif isinstance(why, ForStatus):
-            if self.sessions.knows(why.conn):
-                self.context.send(why.conn, self.status(event.free, event.blocks))
-        elif isinstance(why, ForAwaited):
-            self.recovery.checked(event.held)
+            context.note("started", found=f"{len(record.regions)} regions")
+            found = {each.key: each for each in event.owners}
+            same_clock = record.time_namespace == self.config.time_namespace
+            for recorded in record.regions:
+                region = self._region(recorded.key, recorded.policy)
+                region.starts(recorded, found.get(recorded.key), same_clock=same_clock)
 
     # -- callers ---------------------------------------------------------------------------------------------------
 
     def _on_received(self, event: e.Received) -> None:
-        message, conn, kind = event.message, event.conn, type(event.message)
-        client = self.sessions.clients.get(conn)
-        if self.pools.knows(conn):
-            mistake = self.pools.received(event)
-            if mistake is not None:
-                self._throw_out(conn, mistake)
-            return
-        if client is not None and isinstance(message, m.HandBack):
-            self._on_hand_back(client, message, event.slabs)
-            return
-        self.context.forget(event.slabs)
-        problem: m.Problem | None = None
-        if isinstance(message, m.PoolHello) and not self.sessions.knows(conn):
-            problem = self.pools.introduce(event, message)
-        elif client is not None and kind in _REQUESTS:
-            _REQUESTS[kind](self, client, message)
-        elif isinstance(message, m.Hello | m.Observe):
-            problem = self._introduce(event, message)
-        elif isinstance(message, m.AskStatus) and self.sessions.knows(conn):
-            self._check_memory(ForStatus(conn), tables=self.pools.tables)
-        elif isinstance(message, m.DropPool) and conn in self.sessions.observers:
-            self.pools.drop(conn, message.key)
-        else:
-            problem = self.callers.ask(conn, message)
+        message, conn = event.message, event.conn
+        problem = self._received(event, message)
         if problem is not None:
-            self._throw_out(conn, problem)
+            self.device.throw_out(conn, problem)
+
+    def _received(self, event: e.Received, message: m.ClientMessage) -> m.Problem | None:
+        conn, device = event.conn, self.device
+        client = self.sessions.clients.get(conn)
+        region = self.regions[client.key] if client is not None else None
+        if client is not None and region is not None and isinstance(message, m.HandBack):
+            return region.take_back(client, message, event.slabs)
+        self.context.forget(event.slabs)
+        if isinstance(message, m.Hello | m.Observe):
+            return self._introduce(event, message)
+        if client is not None and region is not None:
+            if isinstance(message, m.Dropped):
+                device.drops.dropped(client, message.generation)
+                return None
+            if type(message) in region.requests:
+                return region.requests[type(message)](region, client, message)
+        if not self.sessions.knows(conn):
+            return m.Problem(why=f"{type(message).__name__}: introduce yourself first: Hello or Observe")
+        if type(message) in _QUESTIONS:
+            return _QUESTIONS[type(message)](self, conn, message)
+        if client is None:
+            return m.Problem(why=f"{type(message).__name__}: an observer can't ask for it")
+        policy = region.policy if region is not None else "other"
+        return m.Problem(
+            why=f"{type(message).__name__}: {client.key} is of the policy {policy}, or that is an observer's"
+        )
 
     def _introduce(self, event: e.Received, hello: m.Hello | m.Observe) -> m.Problem | None:
-        if problem := self.callers.introduce(event, hello):
+        problem = self._why_unwelcome(event.conn, hello)
+        if event.process is not None and (problem is not None or isinstance(hello, m.Observe)):
+            self.context.out.append(e.ForgetProcess(event.process))
+        if problem is not None:
             return problem
+        if isinstance(hello, m.Observe):
+            self.sessions.observers[event.conn] = Observer()
+        else:
+            self._welcome(event, hello)
         for conn in self.sessions.too_many():
-            self._throw_out(conn, m.Problem(why="there are too many, and this one does nothing", about="place"))
+            why = m.Problem(why="there are too many, and this one does nothing", about="place")
+            self.device.throw_out(conn, why)
         return None
 
-    def _throw_out(self, conn: int, problem: m.Problem) -> None:
+    def _why_unwelcome(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
+        if self.sessions.knows(conn):
+            return m.Problem(why="this connection has introduced itself already")
+        if not versions.spoken().agreed(hello):
+            if isinstance(hello, m.Hello):
+                self._strangers.came(hello)
+            return m.Problem(why=versions.spoken().why_none(hello), about="protocol")
+        if isinstance(hello, m.Observe):
+            return None
+        if self.sessions.full:
+            return m.Problem(why=f"{len(self.sessions.clients)} processes are connected already", about="place")
+        there = self.regions.get(hello.key)
+        if there is not None and there.policy != hello.policy and not self._forget(there):
+            return m.Problem(
+                why=f"{hello.key} is of the policy {there.policy}, and not {hello.policy}: take another key"
+            )
+        if hello.key not in self.regions and len(self.regions) >= MOST_REGIONS and not self._make_room():
+            why = f"there are {len(self.regions)} regions already: gmsctl drop one of them"
+            return m.Problem(why=why, about="place")
+        return None
+
+    def _welcome(self, event: e.Received, hello: m.Hello) -> None:
+        context = self.context
+        client = Client(
+            event.conn,
+            hello.engine_id,
+            hello.pid,
+            event.process,
+            context.wall,
+            hello.key,
+            event.identity,
+            event.local_pid,
+            event.writes_end,
+            says_what_it_has=hello.have > 0,
+        )
+        region = self._region(hello.key, hello.policy)
+        self._strangers.talks(client.engine_id)
+        self.sessions.clients[client.conn] = client
+        if client.process is not None:
+            context.out.append(e.WatchDeath(client.process))
+        context.changed = True
+        generation, hash = region.there
+        welcome = m.Welcome(
+            server_incarnation=self.config.server_incarnation,
+            device=self.config.device,
+            granularity=self.config.granularity,
+            generation=generation,
+            hash=hash,
+            recovering=region.awaited is not None,
+            protocol=versions.spoken().agreed(hello),
+        )
+        context.send(client.conn, welcome)
+        region.came(client)
+
+    # -- regions ---------------------------------------------------------------------------------------------------
+
+    def _region(self, key: str, policy: m.Policy) -> Region:
+        if key not in self.regions:
+            kind = SharedRegion if policy == "shared" else ExclusiveRegion
+            self.regions[key] = kind(self.device, key, self._window_until)
+            self.regions[key].recovery.notice()
+        return self.regions[key]
+
+    def _forget(self, region: Region) -> bool:
+        """Its key may be another's. A token is forgotten only for another region, once a person has dropped it."""
+        if region.clients or not region.may_be_forgotten:
+            return False
+        del self.regions[region.key]
+        return True
+
+    def _make_room(self) -> bool:
+        others = (region for region in list(self.regions.values()) if region.key != m.WEIGHTS)
+        return any(self._forget(region) for region in others)
+
+    # -- connections end -------------------------------------------------------------------------------------------
+
+    def _end_thrown_out(self) -> None:
         """A mistake: it costs the sender this connection."""
-        self.context.send(conn, problem)
-        self._end(conn)
+        while self.device.thrown_out:
+            conn, problem = self.device.thrown_out.pop(0)
+            if problem is not None:
+                self.context.send(conn, problem)
+            self._end(conn)
 
     def _on_closed(self, event: e.Closed) -> None:
         self._left(event.conn)
 
     def _on_died(self, event: e.Died) -> None:
-        for client in self.sessions.of(event.process):
+        for client in self.sessions.of_process(event.process):
             self._end(client.conn)
-        self.pools.died(event.process)
+        for region in self.regions.values():
+            region.process_died(event.process)
 
     def _end(self, conn: int) -> None:
         self.context.out.append(e.Close(conn))
@@ -397,131 +344,130 @@ class Machine:
 
     def _left(self, conn: int) -> None:
         client = self.sessions.clients.get(conn)
-        if client is not None:
-            doing = self.sessions.doing(client)
-            if client.process is not None:
-                self.context.out.append(e.ForgetProcess(client.process))
-            self.recovery.left(conn)
-            if doing is not Doing.WATCHING:
-                self.context.note("left", engine=client.engine_id, was=doing.value)
-            if doing is Doing.WRITING:
-                self.writing.abort(client)
-            self.weights.stop_reading(conn)
-            self.holders.gone(conn)
+        if client is None:
+            self.sessions.gone(conn)
+            return
+        region = self.regions[client.key]
+        doing = region.doing(client)
+        if client.process is not None and not region.keeps(client.process):
+            self.context.out.append(e.ForgetProcess(client.process))
+        if doing is not Doing.WATCHING:
+            self.context.note("left", region=client.key, engine=client.engine_id, was=doing.value)
+        region.hand_backs.left(conn)
+        self.device.holders.gone(conn)
         self.sessions.gone(conn)
-        self.pools.left(conn)
-        if client is not None:
-            self._recover(self.recovery.somebody_left())
+        region.left(client, doing)
+        if region.is_blank and client.key != m.WEIGHTS:
+            self._forget(region)
 
-    # -- requests --------------------------------------------------------------------------------------------------
+    # -- answers of the disk, the device and the kernel ------------------------------------------------------------
 
-    def _on_open(self, client: Client, message: m.Open) -> None:
-        doing = self.sessions.doing(client)
-        if doing not in IDLE or self.recovery.comes_from(client.conn):
-            why = f"Open: this process is {doing.value} already; Withdraw first"
-            self._throw_out(client.conn, m.Problem(why=why))
+    def _on_persisted(self, event: e.Persisted) -> None:
+        for owed in self.device.file.persisted(event.seq):
+            self.regions[owed.key].persisted(owed.what)
+
+    def _on_persist_failed(self, event: e.PersistFailed) -> None:
+        why = f"the state file can't be written ({event.why})"
+        for owed in self.device.file.failed(event.seq, event.why):
+            self.regions[owed.key].not_persisted(owed.what, why)
+
+    def _on_allocated(self, event: e.Allocated) -> None:
+        wanted = self.device.making.withdraw(event.conn)
+        client = self.sessions.clients.get(event.conn)
+        if wanted is None or client is None:
+            self.context.forget(event.slabs)
             return
-        committed = self.weights.committed
-        if committed is not None and message.have == committed.generation:
-            self.holders.get(client.conn, message.have)
-        wait_s = math.inf if message.timeout_s is None else message.timeout_s
-        request = self.sessions.ask(client, message, self.context.now + wait_s)
-        if message.bytes and not self.admission.wants_to_read(message):
-            self._check_memory(ForRoom(client.conn, request.number))
+        sizes = (*wanted.sizes, *([wanted.table_size] if wanted.table_size else []))
+        slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
+        self.regions[client.key].allocated(wanted, slabs)
 
-    def _on_withdraw(self, client: Client, message: m.Withdraw) -> None:
-        if self.recovery.comes_from(client.conn):
-            self._throw_out(client.conn, m.Problem(why="Withdraw: it is in the middle of handing back"))
+    def _on_not_allocated(self, event: e.NotAllocated) -> None:
+        wanted, client = self.device.making.failed(event), self.sessions.clients.get(event.conn)
+        if wanted is not None and client is not None:
+            self.regions[client.key].not_allocated(wanted, event)
+
+    def _on_memory_checked(self, event: e.MemoryChecked) -> None:
+        why = self.device.questions.pop(0) if self.device.questions else None
+        if isinstance(why, ForRoom):
+            asking = self.sessions.asking(why.conn, why.request)
+            region = self.regions[asking[0].key] if asking is not None else None
+            if asking is not None and isinstance(region, SharedRegion):
+                region.is_there_room(*asking, event.free)
+        elif isinstance(why, ForStatus):
+            if self.sessions.knows(why.conn):
+                self.context.send(why.conn, self.status(event.free, event.blocks))
+        elif isinstance(why, ForAwaited) and why.key in self.regions:
+            self.regions[why.key].recovery.checked(event.held)
+        elif isinstance(why, ForDropped) and why.key in self.regions:
+            self.regions[why.key].dropped_checked(why.by, event.held)
+
+    def _on_peer_checked(self, event: e.PeerChecked) -> None:
+        checking = self.device.checking_peer
+        if checking is None or checking[0] != event.conn:
             return
-        if self.weights.writer == client.conn:
-            self.writing.abort(client)
-        client.request = None
-        self.weights.stop_reading(client.conn)
-        self.holders.keep_only(client.conn, message.keeps)
-        self.sessions.turns_to_something_else(client)
-        self.context.note("withdrew", engine=client.engine_id, keeps=message.keeps)
-        self.context.send(client.conn, m.Withdrawn())
-
-    def _on_checksums(self, client: Client, message: m.Checksums) -> None:
-        if self.weights.sum_up(message.generation, tuple(message.sums)):
-            self.context.changed = True
-
-    def _on_dropped(self, client: Client, message: m.Dropped) -> None:
-        self.drops.dropped(client, message.generation)
-
-    # -- a new server (rules 9 and 10) -----------------------------------------------------------------------------
-
-    def _on_started(self, event: e.Started) -> None:
-        self._started = True
-        self.state_file.says = event.record
-        self.recovery.starts(event)
-        self.pools.starts(event)
-
-    def _recover(self, step: Step) -> None:
-        awaited = self.weights.awaited
-        if awaited is not None and step is Step.CHECK_MEMORY:
-            self._check_memory(ForAwaited(), tuple(slab.identity for slab in awaited.slabs))
-        elif awaited is not None and step is Step.GIVE_UP:
-            self.state_file.write(Record(self.weights.newest_generation), GiveUp(awaited.generation))
-
-    def _give_up(self, owed: GiveUp) -> None:
-        """That there is no layout is on disk."""
-        awaited = self.weights.awaited
-        if awaited is None or awaited.generation != owed.generation:
-            self.state_file.write_again()
+        self.device.checking_peer = None
+        asking = self.sessions.asking(*checking)
+        if asking is None or self.device.why_closed:
             return
-        self._cleared(self.weights.give_up(), "nobody has its memory any more")
-        self.recovery.gave_up()
-
-    def _on_hand_back(self, client: Client, message: m.HandBack, slabs: tuple[e.Slab, ...]) -> None:
-        idle = self.sessions.doing(client) in IDLE
-        back = self.recovery.hand_back(client.conn, message, slabs, idle=idle)
-        if (layout := back.stands_again) is not None:
-            self.context.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
-            # Who came meanwhile, and has nothing to bring back, was told that there is none.
-            self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)
-        if back.verdict is Verdict.MISTAKE:
-            self._throw_out(client.conn, m.Problem(why=f"HandBack: {back.why}"))
-        elif back.verdict is Verdict.COME_AGAIN:
+        client, request = asking
+        region = self.regions[client.key]
+        if not event.there:
+            self.context.note("died_waiting", region=client.key, engine=client.engine_id)
             self._end(client.conn)
-        elif back.verdict is Verdict.STALE:
-            self._is_stale(client, message.generation, back.why)
-        elif back.verdict is Verdict.HAS_IT:
-            self._has_it(client, message)
+        elif isinstance(region, SharedRegion):
+            region.peer_checked(client, request)
 
-    def _has_it(self, client: Client, message: m.HandBack) -> None:
-        """What is committed."""
-        if message.reading and self.weights.draft is not None:
-            why = f"it was away for too long: {self.sessions.writer} is writing"
-            self._is_stale(client, message.generation, why)
-            return
-        if message.reading:
-            self.reading.begins(client)
+    # -- questions that any caller may ask -------------------------------------------------------------------------
+
+    def _ask_status(self, conn: int, message: m.AskStatus) -> None:
+        self.device.check(ForStatus(conn), tables=self.tables)
+
+    def _ask_layout(self, conn: int, message: m.AskLayout) -> None:
+        region = self.regions.get(message.key)
+        layout = region.weights.committed if isinstance(region, SharedRegion) else None
+        answer = m.LayoutIs(generation=0, hash="")
+        if layout is not None:
+            answer = m.LayoutIs(
+                generation=layout.generation, hash=layout.hash, layout=layout.document, sums=list(layout.sums)
+            )
+        self.context.send(conn, answer)
+
+    def _ask_history(self, conn: int, message: m.AskHistory) -> None:
+        self.context.send(conn, m.History(events=self.context.history))
+
+    def _watch(self, conn: int, message: m.Watch) -> m.Problem | None:
+        observer = self.sessions.observers.get(conn)
+        if observer is None:
+            return m.Problem(why="Watch: it is for observers (Observe)")
+        observer.watches = self.context.changed = True
+        return None
+
+    def _ping(self, conn: int, message: m.Ping) -> None:
+        self.context.send(conn, m.Pong(server_incarnation=self.config.server_incarnation))
+
+    def _drop_region(self, conn: int, message: m.DropRegion) -> m.Problem | None:
+        if conn not in self.sessions.observers:
+            return m.Problem(why="DropRegion: it is for observers (Observe)")
+        region = self.regions.get(message.key)
+        if region is None:
+            keys = ", ".join(list(self.regions)[:20])
+            self.context.refuse(conn, f"there is no region {message.key}; there are: {keys}", "not_now")
         else:
-            self.holders.get(client.conn, message.generation)
-            self.sessions.turns_to_something_else(client)
-        self.context.send(client.conn, m.HandedBack(generation=message.generation, reading=message.reading))
-
-    def _is_stale(self, client: Client, generation: int, why: str) -> None:
-        self.context.note("stale", engine=client.engine_id, generation=generation, why=why)
-        self.context.refuse(client.conn, why, "stale")
-        if not self.drops.ask_one(client, generation):
-            self._throw_out(client.conn, m.Problem(why=TOO_MANY_LAYOUTS))
+            region.drop(conn, message.timeout_s)
+        return None
 
     # -- the rest --------------------------------------------------------------------------------------------------
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
-        """Nobody who opens this path finds this server any more: it can only make room."""
+        """A process that opens this path doesn't find this server any more: it can only make room."""
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
     def _on_file_gone(self, event: e.FileGone) -> None:
         """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
-        self.context.shout(f"{event.name} was deleted by somebody, and is written again, because a new server needs it")
-        if self.state_file.says is not None:
-            self.state_file.write_again()
-        if self.pools.file.says is not None:
-            self.pools.file.write_again()
+        self.context.shout("the state file was deleted, and is written again, because a new server needs it")
+        if self.device.file.says is not None:
+            self.device.file.write_again()
 
     def _on_path_watched(self, event: e.PathWatched) -> None:
         self.context.path_watched(event)
@@ -531,18 +477,6 @@ class Machine:
 
     def _on_tick(self, event: e.Tick) -> None:
         """Time has passed; the conclusions follow."""
-
-    def _on_pool_allocated(self, event: e.PoolAllocated) -> None:
-        self.pools.allocated(event)
-
-    def _on_pool_not_allocated(self, event: e.PoolNotAllocated) -> None:
-        self.pools.not_allocated(event)
-
-    def _on_pools_persisted(self, event: e.PoolsPersisted) -> None:
-        self.pools.persisted(event)
-
-    def _on_pools_persist_failed(self, event: e.PoolsPersistFailed) -> None:
-        self.pools.persist_failed(event)
 
 
 _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
@@ -557,21 +491,17 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
     e.FileGone: Machine._on_file_gone,
-    e.PoolAllocated: Machine._on_pool_allocated,
-    e.PoolNotAllocated: Machine._on_pool_not_allocated,
-    e.PoolsPersisted: Machine._on_pools_persisted,
-    e.PoolsPersistFailed: Machine._on_pools_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
     e.PathWatched: Machine._on_path_watched,
     e.Hindered: Machine._on_hindered,
     e.Tick: Machine._on_tick,
 }
 
-_REQUESTS: dict[type, Callable[[Machine, Client, Any], None]] = {
-    m.Open: Machine._on_open,
-    m.Withdraw: Machine._on_withdraw,
-    m.Create: Machine._on_create,
-    m.Commit: Machine._on_commit,
-    m.Checksums: Machine._on_checksums,
-    m.Dropped: Machine._on_dropped,
+_QUESTIONS: dict[type, Callable[[Machine, int, Any], m.Problem | None]] = {
+    m.AskStatus: Machine._ask_status,
+    m.AskLayout: Machine._ask_layout,
+    m.AskHistory: Machine._ask_history,
+    m.Watch: Machine._watch,
+    m.Ping: Machine._ping,
+    m.DropRegion: Machine._drop_region,
 }

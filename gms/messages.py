@@ -3,11 +3,11 @@
 A caller introduces itself first: a process that wants weights (`Hello`), or one that only looks (`Observe`: `gmsctl`).
 When a message is allowed stands in `machine.py` (server) and `client_machine.py` (client); this file holds only
 shapes. `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Hello`,
-slabs with `Slabs`, `Created` and `HandBack`.
+slabs with `Slabs`, `Created`, `PoolIs`, `PoolOwned` and `HandBack`.
 
-A process has one connection for weights. While it reads or writes, the connection is its session; asleep, it is a
-watch: it holds nothing, and shows a new server or a new layout at once. For each pool (`pools.py`) it has one more:
-`PoolHello` introduces it, and the words for it are at the end of each part.
+A connection is about one region (`region.py`), which `Hello` names with its policy. Of weights ("shared"): while a
+process reads or writes, the connection is its session; asleep, it is a watch: it holds nothing, and shows a new server
+or a new layout at once. Of a pool ("exclusive"): it is there for as long as its process has to do with the pool.
 """
 
 from typing import Annotated, Literal
@@ -25,8 +25,16 @@ OLDEST, PROTOCOL = 1, 1
 MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
 EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
+RegionKey = EngineId
+"""Which of a device's regions."""
+WEIGHTS = "weights"
+"""The key of a process that has only one model, and names none."""
+Policy = Literal["shared", "exclusive"]
+"""Shared after commit (weights), or exclusive by token (a pool)."""
 Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]
 """A layout document's; empty: there is none."""
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{0,128}\Z")]
+"""A layout's hash, or a pool's digest."""
 Generation = Annotated[int, Meta(ge=0, lt=1 << 62)]
 """Grows with every commit, across restarts; 0: none."""
 Sentence = Annotated[str, Meta(max_length=2000)]
@@ -41,7 +49,6 @@ Reason = Literal[
 MOST_RANGES = 250
 """A pool has no more: their descriptors, and the table's, go with one message."""
 LEAST_TABLE, MOST_TABLE = 4096, 256 << 20
-PoolKey = EngineId
 Digest = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
 """It stands for everything that has to agree before a pool's contents are of use to anybody. Only compared here."""
 RangeSizes = Annotated[list[Annotated[int, Meta(gt=0, lt=1 << 62)]], Meta(min_length=1, max_length=MOST_RANGES)]
@@ -54,7 +61,7 @@ Token = Annotated[int, Meta(gt=0, lt=1 << 62)]
 
 
 class Hello(Message, frozen=True):
-    """A process that wants weights. Descriptor: its own pidfd, where the kernel has such a thing."""
+    """A process that has to do with a region. Descriptor: its own pidfd, where the kernel has such a thing."""
 
     protocol: int
     """The oldest that it speaks."""
@@ -62,6 +69,12 @@ class Hello(Message, frozen=True):
     pid: int
     newest: int = 0
     """The newest that it speaks; 0: it speaks only the one."""
+    key: RegionKey = WEIGHTS
+    policy: Policy = "shared"
+    have: Generation = 0
+    """A pool's: the memory whose descriptors it has already."""
+    writes_end: bool = False
+    """Whatever it writes ends with its process: it can't have io_uring (`sidecar/io_uring.py`)."""
 
 
 class Observe(Message, frozen=True):
@@ -126,20 +139,25 @@ class Dropped(Message, frozen=True):
 
 
 class HandBack(Message, frozen=True):
-    """Who comes back says what it has kept. To a server that waits for that very layout it brings the slabs `first` and
-    following as descriptors, in as many messages as it takes, and the document with the first; to any other server it
-    brings none. Answered, once all have come, by `HandedBack` or `Refused`.
+    """A process that comes back says what it has kept. To a server that waits for that very memory it brings the slabs
+    `first` and following as descriptors, in as many messages as it takes, and the document with the first; to any other
+    server it brings none. Answered, once all have come, by `HandedBack` or `Refused`.
     """
 
     generation: Generation
-    hash: Hash
+    hash: Name
+    """The layout's, or the digest of a pool's shape."""
     sizes: Annotated[list[Count], Meta(max_length=MAX_SLABS)]
-    """All slabs'."""
+    """All slabs'; of a pool the ranges', and the table's last."""
     first: Count = 0
     layout: Document = b""
     sums: Sums = []
     reading: bool = False
     """It was reading, and reads on."""
+    table: bool = False
+    """The last of them is a table."""
+    token: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
+    """It owned the pool by that, and goes on; 0: it only has descriptors."""
 
 
 class AskStatus(Message, frozen=True):
@@ -148,6 +166,8 @@ class AskStatus(Message, frozen=True):
 
 class AskLayout(Message, frozen=True):
     """Answered by `LayoutIs`."""
+
+    key: RegionKey = WEIGHTS
 
 
 class AskHistory(Message, frozen=True):
@@ -160,33 +180,6 @@ class Watch(Message, frozen=True):
 
 class Ping(Message, frozen=True):
     pass
-
-
-class PoolHello(Message, frozen=True):
-    """A process that has to do with one pool. Descriptor: its own pidfd, where the kernel has such a thing."""
-
-    protocol: int
-    engine_id: EngineId
-    pid: int
-    key: PoolKey
-    newest: int = 0
-    have: Generation = 0
-    """The memory whose descriptors it has already."""
-    writes_end: bool = False
-    """Whatever it writes ends with its process: it can't have io_uring (`sidecar/io_uring.py`)."""
-
-
-class PoolBack(Message, frozen=True):
-    """Who comes back says what it has. To a server that waits for that very memory it brings the descriptors: those of
-    the ranges, and the table's last. Answered by `PoolKept` or `Refused`.
-    """
-
-    generation: Generation
-    digest: Digest
-    sizes: RangeSizes
-    table_size: TableSize
-    token: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
-    """It owned it by that, and goes on; 0: it only has descriptors."""
 
 
 class ClaimPool(Message, frozen=True):
@@ -209,16 +202,12 @@ class ReleasePool(Message, frozen=True):
     """The owner has unmapped it, and writes no more. Answered by `PoolReleased`; or withdraws a claim that waits."""
 
 
-class PoolDropped(Message, frozen=True):
-    """The answer to `PoolGone`: no descriptor of that memory is left here."""
+class DropRegion(Message, frozen=True):
+    """From an observer: that region's memory is not wanted any more. Answered by `RegionDropped` or `Refused`."""
 
-    generation: Generation
-
-
-class DropPool(Message, frozen=True):
-    """From an observer: that pool's memory is not wanted any more. Answered by `PoolCleared` or `Refused`."""
-
-    key: PoolKey
+    key: RegionKey
+    timeout_s: Annotated[float, Meta(ge=0, le=1e6)] = 3.0
+    """How long it may take until every process that had its memory has let go of it."""
 
 
 # -- from the server -----------------------------------------------------------------------------------------------
@@ -229,10 +218,10 @@ class Welcome(Message, frozen=True):
     device: str
     granularity: Count
     generation: Generation
-    """The committed layout's, or that of the one that is to be handed back; 0: there is none."""
-    hash: Hash
+    """The committed layout's or the pool's memory, or what is to be handed back; 0: there is none."""
+    hash: Name
     recovering: bool
-    """It waits for that layout: whoever has it is to hand it back."""
+    """The server waits for that memory: a process that has it is to hand it back."""
     protocol: int = 0
     """What is spoken from now on: the newest that both sides speak."""
 
@@ -283,16 +272,16 @@ class Withdrawn(Message, frozen=True):
 
 
 class Drop(Message, frozen=True):
-    """That layout was replaced or cleared: let go of its slabs, and say so."""
+    """That memory is the region's no longer: let go of it, and say so."""
 
     generation: Generation
 
 
 class HandedBack(Message, frozen=True):
-    """The layout stands again, as if nothing had happened."""
+    """All is as it was."""
 
     generation: Generation
-    reading: bool
+    reading: bool = False
 
 
 class Refused(Message, frozen=True):
@@ -310,17 +299,6 @@ class Problem(Message, frozen=True):
     """`protocol`: there is none that both sides speak. `place`: there is no room for one more."""
 
 
-class PoolWelcome(Message, frozen=True):
-    server_incarnation: str
-    device: str
-    granularity: Count
-    protocol: int
-    generation: Generation
-    """The pool's memory, if there is any; or what is to be handed back."""
-    awaited: bool
-    """Whoever has it is to bring it."""
-
-
 class PoolIs(Message, frozen=True):
     """What there is, whenever that changes. Descriptors, for who hasn't got them: the ranges, and the table last."""
 
@@ -331,12 +309,6 @@ class PoolIs(Message, frozen=True):
     table_size: Count = 0
     owner: str = ""
     """In words; empty: nobody may write."""
-
-
-class PoolKept(Message, frozen=True):
-    """The answer to `PoolBack`: all as it was."""
-
-    generation: Generation
 
 
 class PoolOwned(Message, frozen=True):
@@ -352,39 +324,46 @@ class PoolReleased(Message, frozen=True):
     """The answer to `ReleasePool`: it is on disk."""
 
 
-class PoolGone(Message, frozen=True):
-    """That memory is not the pool's any more: let go of it, and say so."""
-
-    generation: Generation
-
-
-class PoolCleared(Message, frozen=True):
-    """The answer to `DropPool`."""
+class RegionDropped(Message, frozen=True):
+    """The answer to `DropRegion`: its memory is given up, which is on disk."""
 
     key: str
     bytes: Count
+    seen: bool = False
+    """The device itself says that no process has that memory any more. Else the processes that had it have said so."""
+    still: list[Sentence] = []
+    """Processes that have it still, and were asked to let go of it."""
 
 
-class PoolStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool, for people."""
+class RegionStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """One region, for people."""
 
     key: str
-    state: Literal["EMPTY", "MAKING", "OWNED", "FREE", "AWAITED"]
-    owner: str = ""
-    token: int = 0
-    """The newest with which anybody was let in."""
+    policy: Policy
+    state: Literal["EMPTY", "RW", "COMMITTED", "RO", "RECOVERING", "MAKING", "OWNED", "FREE", "AWAITED"]
+    since: str = ""
+    """RFC 3339: when its state became what it is."""
     generation: Generation = 0
-    digest: str = ""
+    hash: Name = ""
+    """The layout's, or the digest of a pool's shape."""
     bytes: Count = 0
+    """What it takes of the device, in slabs of this server."""
+    slabs: Count = 0
+    keepers: Count = 0
+    """Processes that have descriptors of it."""
+    tensors: Count = 0
+    """What a layout has."""
+    owner: str = ""
+    """A pool has one; what follows is said of pools, too."""
+    token: Count = 0
+    """The newest with which an owner was let in."""
     table_bytes: Count = 0
     blocks: Count = 0
     """Whose records in the table are true: a successor would find them."""
     blocks_total: Count = 0
     """0: the table can't tell."""
-    keepers: Count = 0
-    """Processes that have descriptors of it."""
     doubt: Sentence = ""
-    """Why its contents will be given to nobody."""
+    """Why its contents will be handed on to no process."""
     adoptions: Count = 0
     """By this server, since it started."""
     drops: dict[str, int] = {}
@@ -396,6 +375,7 @@ class Client(msgspec.Struct, frozen=True, kw_only=True):
 
     engine_id: str
     pid: int
+    region: str = WEIGHTS
     doing: Literal["writing", "reading", "asleep", "waiting", "watching"]
     since: str
     """RFC 3339."""
@@ -429,7 +409,8 @@ class Status(Message, frozen=True):
     server_incarnation: str = ""
     server_pid: int = 0
     since: str = ""
-    pools: list[PoolStatus] = []
+    regions: list[RegionStatus] = []
+    """All of them. What stands above of weights is said of the model that is furthest from being there."""
 
 
 class LayoutIs(Message, frozen=True):
@@ -462,12 +443,9 @@ ClientMessage = (
     | AskHistory
     | Watch
     | Ping
-    | PoolHello
-    | PoolBack
     | ClaimPool
     | ReleasePool
-    | PoolDropped
-    | DropPool
+    | DropRegion
 )
 ServerMessage = (
     Welcome
@@ -485,13 +463,10 @@ ServerMessage = (
     | LayoutIs
     | History
     | Pong
-    | PoolWelcome
     | PoolIs
-    | PoolKept
     | PoolOwned
     | PoolReleased
-    | PoolGone
-    | PoolCleared
+    | RegionDropped
 )
 
 from_client: "msgspec.msgpack.Decoder[ClientMessage]" = msgspec.msgpack.Decoder(ClientMessage)

@@ -115,6 +115,13 @@ class _Collector:
                 family.add_metric([device], of(status))
             yield family
 
+        weights = GaugeMetricFamily(
+            "failover_gms_region_bytes", "Bytes of the device in a region", labels=["device", "key", "policy"]
+        )
+        for device, status in known.items():
+            for region in status.regions:
+                weights.add_metric([device, region.key, region.policy], region.bytes)
+        yield weights
         yield from self._pools(known)
         for name, (event, what) in EVENTS.items():
             counter = CounterMetricFamily(
@@ -129,7 +136,6 @@ class _Collector:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         labels = ["device", "key"]
-        sizes = GaugeMetricFamily("failover_gms_pool_bytes", "Bytes of the device in a pool", labels=labels)
         blocks = GaugeMetricFamily(
             "failover_gms_pool_blocks", "Blocks of a pool that a successor would find", labels=labels
         )
@@ -143,15 +149,14 @@ class _Collector:
         )
         drops = CounterMetricFamily("failover_gms_pool_drops", "Contents that were given up", labels=[*labels, "why"])
         for device, status in known.items():
-            for pool in status.pools:
-                sizes.add_metric([device, pool.key], pool.bytes)
+            for pool in (region for region in status.regions if region.policy == "exclusive"):
                 blocks.add_metric([device, pool.key], pool.blocks)
                 adoptions.add_metric([device, pool.key], pool.adoptions)
                 for state in POOL_STATES:
                     states.add_metric([device, pool.key, state], float(state == pool.state))
                 for why in POOL_DROPS:
                     drops.add_metric([device, pool.key, why], pool.drops.get(why, 0))
-        yield from (sizes, blocks, states, adoptions, drops)
+        yield from (blocks, states, adoptions, drops)
 
     def _look(self, device: str) -> m.Status | None:
         try:

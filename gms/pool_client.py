@@ -271,9 +271,9 @@ class Pool(ClientShell):
         if not self.connection.up:
             return None  # it ended a moment ago, and the machine hears of it next
         message = effect.message
-        if isinstance(message, m.PoolHello):
+        if isinstance(message, m.Hello):
             said = self.connection.introduce(message)
-        elif effect.brings and isinstance(message, m.PoolBack):
+        elif effect.brings and isinstance(message, m.HandBack):
             said = self.connection.say(message, self._descriptors.get(message.generation, []))
         else:
             said = self.connection.say(message)

@@ -1,7 +1,7 @@
 """A process's side of one pool: its connection, the memory of which it has descriptors, and what it wants.
 
 Pure: an event and the time go in, effects come out; the shell is `pool_client.py`. The server's side is
-`pool_machine.py`.
+`exclusive.py`.
 
  1. Whoever has descriptors keeps them while the server is away, and brings them to the next one that waits for them.
  2. An owner goes on whatever the server says: its memory is mapped. If a server won't have it as the owner any more it
@@ -218,11 +218,11 @@ class PoolClientMachine:
     def _ask_next(self) -> None:
         if self._back and self.kept is not None:
             self._back, self._awaiting, shape = False, Awaiting.BACK, self.kept.shape
-            message = m.PoolBack(
+            message = m.HandBack(
                 generation=self.kept.generation,
-                digest=shape.digest,
-                sizes=list(shape.sizes),
-                table_size=shape.table_size,
+                hash=shape.digest,
+                sizes=[*shape.sizes, shape.table_size],
+                table=True,
                 token=self.token,
             )
             self._out.append(Say(message, brings=self._brings))
@@ -263,12 +263,13 @@ class PoolClientMachine:
         if self.kept is not None and self.kept.generation not in event.has:
             self.kept = None  # they were just arriving when a turn was cut short
         have = self.kept.generation if self.kept is not None else 0
-        hello = m.PoolHello(
+        hello = m.Hello(
             protocol=m.OLDEST,
             newest=m.PROTOCOL,
             engine_id=self.engine_id,
             pid=self.pid,
             key=self.key,
+            policy="exclusive",
             have=have,
             writes_end=self.writes_end,
         )
@@ -291,15 +292,15 @@ class PoolClientMachine:
 
     def _on_heard(self, event: Heard) -> None:
         message = event.message
-        if isinstance(message, m.PoolWelcome):
+        if isinstance(message, m.Welcome):
             self._welcomed(message)
         elif isinstance(message, m.Problem):
             self._problem(message)
         elif isinstance(message, m.PoolIs):
             self._is(message)
-        elif isinstance(message, m.PoolGone):
+        elif isinstance(message, m.Drop):
             self._gone(message.generation)
-        elif isinstance(message, m.PoolKept) and self._awaiting is Awaiting.BACK:
+        elif isinstance(message, m.HandedBack) and self._awaiting is Awaiting.BACK:
             self._awaiting = Awaiting.NONE
         elif isinstance(message, m.PoolOwned) and self._said is not None:
             self._owned(message, self._said)
@@ -309,11 +310,11 @@ class PoolClientMachine:
         elif isinstance(message, m.Refused):
             self._refused(message)
 
-    def _welcomed(self, message: m.PoolWelcome) -> None:
+    def _welcomed(self, message: m.Welcome) -> None:
         self.link = Link.IN
         self._reconnect.welcomed(self._now)
         self._back = self.kept is not None
-        self._brings = message.awaited and self.kept is not None and self.kept.generation == message.generation
+        self._brings = message.recovering and self.kept is not None and self.kept.generation == message.generation
         if not message.generation:
             self.there = None
         self._out += [Welcome(message.server_incarnation), Changed()]
@@ -341,7 +342,7 @@ class PoolClientMachine:
         self._out.append(Keep(there.generation))
 
     def _let_go(self, generation: int) -> None:
-        self._out += [LetGo(generation), Say(m.PoolDropped(generation=generation))]
+        self._out += [LetGo(generation), Say(m.Dropped(generation=generation))]
 
     def _gone(self, generation: int) -> None:
         """Given up. An owner's isn't, but for what it had before."""
@@ -349,7 +350,7 @@ class PoolClientMachine:
             self.kept = None
             self._let_go(generation)
         elif self.kept is None or self.kept.generation != generation:
-            self._out.append(Say(m.PoolDropped(generation=generation)))
+            self._out.append(Say(m.Dropped(generation=generation)))
 
     def _owned(self, message: m.PoolOwned, said: Want) -> None:
         """What came with it is kept, whether or not anybody still wants to own it."""

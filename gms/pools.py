@@ -1,4 +1,4 @@
-"""The pools of one device: memory that belongs to a pair of engines and outlives each of them, such as a KV cache.
+"""A pool: memory that belongs to a pair of engines and outlives each of them, such as a KV cache.
 
 Pure, and the only owner of all this. A pool has a key, memory of a frozen shape, a table beside it, and at most one
 owner: the process that may write. Everything that can happen to a pool is one method here, and `MAY_FOLLOW` says which
@@ -10,23 +10,18 @@ phase may follow which; another step raises BrokenRule, which the machine turns 
     FREE      nobody may write. The memory is as the last owner left it
     AWAITED   this server is new: memory is on disk, and is to be handed back by whoever has its descriptors
 
-What this file may not do: decide who may become the owner (`pool_claims.py`), speak to anybody, or look at the time.
+What this file may not do: decide who may become the owner (`claims.py`), speak to anybody, or look at the time.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-import msgspec
-
-from gms.pool_record import Owner as RecordedOwner
-from gms.pool_record import Part, Record
-from gms.pool_record import Pool as RecordedPool
+from gms.record import Owner as RecordedOwner
+from gms.record import Region as RecordedRegion
+from gms.record import Slab as RecordedSlab
 from gms.weights import BrokenRule, Slab
-
-MOST_POOLS = 16
 
 
 class Phase(Enum):
@@ -92,9 +87,7 @@ class Owner:
         return pid != 0 and self.pid == pid
 
     def record(self) -> RecordedOwner:
-        return RecordedOwner(
-            self.name, self.pid, self.identity, self.since, self.adopted, self.writes_end or msgspec.UNSET
-        )
+        return RecordedOwner(self.name, self.pid, self.identity, self.since, self.adopted, self.writes_end)
 
 
 @dataclass
@@ -120,15 +113,23 @@ class Pool:
     adoptions: int = 0
     drops: Counter[str] = field(default_factory=Counter)
 
-    def record(self) -> RecordedPool:
+    def record(self) -> RecordedRegion:
         shape, owner = self.shape, self.owner
         if shape is None:
-            return RecordedPool(self.key, self.token, dropped=self.dropped or msgspec.UNSET)
+            return RecordedRegion(self.key, "exclusive", token=self.token, dropped=self.dropped)
         sizes = (*shape.sizes, shape.table_size)
-        parts = tuple(Part(size, identity) for size, identity in zip(sizes, self.identities, strict=True))
+        slabs = tuple(RecordedSlab(size, identity) for size, identity in zip(sizes, self.identities, strict=True))
         recorded = owner.record() if owner is not None else None
-        return RecordedPool(
-            self.key, self.token, self.generation, shape.digest, parts, recorded, self.doubt, self.doubt_kind
+        return RecordedRegion(
+            self.key,
+            "exclusive",
+            self.generation,
+            shape.digest,
+            slabs,
+            self.token,
+            recorded,
+            self.doubt,
+            self.doubt_kind,
         )
 
     # -- steps -----------------------------------------------------------------------------------------------------
@@ -183,17 +184,17 @@ class Pool:
         self._becomes(Phase.OWNED if self.owner is not None else Phase.FREE, before=(Phase.AWAITED,))
         self.slabs = slabs
 
-    def await_(self, record: RecordedPool, owner: Owner | None, doubt: str, kind: str) -> None:
+    def await_(self, record: RecordedRegion, owner: Owner | None, doubt: str, kind: str) -> None:
         """What the file says, to a new server."""
         self._must_be(Phase.EMPTY)  # also where there is no memory to wait for
-        self.token, self.dropped = record.token, record.dropped is True
+        self.token, self.dropped = record.token, record.dropped
         if not record.generation:
             return
-        *ranges, table = record.parts
+        *ranges, table = record.slabs
         self._becomes(Phase.AWAITED, before=(Phase.EMPTY,))
         self.generation = record.generation
-        self.shape = Shape(record.digest, tuple(part.size for part in ranges), table.size)
-        self.identities = tuple(part.identity for part in record.parts)
+        self.shape = Shape(record.hash, tuple(slab.size for slab in ranges), table.size)
+        self.identities = tuple(slab.identity for slab in record.slabs)
         self.owner, self.doubt, self.doubt_kind = owner, doubt, kind
 
     def owner_ended(self, doubt: str, kind: str) -> None:
@@ -226,42 +227,3 @@ class Pool:
         if self.phase not in before or phase not in MAY_FOLLOW[self.phase]:
             raise BrokenRule(f"pool {self.key}: {phase.value} can't follow {self.phase.value} here")
         self.phase = phase
-
-
-class Pools:
-    def __init__(self) -> None:
-        self.newest_generation = 0
-        """The newest generation that any memory was given."""
-        self._pools: dict[str, Pool] = {}
-
-    def __iter__(self) -> Iterator[Pool]:
-        return iter(list(self._pools.values()))
-
-    def get(self, key: str) -> Pool | None:
-        return self._pools.get(key)
-
-    def of(self, key: str, claimed: Collection[str] = ()) -> Pool | None:
-        """The pool of that key, made if it isn't there. None: there are too many. `claimed`: keys of pools for which
-        somebody waits, so that they aren't forgotten for it.
-        """
-        if key not in self._pools:
-            if len(self._pools) >= MOST_POOLS:
-                empty = [each for each in self if each.phase is Phase.EMPTY]
-                unused = (each.key for each in empty if each.dropped or not each.token)
-                forgettable = next((each for each in unused if each not in claimed), None)
-                if forgettable is None:
-                    return None
-                del self._pools[forgettable]
-            self._pools[key] = Pool(key)
-        return self._pools[key]
-
-    def next_generation(self) -> int:
-        self.newest_generation += 1
-        return self.newest_generation
-
-    def record(self, boot_id: str, namespace: str, time_namespace: str, *changed: RecordedPool) -> Record:
-        """What the file has to say now, or once these are so."""
-        new = {recorded.key: recorded for recorded in changed}
-        pools = (new.get(pool.key) or pool.record() for pool in self)
-        told = tuple(pool for pool in pools if pool.token)
-        return Record(self.newest_generation, told, boot_id, namespace, time_namespace)

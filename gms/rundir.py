@@ -2,7 +2,6 @@
 
 DIR/gms/<device>.sock   the socket of the device's server
 DIR/gms/<device>.json   what that server must not forget (`record.py`)
-DIR/gms/<device>.pools.json   the same for its pools (`pool_record.py`)
 DIR/gms/<device>.lock   one server per device
 DIR/gms/gms.lock        one supervisor per directory
 DIR/gms/devices         which devices it has, one a line
@@ -58,10 +57,6 @@ def lock(run_dir: Path, name: str) -> DirectoryLock:
 
 def record_name(device: str) -> str:
     return f"{device}.json"
-
-
-def pools_name(device: str) -> str:
-    return f"{device}.pools.json"
 
 
 def lock_name(device: str) -> str:

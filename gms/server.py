@@ -1,7 +1,7 @@
 """The shell of one device's GMS: descriptors of slabs, the state file, memory. It decides nothing; `machine.py` does.
 
 What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/shell.py` and beside
-it. Here is what only weights need. A slab is made, exported and released at once: what is kept is its descriptor, under
+it. Here is what only memory needs. A slab is made, exported and released at once: what is kept is its descriptor, under
 the number that the machine knows it by. Nothing is ever mapped here, and torch is not imported.
 
 What a descriptor that comes back really is, the memory's maker says, before the machine hears of it: the sender's word
@@ -16,11 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
 from gms import events as e
 from gms import messages as m
-from gms import pool_record, pool_tables, record, record_format, rundir
+from gms import record, rundir, tables
 from gms.machine import Machine
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.settings import CannotStart, Options
@@ -71,8 +69,6 @@ class Server(Shell):
             self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
             self._record = DurableFile(self._directory, rundir.record_name(self.device))
             self._record.reserve()
-            self._pools = DurableFile(self._directory, rundir.pools_name(self.device))
-            self._pools.reserve()
         except OSError as error:
             raise rundir.unusable(self._directory, error) from None
         self.machine = Machine(
@@ -97,36 +93,28 @@ class Server(Shell):
     # -- start and end ---------------------------------------------------------------------------------------------
 
     def _first_event(self) -> e.Started:
-        started = self._first_of_weights(int(time.time() * 1000))  # it grows across reboots, faster than numbers do
-        pools, unreadable = None, ""
-        try:
-            data = self._pools.read()
-            pools = pool_record.decode(data) if data is not None else None
-        except (record_format.UnreadableRecord, OSError) as error:
-            unreadable = self._keep_aside(self._pools, error)
-        owners = tuple(self._owner_of(pools, pool) for pool in pools.pools if pool.owner) if pools is not None else ()
-        return msgspec.structs.replace(started, pools=pools, pools_unreadable=unreadable, owners=owners)
-
-    def _owner_of(self, file: pool_record.Record, pool: pool_record.Pool) -> e.FoundOwner:
-        """What has become of it. Its number means something only in the PID namespace in which it was written down."""
-        owner, here = pool.owner, _namespace("pid")
-        if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
-            return e.FoundOwner(pool.key)
-        found = self.processes.look_up(owner.pid, owner.identity)
-        if isinstance(found, Whereabouts):
-            return e.FoundOwner(pool.key, gone=found is Whereabouts.GONE)
-        return e.FoundOwner(pool.key, found.process)
-
-    def _first_of_weights(self, floor: int) -> e.Started:
+        floor = int(time.time() * 1000)  # it grows across reboots, faster than numbers do
         try:
             data = self._record.read()
-            if data is not None:
-                return e.Started(record.decode(data), generation_floor=floor)
-            # One that was kept aside by a server that then crashed is still the last word.
-            aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
-            return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
-        except (record_format.UnreadableRecord, OSError) as error:
+            if data is None:
+                # One that was kept aside by a server that then crashed is still the last word.
+                aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
+                return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
+            file = record.decode(data)
+        except (record.UnreadableRecord, OSError) as error:
             return e.Started(None, self._keep_aside(self._record, error), floor)
+        owned = [region for region in file.regions if region.owner is not None]
+        return e.Started(file, "", floor, tuple(self._owner_of(file, region) for region in owned))
+
+    def _owner_of(self, file: record.Record, region: record.Region) -> e.FoundOwner:
+        """What has become of it. Its number means something only in the PID namespace in which it was written down."""
+        owner, here = region.owner, _namespace("pid")
+        if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
+            return e.FoundOwner(region.key)
+        found = self.processes.look_up(owner.pid, owner.identity)
+        if isinstance(found, Whereabouts):
+            return e.FoundOwner(region.key, gone=found is Whereabouts.GONE)
+        return e.FoundOwner(region.key, found.process)
 
     def _keep_aside(self, file: DurableFile, error: Exception) -> str:
         """A file that can't be read. Returns why."""
@@ -160,12 +148,9 @@ class Server(Shell):
         )
 
     def _look_at_files(self) -> None:
-        """Files that a cleaner has deleted are written again. One watch, of the one that is always there, because a
-        user may have few.
-        """
-        gone = [file.path.name for file in (self._record, self._pools) if file.deleted()]
-        if gone and not self._socket.replaced():
-            self.feed(e.FileGone(" and ".join(gone)))
+        """A file that a cleaner has deleted is written again."""
+        if self._record.deleted() and not self._socket.replaced():
+            self.feed(e.FileGone())
 
     def _look_at_path(self) -> None:
         if self._socket.replaced():
@@ -206,20 +191,6 @@ class Server(Shell):
     # -- effects: memory and the disk ------------------------------------------------------------------------------
 
     def _do_allocate(self, effect: e.Allocate) -> None:
-        try:
-            handle = self.memory.create(effect.size)
-            try:
-                slab = self._exported(handle)
-            finally:
-                self.memory.release(handle)
-        except OutOfMemory as error:
-            self.answer(e.NotAllocated(effect.conn, error.needed, error.free))
-        except (DeviceError, OSError) as error:  # OSError: no descriptors left
-            self.answer(e.NotAllocated(effect.conn, effect.size, self._free(), str(error)))
-        else:
-            self.answer(e.Allocated(effect.conn, slab))
-
-    def _do_allocate_pool(self, effect: e.AllocatePool) -> None:
         made: list[e.Slab] = []
         try:
             for size in effect.sizes:
@@ -228,19 +199,19 @@ class Server(Shell):
                     made.append(self._exported(handle))
                 finally:
                     self.memory.release(handle)
-            made.append(self._keep_table(pool_tables.create(effect.table_size)))
-        except (DeviceError, OSError) as error:
+            if effect.table_size:
+                made.append(self._keep_table(tables.create(effect.table_size)))
+        except (DeviceError, OSError) as error:  # OSError: no descriptors left
             self._do_forget(e.Forget(tuple(slab.handle for slab in made)))
-            needed = sum(effect.sizes)
             why = "" if isinstance(error, OutOfMemory) else str(error)
-            self.answer(e.PoolNotAllocated(effect.conn, needed, self._free(), why))
+            self.answer(e.NotAllocated(effect.conn, sum(effect.sizes), self._free(), why))
         else:
-            self.answer(e.PoolAllocated(effect.conn, tuple(made)))
+            self.answer(e.Allocated(effect.conn, tuple(made)))
 
     def _keep_table(self, descriptor: int) -> e.Slab:
         self._last_slab += 1
         self._slabs[self._last_slab] = descriptor
-        return e.Slab(self._last_slab, pool_tables.identity(descriptor))
+        return e.Slab(self._last_slab, tables.identity(descriptor))
 
     def _exported(self, handle: Handle) -> e.Slab:
         descriptor = self.memory.export(handle)
@@ -281,8 +252,8 @@ class Server(Shell):
             return None
         return somebody
 
-    def _blocks(self, tables: tuple[int, ...]) -> dict[int, tuple[int, int]]:
-        counted = {handle: pool_tables.count(self._slabs[handle]) for handle in tables}
+    def _blocks(self, handles: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+        counted = {handle: tables.count(self._slabs[handle]) for handle in handles}
         return {handle: blocks for handle, blocks in counted.items() if blocks is not None}
 
     def _free(self) -> int:
@@ -297,22 +268,11 @@ class Server(Shell):
             self.answer(self._replaced())
             return
         try:
-            self._record.write(record_format.encode(effect.record))
+            self._record.write(record.encode(effect.record))
         except OSError as error:
             self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
         else:
             self.answer(e.Persisted(effect.seq))
-
-    def _do_persist_pools(self, effect: e.PersistPools) -> None:
-        if self._socket.replaced():
-            self.answer(self._replaced())
-            return
-        try:
-            self._pools.write(record_format.encode(effect.record))
-        except OSError as error:
-            self.answer(e.PoolsPersistFailed(effect.seq, error.strerror or str(error)))
-        else:
-            self.answer(e.PoolsPersisted(effect.seq))
 
     def _do_stop(self, effect: e.Stop) -> None:
         self.stop(effect.why)
@@ -320,8 +280,7 @@ class Server(Shell):
     def show(self) -> None:
         watchers = self.machine.watchers
         if watchers:
-            free, blocks = self._free(), self._blocks(self.machine.pools.tables)
-            status = self.machine.status(free, blocks)
+            status = self.machine.status(self._free(), self._blocks(self.machine.tables))
             for conn in watchers:
                 self.connections.send(conn, status)
 
@@ -332,28 +291,24 @@ class Server(Shell):
         self.feed(e.Closed(conn))
 
     def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
-        if isinstance(message, m.Hello | m.PoolHello):
+        if isinstance(message, m.Hello):
             self._on_hello(conn, sock, message, descriptors)
         elif isinstance(message, m.HandBack):
             self._on_hand_back(conn, message, descriptors)
-        elif isinstance(message, m.PoolBack):
-            self._on_pool_back(conn, message, descriptors)
         elif descriptors:
             close_all(descriptors)
             self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
         else:
             self.feed(e.Received(conn, message))
 
-    def _on_hello(
-        self, conn: int, sock: socket.socket, message: m.Hello | m.PoolHello, descriptors: tuple[int, ...]
-    ) -> None:
+    def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
         named = self.introduced(conn, sock, descriptors, message.pid)
         if named is None:
             return
         if named.process is not None:
             self._process_of[conn] = named.process
         pid = named.local_pid
-        writes_end = isinstance(message, m.PoolHello) and message.writes_end and not self._denies(pid)
+        writes_end = message.writes_end and not self._denies(pid)
         self.feed(e.Received(conn, message, (), named.process, named.identity, local_pid=pid, writes_end=writes_end))
 
     def _denies(self, pid: int) -> bool:
@@ -369,34 +324,20 @@ class Server(Shell):
             close_all(descriptors)
             self.connections.complain(conn, "HandBack: there are more slabs than sizes")
             return
+        table_at = len(message.sizes) - 1 if message.table else -1
         slabs: list[e.Slab] = []
         try:
-            for descriptor, size in zip(descriptors, sizes, strict=True):
-                self.memory.release(self.memory.import_(descriptor, size))  # memory of this device, and of that size
-                slabs.append(self._keep(descriptor))
+            for number, (descriptor, size) in enumerate(zip(descriptors, sizes, strict=True), message.first):
+                if number == table_at:
+                    tables.check(descriptor, size)
+                    slabs.append(self._keep_table(descriptor))
+                else:
+                    self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size
+                    slabs.append(self._keep(descriptor))
         except DeviceError as error:
             self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
             close_all(descriptors[len(slabs) :])
             self.connections.complain(conn, f"HandBack: slab {message.first + len(slabs)}: {error}")
-            return
-        self.feed(e.Received(conn, message, tuple(slabs)))
-
-    def _on_pool_back(self, conn: int, message: m.PoolBack, descriptors: tuple[int, ...]) -> None:
-        """The ranges, and the table last; or none."""
-        sizes, slabs = message.sizes, list[e.Slab]()
-        try:
-            if descriptors and len(descriptors) != len(sizes) + 1:
-                raise DeviceError(f"{len(descriptors)} descriptors came, and {len(sizes) + 1} would be a pool")
-            for descriptor, size in zip(descriptors, sizes, strict=False):
-                self.memory.release(self.memory.import_(descriptor, size))
-                slabs.append(self._keep(descriptor))
-            for descriptor in descriptors[len(sizes) :]:
-                pool_tables.check(descriptor, message.table_size)
-                slabs.append(self._keep_table(descriptor))
-        except DeviceError as error:
-            self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
-            close_all(descriptors[len(slabs) :])
-            self.connections.complain(conn, f"PoolBack: {error}")
             return
         self.feed(e.Received(conn, message, tuple(slabs)))
 
@@ -410,8 +351,6 @@ class Server(Shell):
         e.CheckMemory: _do_check_memory,
         e.CheckPeer: _do_check_peer,
         e.Persist: _do_persist,
-        e.AllocatePool: _do_allocate_pool,
-        e.PersistPools: _do_persist_pools,
         e.Publish: Shell.publish,
         e.Note: Shell.note,
         e.Stop: _do_stop,

@@ -1,18 +1,17 @@
-"""Who is connected, what each of them does, what each has asked for, and in which order.
+"""Who is connected, what each has asked for, and in which order.
 
-Pure. A process that wants weights is a client; whoever only looks is an observer. What a client does is not stored
-here: it follows from the weights, from what it has asked for, and from the descriptors that it has.
+Pure. A process that has to do with a region is a client; a caller that only looks is an observer. What a client does is
+not stored here: its region knows (`Region.doing`).
 
-What this file may not do: decide who may come in (`admission.py`).
+What this file may not do: decide who may come in (`admission.py`, `claims.py`).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
 from gms import messages as m
 from gms.context import Context
-from gms.holders import Holders
-from gms.weights import Weights
 
 MOST_CLIENTS = 500
 MOST_OBSERVERS = 500
@@ -32,12 +31,14 @@ IDLE = (Doing.ASLEEP, Doing.WATCHING)
 
 @dataclass(frozen=True)
 class Request:
-    """An `Open` that waits."""
+    """An `Open` or a `ClaimPool` that waits."""
 
-    open: m.Open
+    message: m.Open | m.ClaimPool
     number: int
     """Its place in the queue; no two requests have the same."""
     until: float
+    why_empty: str = ""
+    """A claim has it while memory is being made for it: why it gets new memory."""
 
 
 @dataclass
@@ -48,6 +49,16 @@ class Client:
     process: int | None
     since: float
     """On the clock on the wall: when what it does became what it is."""
+    key: str = m.WEIGHTS
+    """The region's."""
+    identity: str = ""
+    """The kernel's name for it; empty on older kernels."""
+    local_pid: int = 0
+    """Its number in this server's own PID namespace; 0 where it has none."""
+    writes_end: bool = False
+    """What it writes ends with its process."""
+    says_what_it_has: bool = False
+    """It has descriptors already, and will say of what (`HandBack`): until then it is told nothing."""
     request: Request | None = None
 
     def __str__(self) -> str:
@@ -61,39 +72,25 @@ class Observer:
 
 
 class Sessions:
-    def __init__(self, context: Context, weights: Weights, holders: Holders) -> None:
+    def __init__(self, context: Context, doing: Callable[[Client], Doing]) -> None:
         self._context = context
-        self._weights = weights
-        self._holders = holders
+        self._doing = doing
         self.clients: dict[int, Client] = {}
         """By connection, the oldest first."""
         self.observers: dict[int, Observer] = {}
         """The same."""
         self._requests = 0
 
-    def doing(self, client: Client) -> Doing:
-        if client.conn == self._weights.writer:
-            return Doing.WRITING
-        if client.conn in self._weights.readers:
-            return Doing.READING
-        if client.request is not None:
-            return Doing.WAITING
-        return Doing.ASLEEP if self._holders.keeps_some(client.conn) else Doing.WATCHING
-
-    @property
-    def queue(self) -> list[tuple[Client, Request]]:
-        """Those who wait, in the order in which they asked."""
-        waiting = [(client, client.request) for client in self.clients.values() if client.request is not None]
+    def queue(self, key: str) -> list[tuple[Client, Request]]:
+        """Those of that region who wait, in the order in which they asked."""
+        waiting = [(client, client.request) for client in self.of_region(key) if client.request is not None]
         return sorted(waiting, key=lambda each: each[1].number)
 
-    @property
-    def readers(self) -> list[Client]:
-        return [client for conn, client in self.clients.items() if conn in self._weights.readers]
+    def of_region(self, key: str) -> list[Client]:
+        return [client for client in self.clients.values() if client.key == key]
 
-    @property
-    def writer(self) -> Client | None:
-        writer = self._weights.writer
-        return self.clients.get(writer) if writer is not None else None
+    def of_process(self, process: int) -> list[Client]:
+        return [client for client in self.clients.values() if client.process == process]
 
     @property
     def watchers(self) -> list[int]:
@@ -103,12 +100,9 @@ class Sessions:
     def knows(self, conn: int) -> bool:
         return conn in self.clients or conn in self.observers
 
-    def of(self, process: int) -> list[Client]:
-        return [client for client in self.clients.values() if client.process == process]
-
-    def tell(self, message: m.ServerMessage, but: Client | None = None) -> None:
-        """To all clients."""
-        for client in self.clients.values():
+    def tell(self, key: str, message: m.ServerMessage, but: Client | None = None) -> None:
+        """To all clients of that region."""
+        for client in self.of_region(key):
             if client is not but:
                 self._context.send(client.conn, message)
 
@@ -131,7 +125,7 @@ class Sessions:
         return going if idlest is None else [*going, idlest]
 
     def _idlest(self) -> int | None:
-        watching = (conn for conn, client in self.clients.items() if self.doing(client) is Doing.WATCHING)
+        watching = (conn for conn, client in self.clients.items() if self._doing(client) is Doing.WATCHING)
         return next(watching, None)
 
     def gone(self, conn: int) -> None:
@@ -147,7 +141,7 @@ class Sessions:
 
     # -- requests --------------------------------------------------------------------------------------------------
 
-    def ask(self, client: Client, message: m.Open, until: float) -> Request:
+    def ask(self, client: Client, message: m.Open | m.ClaimPool, until: float) -> Request:
         self._requests += 1
         client.request = Request(message, self._requests, until)
         self.turns_to_something_else(client)
@@ -157,7 +151,7 @@ class Sessions:
         """Its request is over."""
         client.request = None
         self.turns_to_something_else(client)
-        self._context.note("refused", engine=client.engine_id, reason=reason, why=why)
+        self._context.note("refused", region=client.key, engine=client.engine_id, reason=reason, why=why)
         self._context.refuse(client.conn, why, reason)
 
     def asking(self, conn: int, number: int) -> tuple[Client, Request] | None:

@@ -1,85 +1,72 @@
-"""The public status of one device's weights. Pure; it is given the parts that it reads, and decides nothing."""
+"""The public status of one device. Pure; it is given the parts that it reads, and decides nothing."""
 
-from dataclasses import dataclass
-
-from gms import events as e
 from gms import messages as m
-from gms.admission import Admission
-from gms.context import Context
-from gms.drops import Drops
-from gms.holders import Holders
-from gms.pool_machine import PoolMachine
-from gms.sessions import Client, Sessions
-from gms.weights import Weights
-from gms.writing import Writing
+from gms.region import Device, Region
+from gms.sessions import Client
 from sidecar.context import rfc3339
 
 MOST_CLIENTS_SHOWN = 100
 MOST_SENTENCES = 50
+_WORST_FIRST = ("RECOVERING", "RW", "EMPTY", "COMMITTED", "RO")
 
 
-@dataclass(frozen=True)
-class Parts:
-    config: e.Config
-    context: Context
-    weights: Weights
-    holders: Holders
-    sessions: Sessions
-    admission: Admission
-    writing: Writing
-    drops: Drops
-    pools: PoolMachine
-
-
-def status_of(parts: Parts, since: str, free: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
+def status_of(device: Device, free: int, blocks: dict[int, tuple[int, int]]) -> m.Status:
     """`free`: what the device has free; `blocks`: what pools' tables say."""
-    weights, sessions = parts.weights, parts.sessions
-    generation, hash = weights.there
-    slabs = [slab for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
+    clients, config = device.sessions.clients, device.config
+    regions = [region.status(blocks) for region in device.regions.values()]
+    weights = [each for each in regions if each.policy == "shared"]
+    blank = [each for each in weights if device.regions[each.key].is_blank and not device.regions[each.key].clients]
+    shown = [each for each in regions if each not in blank or len(weights) == 1]
+    worst = min(
+        (each for each in weights if each in shown), key=lambda each: _WORST_FIRST.index(each.state), default=weights[0]
+    )
     return m.Status(
-        state=weights.phase.value,
-        device=parts.config.device,
-        clients=[_client(parts, client) for client in list(sessions.clients.values())[:MOST_CLIENTS_SHOWN]],
-        clients_total=len(sessions.clients),
-        generation=generation,
-        hash=hash,
-        bytes=sum(slab.size for slab in slabs),
-        slabs=len(slabs),
-        tensors=weights.committed.tensors if weights.committed is not None else 0,
+        state=worst.state,  # type: ignore[arg-type]
+        device=config.device,
+        clients=[_client(device, client) for client in list(clients.values())[:MOST_CLIENTS_SHOWN]],
+        clients_total=len(clients),
+        generation=worst.generation,
+        hash=worst.hash,
+        bytes=sum(each.bytes for each in weights),
+        slabs=sum(each.slabs for each in weights),
+        tensors=sum(each.tensors for each in weights),
         free=free,
-        capacity=parts.config.capacity,
-        waiting_for=_cut(_waiting_for(parts)),
-        pending_drops=_cut(parts.drops.pending),
-        alarms=list(parts.context.alarms.values()),
-        events=dict(parts.context.counts),
-        server_incarnation=parts.config.server_incarnation,
-        server_pid=parts.config.server_pid,
-        since=since,
-        pools=parts.pools.status(blocks),
+        capacity=config.capacity,
+        waiting_for=_cut([sentence for region in device.regions.values() for sentence in _waiting_for(device, region)]),
+        pending_drops=_cut(device.drops.pending),
+        alarms=list(device.context.alarms.values()),
+        events=dict(device.context.counts),
+        server_incarnation=config.server_incarnation,
+        server_pid=config.server_pid,
+        since=worst.since,
+        regions=shown,
     )
 
 
-def _client(parts: Parts, client: Client) -> m.Client:
+def _client(device: Device, client: Client) -> m.Client:
+    wanted = client.request.message if client.request is not None else None
     return m.Client(
         engine_id=client.engine_id,
         pid=client.pid,
-        doing=parts.sessions.doing(client).value,
+        region=client.key,
+        doing=device.regions[client.key].doing(client).value,
         since=rfc3339(client.since),
-        wants=client.request.open.mode if client.request is not None else "",
-        holds=parts.holders.layouts(client.conn),
+        wants="" if wanted is None else wanted.mode if isinstance(wanted, m.Open) else "owner",
+        holds=device.holders.layouts(client.conn),
     )
 
 
-def _waiting_for(parts: Parts) -> list[str]:
+def _waiting_for(device: Device, region: Region) -> list[str]:
     sentences = []
-    for client, request in parts.sessions.queue:
-        why = parts.admission.verdict(request.open).why_not or "its turn"
-        sentences.append(f"{client} waits ({request.open.mode}): {why}")
-    wanted = parts.writing.wanted
-    if wanted is not None:
-        writer = parts.sessions.writer
-        sentences.append(f"{writer} waits for memory: {wanted.size} bytes are needed, {wanted.free} are free")
-    return sentences + parts.pools.waiting_for
+    for client, request in region.queue:
+        why, _ = region.why_waits(client, request)
+        wants = request.message.mode if isinstance(request.message, m.Open) else f"pool {region.key}"
+        sentences.append(f"{client} waits ({wants}): {why}")
+    for client in region.clients:
+        wanted = device.making.of(client.conn)
+        if wanted is not None:
+            sentences.append(f"{client} waits for memory: {wanted.bytes} bytes are needed, {wanted.free} are free")
+    return sentences
 
 
 def _cut(sentences: list[str]) -> list[str]:
@@ -88,19 +75,13 @@ def _cut(sentences: list[str]) -> list[str]:
     return [*_cut(sentences[: MOST_SENTENCES - 1]), f"and {len(sentences) - MOST_SENTENCES + 1} more"]
 
 
-def summary(parts: Parts) -> str:
+def summary(device: Device) -> str:
     """The state in a sentence, for a report of a mistake."""
-    weights, sessions = parts.weights, parts.sessions
-    layout, draft, awaited = weights.committed, weights.draft, weights.awaited
-    words = [f"phase {weights.phase.value}", f"newest generation {weights.newest_generation}"]
-    if layout is not None:
-        words.append(f"layout {layout.generation} of {len(layout.slabs)} slabs")
-    if draft is not None:
-        words.append(f"connection {draft.writer} writes generation {draft.generation}, {len(draft.slabs)} slabs so far")
-    if awaited is not None:
-        words.append(f"layout {awaited.generation} of {len(awaited.slabs)} slabs is awaited")
-    words.append(f"readers {sorted(weights.readers)[:20]}")
+    words = [f"newest generation {device.generations.newest}"]
+    for region in device.regions.values():
+        words += region.summary()
     words += [
-        f"{client} is {sessions.doing(client).value} on {conn}" for conn, client in list(sessions.clients.items())[:10]
+        f"{client} is {device.regions[client.key].doing(client).value} on {conn}"
+        for conn, client in list(device.sessions.clients.items())[:10]
     ]
     return ", ".join(words)

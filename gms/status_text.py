@@ -29,16 +29,13 @@ _POOL_WORDS = {
 
 def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[str]:
     waiting = [paint("waits for", Tone.STRONG), *(_MARK + why for why in status.waiting_for)]
-    drops = [
-        paint("has still to drop memory of a layout that is gone", Tone.BAD),
-        *(_MARK + who for who in status.pending_drops),
-    ]
+    drops = [paint("has still to drop memory that is gone", Tone.BAD), *(_MARK + why for why in status.pending_drops)]
     blocks = [
         [_headline(status, now, paint)],
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         waiting if status.waiting_for else [],
         drops if status.pending_drops else [],
-        [*_clients(status, now, paint), *_rest(status), *_pools(status)],
+        [*_clients(status, now, paint), *_rest(status)],
         _advice(status),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
@@ -63,7 +60,7 @@ def _what(status: m.Status) -> str:
 
 
 def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
-    order = list(_WORDS)
+    order, several = list(_WORDS), len(status.regions) > 1
     cells = [
         (
             paint(_WORDS[client.doing], Tone.STRONG),
@@ -71,7 +68,8 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
             f"process {client.pid}",
             _lasting(client.since, now),
             f"wants {client.wants}" if client.wants else "",
-            f"has layout {', '.join(map(str, client.holds))}" if client.holds else "",
+            f"has memory {', '.join(map(str, client.holds))}" if client.holds else "",
+            f"of {client.region}" if several else "",
         )
         for client in sorted(status.clients, key=lambda client: order.index(client.doing))
     ]
@@ -94,26 +92,29 @@ def _plain(text: str) -> str:
 
 
 def _rest(status: m.Status) -> list[str]:
-    lines = []
-    if status.bytes or status.slabs:
-        tensors = f", {_count(status.tensors, 'tensor')}" if status.tensors else ""
-        lines.append(_row("weights", f"{size(status.bytes)} in {_count(status.slabs, 'slab')}{tensors}"))
-    if status.generation:
-        lines.append(_row("layout", f"generation {status.generation}, hash {status.hash}"))
+    lines = [line for region in status.regions for line in _region(region)]
     lines.append(_row("memory", f"{size(status.free)} free of {size(status.capacity)}"))
     lines.append(_row("server", f"process {status.server_pid}, incarnation {status.server_incarnation}"))
     return lines
 
 
-def _pools(status: m.Status) -> list[str]:
-    lines = []
-    for pool in status.pools:
-        whose = f"owned by {pool.owner}" if pool.owner else _POOL_WORDS.get(pool.state, pool.state)
-        blocks = f", {pool.blocks} of {pool.blocks_total} blocks would be reused" if pool.blocks_total else ""
-        memory = f", {size(pool.bytes)}{blocks}" if pool.bytes else ""
-        lines.append(_row("pool", f"{pool.key}: {whose}{memory}, newest token {pool.token}"))
-        if pool.doubt:
-            lines.append(_row("", f"nobody gets its contents: {pool.doubt}"))
+def _region(region: m.RegionStatus) -> list[str]:
+    if region.policy == "exclusive":
+        whose = f"owned by {region.owner}" if region.owner else _POOL_WORDS.get(region.state, region.state)
+        blocks = f", {region.blocks} of {region.blocks_total} blocks would be reused" if region.blocks_total else ""
+        memory = f", {size(region.bytes)}{blocks}" if region.bytes else ""
+        lines = [_row("pool", f"{region.key}: {whose}{memory}, newest token {region.token}")]
+        if region.doubt:
+            lines.append(_row("", f"its contents are handed on to no process: {region.doubt}"))
+        return lines
+    name = "" if region.key == m.WEIGHTS else f"{region.key}: {region.state}, "
+    tensors = f", {_count(region.tensors, 'tensor')}" if region.tensors else ""
+    if region.bytes or region.slabs or name:
+        lines = [_row("weights", f"{name}{size(region.bytes)} in {_count(region.slabs, 'slab')}{tensors}")]
+    else:
+        lines = []
+    if region.generation:
+        lines.append(_row("layout", f"generation {region.generation}, hash {region.hash}"))
     return lines
 
 
@@ -132,7 +133,6 @@ TO_DO = (
     # Words of an alarm or a reason, and what to do about it. The first that fits is said.
     ("does not answer", "a process that is stopped (state T in ps) keeps its memory: kill -CONT it, or kill -9"),
     ("can't be written", "make room or mend the permissions in DIR/gms; the server tries again by itself"),
-    ("the pools' file can't be read", "nothing: the next engine makes a new pool, and computes its contexts anew"),
     ("can't be read", "see DEVICE.json.unreadable-* in DIR/gms; engines that read the old weights must be restarted"),
     ("was not handed back", "nobody has the weights: let an engine that may write them start; it loads them anew"),
     (

@@ -13,9 +13,10 @@ from gms import transfer
 from gms.client import GmsClient, GmsError, NoCommonProtocol, NoPlace, NotInTime, Reader, Refused
 from gms.layout import BadLayout
 from gms.memory import DeviceError
+from gms.messages import WEIGHTS
 from gms.status_text import printable
 from gms.transfer import CannotTransfer, Checkpoint
-from sidecar.settings import Parser, seconds_or_zero, valued
+from sidecar.settings import Parser, name, seconds_or_zero, valued
 from sidecar.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
 
 DONE, WRONG, NO_SERVER, NOT_YET = 0, 1, 2, 3
@@ -88,10 +89,17 @@ def add_commands(add: Add) -> None:
     _timeout(command, "wait for weights")
 
 
+def region(command: Parser) -> None:
+    command.add_argument(
+        "--region", type=valued(name), default=WEIGHTS, metavar="KEY", help=f"which model's; default {WEIGHTS}"
+    )
+
+
 def _timeout(command: Parser, what: str) -> None:
     command.add_argument(
         "--timeout-s", type=valued(seconds_or_zero), default=30.0, metavar="S", help=f"how long to {what}; default 30"
     )
+    region(command)
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -219,7 +227,9 @@ def _one(options: argparse.Namespace) -> str:
 
 @contextlib.contextmanager
 def _client(options: argparse.Namespace, device: str, *, checksums: bool = False) -> Iterator[GmsClient]:
-    with GmsClient(options.run_dir, device, ENGINE_ID, checksums=checksums, huge_pages=checksums) as client:
+    with GmsClient(
+        options.run_dir, device, ENGINE_ID, region=options.region, checksums=checksums, huge_pages=checksums
+    ) as client:
         try:
             client.connected(CONNECT_S)
         except NotInTime as error:

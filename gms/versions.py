@@ -26,7 +26,7 @@ class Strangers:
         self._known: dict[str, tuple[float, str]] = {}
         """By engine: until when it is remembered, and what is said of it."""
 
-    def came(self, hello: m.Hello | m.PoolHello) -> None:
+    def came(self, hello: m.Hello) -> None:
         self._known.pop(hello.engine_id, None)
         if len(self._known) >= MOST:
             del self._known[next(iter(self._known))]

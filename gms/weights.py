@@ -1,4 +1,4 @@
-"""The weights of one device: what is committed, what is being written, what is awaited, and who reads or writes.
+"""The weights of one region: what is committed, what is being written, what is awaited, and who reads or writes.
 
 Pure, and the only owner of all this. Everything that can happen to the weights is one method here, and `MAY_FOLLOW`
 says which phase may follow which. A step that the table doesn't have is not taken: it raises BrokenRule, which the
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from gms.record import Record
+from gms.generations import Generations
+from gms.record import Region as RecordedRegion
 from gms.record import Slab as RecordedSlab
 
 
@@ -36,8 +37,8 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     Phase.RECOVERING: frozenset({Phase.EMPTY, Phase.RW, Phase.COMMITTED}),
     # The writer ends without a commit, where nothing stood or where the old layout still stands; it commits, and reads.
     Phase.RW: frozenset({Phase.EMPTY, Phase.COMMITTED, Phase.RO}),
-    # A writer is let in; a reader is.
-    Phase.COMMITTED: frozenset({Phase.RW, Phase.RO}),
+    # A writer is let in; a reader is; it is given up on purpose.
+    Phase.COMMITTED: frozenset({Phase.RW, Phase.RO, Phase.EMPTY}),
     # The last reader is gone.
     Phase.RO: frozenset({Phase.COMMITTED}),
 }
@@ -96,13 +97,13 @@ class Cleared(NamedTuple):
 
 
 class Weights:
-    def __init__(self) -> None:
+    def __init__(self, key: str, generations: Generations) -> None:
+        self.key = key
         self.phase = Phase.EMPTY
-        self.newest_generation = 0
-        """The newest generation that any writer was given: they only grow, and no two writers get the same."""
+        self._generations = generations
         self.committed: Layout | None = None
         self.draft: Draft | None = None
-        self.awaited: Record | None = None
+        self.awaited: RecordedRegion | None = None
         """What is to be handed back."""
         self.readers: set[int] = set()
         """Connections."""
@@ -125,38 +126,31 @@ class Weights:
         """Slabs of the committed layout."""
         return self.committed.slabs if self.committed is not None else ()
 
-    def record(self, boot_id: str) -> Record:
+    def record(self) -> RecordedRegion:
         """What the file has to say now."""
-        layout, awaited = self.committed, self.awaited
+        layout = self.committed
         if layout is not None:
-            return self.record_of(layout, boot_id)
-        if awaited is not None:
-            return Record(self.newest_generation, awaited.generation, awaited.hash, awaited.slabs, awaited.boot_id)
-        return Record(self.newest_generation)
+            return self.record_of(layout)
+        return self.awaited if self.awaited is not None else RecordedRegion(self.key, "shared")
 
-    def record_of(self, layout: Layout, boot_id: str) -> Record:
+    def record_of(self, layout: Layout) -> RecordedRegion:
         """What the file has to say once this one is committed."""
         slabs = tuple(RecordedSlab(slab.size, slab.identity) for slab in layout.slabs)
-        return Record(self.newest_generation, layout.generation, layout.hash, slabs, boot_id)
+        return RecordedRegion(self.key, "shared", layout.generation, layout.hash, slabs)
 
     # -- the start -------------------------------------------------------------------------------------------------
 
-    def starts(self, newest_generation: int, awaited: Record | None) -> None:
-        self.newest_generation, self.awaited = newest_generation, awaited
+    def starts(self, awaited: RecordedRegion | None) -> None:
+        self.awaited = awaited
         self.phase = Phase.EMPTY if awaited is None else Phase.RECOVERING
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def next_generation(self) -> int:
-        """It is given to one writer only, even if that one is then not let in."""
-        self.newest_generation += 1
-        return self.newest_generation
-
     def write(self, conn: int, generation: int, *, replaces: bool) -> Cleared | None:
         """A writer is let in. Returns the layout that is gone because of it."""
-        if generation > self.newest_generation:
+        if generation > self._generations.newest:
             raise BrokenRule(
-                f"generation {generation} is written, and {self.newest_generation} is the newest that was given"
+                f"generation {generation} is written, and {self._generations.newest} is the newest that was given"
             )
         if replaces and self.committed is None:
             raise BrokenRule(f"generation {generation} replaces a layout, and none is committed")
@@ -243,11 +237,11 @@ class Weights:
         return self.committed
 
     def give_up(self) -> Cleared:
-        """What was awaited will never come; the file says so already."""
-        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING,))
+        """What was awaited will never come, or what is there isn't wanted any more; the file says so already."""
+        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING, Phase.COMMITTED))
         cleared = self._clear()
         if cleared is None:
-            raise BrokenRule("a layout is given up, and none is awaited")
+            raise BrokenRule("a layout is given up, and there is none")
         return cleared
 
     def _becomes(self, phase: Phase, before: tuple[Phase, ...]) -> None:

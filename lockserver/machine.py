@@ -351,6 +351,7 @@ class Machine:
         self.copies.hand_back(event, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
             self.succession.knows_of(self.active.token)  # it may have been heard of just now
+        self.copies.hand_out(self.active)  # a process that only its own main process knew of is one to keep a copy of
 
     def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
         assert isinstance(event.message, m.Kept)

@@ -18,11 +18,13 @@ from engine_shim import __main__ as shim_command
 from engine_shim import failover as failover_command
 from engine_shim import pair_look, pair_status, part_environment
 from engine_shim.failover import default_run_dir, free_address, main, parser
+from engine_shim.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from engine_shim.pair_commands import down
 from engine_shim.pair_look import UP_FACTS, Seen, UpFacts
+from engine_shim.pair_parts import Options, children
 from engine_shim.pair_process import PairError
 from engine_shim.pair_status import NO_LOCK, reached
-from engine_shim.up import CannotStart, Options, children
+from engine_shim.up import CannotStart
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
@@ -247,6 +249,19 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     assert not list((house.run_dir / "engine").glob("*.given_up"))
 
 
+def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serves_with_it() -> None:
+    for name in ("lock", "gms", "door", "a", "b"):
+        assert HopelessParts(("a", "b")).met(name, served=False, steady=False) == EndAll(), "a person is there"
+    pair = HopelessParts(("a", "b"))
+    pauses = [pair.met("gms", served=True, steady=steady) for steady in (False, False, *[False] * 4, True)]
+    assert [one.pause_s for one in pauses if isinstance(one, TryAgain)] == [5, 10, 20, 40, 60, 60, 5]
+    assert pair.met("a", served=True, steady=False) == GiveUp(("b",)) and pair.given_up == {"a"}
+    assert pair.met("b", served=True, steady=False) == EndAll(), "no engine is left"
+    assert pair.put_right() == {"a", "b"} and not pair.given_up
+    assert pair.met("a", served=True, steady=True) == GiveUp(("b",))
+    assert pair.met("lock", served=True, steady=True) == EndAll()
+
+
 @chaos
 def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_ends(house: House) -> None:
     (house.faults("a") / "fail_init").touch()
@@ -257,8 +272,9 @@ def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_end
 
 @chaos
 def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(house: House) -> None:
-    program = "import sys; from engine_shim import up, failover; up.DOOR_MODULE = 'tests.engine.wrong_door'; "
-    program += "up.AGAIN_FIRST_S = 0.05; sys.exit(failover.main(sys.argv[1:]))"
+    program = "import sys; from engine_shim import failover, hopeless_parts, pair_parts; "
+    program += "pair_parts.DOOR_MODULE = 'tests.engine.wrong_door'; hopeless_parts.AGAIN_FIRST_S = 0.05; "
+    program += "sys.exit(failover.main(sys.argv[1:]))"
     (house.directory / "with_a_wrong_door.py").write_text(program)
     house.environment["PYTHONPATH"] = f"{house.directory}:{ROOT}"
     words = ("up", "--run-dir", str(house.run_dir), *TOY, "--listen", "127.0.0.1:0")

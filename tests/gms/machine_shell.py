@@ -11,9 +11,12 @@ import msgspec
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
-from gms import record, record_format
+from gms import record
+from gms.exclusive import ExclusiveRegion
 from gms.machine import Machine
 from gms.sessions import Doing
+from gms.shared import SharedRegion
+from gms.weights import Weights
 
 BOOT = "this boot"
 CAPACITY = 1000
@@ -67,7 +70,7 @@ class House:
             return e.Started(None, generation_floor=FLOOR)
         try:
             return e.Started(record.decode(self.file), generation_floor=FLOOR)
-        except record_format.UnreadableRecord as error:
+        except record.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=FLOOR)
 
     # -- the shell -------------------------------------------------------------------------------------------------
@@ -97,12 +100,14 @@ class House:
         if isinstance(effect, e.Persist):
             if self.disk_fails:
                 return e.PersistFailed(effect.seq, "no space left")
-            self.file = record_format.encode(effect.record)
+            self.file = record.encode(effect.record)
             return e.Persisted(effect.seq)
         if isinstance(effect, e.Allocate):
-            if effect.size > self.free:
-                return e.NotAllocated(effect.conn, effect.size, self.free)
-            return e.Allocated(effect.conn, self._slab(f"m{self.number + 1}", effect.size))
+            if sum(effect.sizes) > self.free:
+                return e.NotAllocated(effect.conn, sum(effect.sizes), self.free)
+            slabs = [self._slab(f"m{self.number + 1}", size) for size in effect.sizes]
+            slabs += [self._slab(f"table:{self.number + 1}", 0)] if effect.table_size else []
+            return e.Allocated(effect.conn, tuple(slabs))
         if isinstance(effect, e.CheckMemory):
             held = bool(self.held & set(effect.identities)) if self.tells else None
             return e.MemoryChecked(self.free, held)
@@ -128,18 +133,25 @@ class House:
         return e.Slab(self.number, identity)
 
     def _check(self) -> None:
-        machine, weights, sessions = self.machine, self.machine.weights, self.machine.sessions
-        doing = [sessions.doing(client) for client in sessions.clients.values()]
-        assert not (Doing.WRITING in doing and Doing.READING in doing), "a writer beside a reader"
-        assert doing.count(Doing.WRITING) == (weights.draft is not None)
-        assert not machine.admission.why_closed, machine.admission.why_closed
-        known = [slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs]
-        known += [slab.handle for slab in machine.recovery.kept]
+        machine, sessions = self.machine, self.machine.sessions
+        for region in machine.regions.values():
+            doing = [region.doing(client) for client in region.clients]
+            assert not (Doing.WRITING in doing and Doing.READING in doing), "a writer beside a reader"
+            if isinstance(region, SharedRegion):
+                assert doing.count(Doing.WRITING) == (region.weights.draft is not None)
+        assert not machine.device.why_closed, machine.device.why_closed
+        known = [slab.handle for slab in machine.slabs]
         assert sorted(known) == sorted(self.slabs), "descriptors are leaked, or known twice"
-        assert {client.process for client in sessions.clients.values() if client.process} == self.processes
+        owners = {
+            region.pool.owner.process
+            for region in machine.regions.values()
+            if isinstance(region, ExclusiveRegion) and region.pool.owner
+        }
+        assert {client.process for client in sessions.clients.values() if client.process} | owners == self.processes
         assert machine.deadline > self.now, "its deadline has passed already"
-        coming = sum(slab.size for slab in machine.recovery.kept)
-        assert machine.status().bytes == sum(size for _, size in self.slabs.values()) - coming
+        coming = sum(slab.size for region in machine.regions.values() for slab in region.hand_backs.kept)
+        told = sum(region.bytes for region in machine.status().regions)
+        assert told == sum(size for _, size in self.slabs.values()) - coming
 
     # -- what tests do ---------------------------------------------------------------------------------------------
 
@@ -151,11 +163,12 @@ class House:
             self.feed(e.Tick())
         self.now = until
 
-    def hello(self, conn: int, engine_id: str = "") -> m.Welcome:
+    def hello(self, conn: int, engine_id: str = "", key: str = m.WEIGHTS, policy: m.Policy = "shared") -> m.Welcome:
         self.number += 1
         self.processes.add(self.number)
         engine_id = engine_id or f"engine-{conn}"
-        self.feed(e.Received(conn, m.Hello(protocol=m.PROTOCOL, engine_id=engine_id, pid=conn), process=self.number))
+        hello = m.Hello(protocol=m.PROTOCOL, engine_id=engine_id, pid=conn, key=key, policy=policy)
+        self.feed(e.Received(conn, hello, process=self.number, identity=f"pidfs:{conn}", local_pid=conn))
         welcome = self.last(conn)
         assert isinstance(welcome, m.Welcome)
         return welcome
@@ -176,17 +189,31 @@ class House:
         return [message for message, _ in self.sent.get(conn, ()) if type(message) is kind]
 
     def doing(self, conn: int) -> Doing:
-        sessions = self.machine.sessions
-        return sessions.doing(sessions.clients[conn])
+        client = self.machine.sessions.clients[conn]
+        return self.machine.regions[client.key].doing(client)
 
     def leaves(self, conn: int) -> None:
         self.closed.add(conn)
         self.feed(e.Closed(conn))
 
+    def region(self, key: str = m.WEIGHTS) -> SharedRegion:
+        region = self.machine.regions[key]
+        assert isinstance(region, SharedRegion)
+        return region
+
     @property
-    def record(self) -> record.Record:
+    def weights(self) -> Weights:
+        return self.region().weights
+
+    @property
+    def on_disk(self) -> record.Record:
         assert self.file is not None
         return record.decode(self.file)
+
+    @property
+    def record(self) -> record.Region:
+        """What the file says of the weights."""
+        return self.on_disk.region(m.WEIGHTS) or record.Region(m.WEIGHTS, "shared")
 
     @property
     def status(self) -> m.Status:
@@ -196,9 +223,9 @@ class House:
     def state(self) -> str:
         return self.status.state
 
-    def writer(self, conn: int, *sizes: int, **wish: object) -> m.Opened:
+    def writer(self, conn: int, *sizes: int, key: str = m.WEIGHTS, **wish: object) -> m.Opened:
         """Comes in to write, and makes slabs."""
-        self.hello(conn)
+        self.hello(conn, key=key)
         opened = self.says(conn, m.Open(mode="rw", **wish))  # type: ignore[arg-type]
         assert isinstance(opened, m.Opened) and opened.mode == "rw", opened
         for size in sizes:
@@ -210,9 +237,9 @@ class House:
         assert isinstance(committed, m.Committed), committed
         return committed
 
-    def loaded(self, *sizes: int, by: int = 1) -> m.Committed:
+    def loaded(self, *sizes: int, by: int = 1, key: str = m.WEIGHTS) -> m.Committed:
         """A layout is there, and its writer is gone again."""
-        self.writer(by, *sizes)
+        self.writer(by, *sizes, key=key)
         committed = self.commits(by, *sizes)
         self.leaves(by)
         return committed
@@ -220,7 +247,8 @@ class House:
 
 def restarted(house: House, *, batch: int = 253, tells: bool = True, boot: str = BOOT, held: bool = True) -> House:
     """The next server, after a crash of this one. Somebody has the memory of its layout unless `held` is False."""
-    identities = frozenset(slab.identity for slab in house.record.slabs) if held else frozenset()
+    slabs = [slab for region in house.on_disk.regions for slab in region.slabs]
+    identities = frozenset(slab.identity for slab in slabs) if held else frozenset()
     return House(house.file, batch=batch, tells=tells, boot=boot, held=identities)
 
 

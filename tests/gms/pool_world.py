@@ -13,7 +13,7 @@ import msgspec
 from gms import events as e
 from gms import messages as m
 from gms import pool_client_machine as c
-from gms import pool_record, record_format
+from gms import record as r
 from gms.machine import Machine
 from sidecar.context import Time
 
@@ -63,7 +63,7 @@ class Process:
             else:
                 events.append(c.Disconnected())
         elif isinstance(effect, c.Say):
-            brought = self.memory.get(effect.message.generation, ()) if isinstance(effect.message, m.PoolBack) else ()
+            brought = self.memory.get(effect.message.generation, ()) if isinstance(effect.message, m.HandBack) else ()
             world.to_server(self, effect.message, brought if effect.brings else ())
         elif isinstance(effect, c.Keep):
             self.memory[effect.generation] = world.arriving
@@ -127,9 +127,9 @@ class World:
     def start_server(self) -> None:
         config = e.Config(device="host:0", server_incarnation=str(self.number()), boot_id="boot", capacity=CAPACITY)
         self.machine = Machine(config)
-        record = pool_record.decode(self.disk) if self.disk else None
+        record = r.decode(self.disk) if self.disk else None
         owners = []
-        for pool in record.pools if record is not None else ():
+        for pool in record.regions if record is not None else ():
             if pool.owner is None:
                 continue
             process = self.processes[int(pool.owner.identity or pool.owner.name.split()[0][1:])]
@@ -141,7 +141,7 @@ class World:
                 owners.append(e.FoundOwner(KEY, handle))
             else:
                 owners.append(e.FoundOwner(KEY, gone=True))
-        self.feed(e.Started(None, generation_floor=int(self.now * 1000), pools=record, owners=tuple(owners)))
+        self.feed(e.Started(record, generation_floor=int(self.now * 1000), owners=tuple(owners)))
         self.feed(e.Received(-1, m.Observe(protocol=m.PROTOCOL)))
 
     def kill_server(self) -> None:
@@ -163,9 +163,9 @@ class World:
         machine = self.machine
         if machine is None:
             return
-        if machine.admission.why_closed:
-            self.fail(machine.admission.why_closed)
-        if {slab.handle for slab in machine.pools.slabs} != set(self.handles):
+        if machine.device.why_closed:
+            self.fail(machine.device.why_closed)
+        if {slab.handle for slab in machine.slabs} != set(self.handles):
             self.fail(f"the server has descriptors {sorted(self.handles)}; its machine knows others")
 
     def _do(self, effect: e.Effect, events: deque[e.Event]) -> None:
@@ -180,22 +180,22 @@ class World:
         elif isinstance(effect, e.ForgetProcess):
             if self.watched.pop(effect.process, None) is None:
                 self.fail("a pidfd is forgotten twice")
-        elif isinstance(effect, e.AllocatePool):
+        elif isinstance(effect, e.Allocate):
             needed = sum(effect.sizes)
             free = CAPACITY - sum(int(each.split(":")[1]) for each in self.living() if each.startswith("range"))
             if needed > free:
-                events.append(e.PoolNotAllocated(effect.conn, needed, free))
+                events.append(e.NotAllocated(effect.conn, needed, free))
                 return
             names = [f"range:{size}:{self.number()}" for size in effect.sizes] + [f"table:0:{self.number()}"]
             slabs = tuple(e.Slab(self.number(), name) for name in names)
             self.handles |= {slab.handle: slab.identity for slab in slabs}
-            events.append(e.PoolAllocated(effect.conn, slabs))
-        elif isinstance(effect, e.PersistPools):
+            events.append(e.Allocated(effect.conn, slabs))
+        elif isinstance(effect, e.Persist):
             if self.disk_fails:
-                events.append(e.PoolsPersistFailed(effect.seq, "full"))
+                events.append(e.PersistFailed(effect.seq, "full"))
             else:
-                self.disk = record_format.encode(effect.record)
-                events.append(e.PoolsPersisted(effect.seq))
+                self.disk = r.encode(effect.record)
+                events.append(e.Persisted(effect.seq))
         elif isinstance(effect, e.Forget):
             for handle in effect.slabs:
                 del self.handles[handle]
@@ -231,7 +231,7 @@ class World:
         process = self.of_conn[conn]
         slabs = tuple(e.Slab(self.number(), name) for name in brought)
         self.handles |= {slab.handle: slab.identity for slab in slabs}
-        if isinstance(message, m.PoolHello):
+        if isinstance(message, m.Hello):
             handle = self.number()
             self.watched[handle] = process
             identity = str(process.number) if self.knows_processes else ""
@@ -324,7 +324,7 @@ class World:
                 if process.conn == conn:
                     process.feed(c.Disconnected())
         elif kind < 0.35:
-            self.feed(e.Received(-1, m.DropPool(key=KEY)))
+            self.feed(e.Received(-1, m.DropRegion(key=KEY)))
         elif kind < 0.5:
             self.grant()
         elif kind < 0.7:

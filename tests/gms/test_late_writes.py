@@ -86,7 +86,9 @@ def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(hous
 @may_have_io_uring
 def test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed(house: House) -> None:
     channel = Channel(connect(house.run_dir, "host:0"), m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES)
-    hello = m.PoolHello(protocol=3, newest=3, engine_id="liar", pid=os.getpid(), key="kv-0", writes_end=True)
+    hello = m.Hello(
+        policy="exclusive", protocol=m.PROTOCOL, engine_id="liar", pid=os.getpid(), key="kv-0", writes_end=True
+    )
     channel.send(hello)
     channel.send(m.ClaimPool(digest=A[0], sizes=A[1], table_size=A[2], token=10, proven=True, timeout_s=9.0))
     channel.send(m.ReleasePool())
@@ -97,7 +99,7 @@ def test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed(h
         return any(isinstance(message, m.PoolReleased) for message in heard)
 
     until(released, "it is released")
-    (pool,) = house.status().pools
+    (pool,) = (region for region in house.status().regions if region.policy == "exclusive")
     assert "io_uring" in pool.doubt
     channel.close()
 

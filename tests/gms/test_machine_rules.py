@@ -5,7 +5,7 @@ import pytest
 from gms import events as e
 from gms import layout as lay
 from gms import messages as m
-from gms import record, record_format
+from gms import record
 from gms.sessions import Doing
 from gms.weights import Phase
 from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
@@ -160,7 +160,7 @@ def test_each_writer_gets_a_number_of_its_own_and_the_file_knows_it_first() -> N
     numbers = []
     for conn in (1, 2, 3):
         numbers.append(house.writer(conn).generation)
-        assert house.record.given == numbers[-1]
+        assert house.on_disk.given == numbers[-1]
         house.leaves(conn)
     assert numbers == [FLOOR + 1, FLOOR + 2, FLOOR + 3]
     again = restarted(house)
@@ -168,7 +168,7 @@ def test_each_writer_gets_a_number_of_its_own_and_the_file_knows_it_first() -> N
 
 
 def test_numbers_begin_above_the_floor_where_the_file_is_lost() -> None:
-    assert House(b"{").machine.weights.newest_generation == House().machine.weights.newest_generation == FLOOR
+    assert House(b"{").machine.device.generations.newest == House().machine.device.generations.newest == FLOOR
 
 
 def test_no_layout_is_on_disk_before_the_writer_that_clears_it_hears_of_it() -> None:
@@ -198,7 +198,7 @@ def test_nobody_is_let_in_to_write_when_the_disk_refuses() -> None:
     assert opened(house.says(3, m.Open(mode="ro")) and house.heard(3, m.Opened)[0]).mode == "ro"
     house.disk_fails = False
     house.later(1.0)
-    assert house.record == house.machine.truth() and not house.status.alarms
+    assert house.on_disk == house.machine.truth() and not house.status.alarms
 
 
 # -- 4, 5 and 8: a writer's work ---------------------------------------------------------------------------------------
@@ -628,7 +628,7 @@ def test_a_file_that_can_not_be_read_is_alarmed_of_and_keeps_writers_out_for_the
     house.later(WINDOW_S - 0.5)
     assert not house.heard(1, m.Opened)
     house.later(1.0)
-    assert house.heard(1, m.Opened) and house.record.given == FLOOR + 1
+    assert house.heard(1, m.Opened) and house.on_disk.given == FLOOR + 1
     house.says(1, m.Create(size=5))
     house.commits(1, 5)
     assert not house.status.alarms, "what was lost is loaded again"
@@ -727,14 +727,16 @@ def test_a_server_at_rest_sleeps() -> None:
 
 
 def test_one_wrong_bit_makes_no_other_record() -> None:
-    data = record_format.encode(record.Record(7, 6, "a" * 64, (record.Slab(5, "x"),), "boot"))
+    data = record.encode(
+        record.Record(7, (record.Region("weights", "shared", 6, "a" * 64, (record.Slab(5, "x"),)),), "boot")
+    )
     told = record.decode(data)
     for bit in range(len(data) * 8):
         wrong = bytearray(data)
         wrong[bit // 8] ^= 1 << bit % 8
         try:
             assert record.decode(bytes(wrong)) == told, "only what is between the words may differ"
-        except record_format.UnreadableRecord:
+        except record.UnreadableRecord:
             continue
 
 
@@ -742,15 +744,17 @@ def test_one_wrong_bit_makes_no_other_record() -> None:
 
 
 def test_a_record_is_read_as_it_was_written() -> None:
-    told = record.Record(7, 6, "a" * 64, (record.Slab(5, "x"), record.Slab(6, "y")), "boot")
-    assert record.decode(record_format.encode(told)) == told
+    told = record.Record(
+        7, (record.Region("weights", "shared", 6, "a" * 64, (record.Slab(5, "x"), record.Slab(6, "y"))),), "boot"
+    )
+    assert record.decode(record.encode(told)) == told
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"{", b"[]", b"{}", b'{"given": -1}', b'{"given": 1, "format": 9}', b"\xff", b"[" * 99999]
 )
 def test_garbage_is_no_record(data: bytes) -> None:
-    with pytest.raises(record_format.UnreadableRecord):
+    with pytest.raises(record.UnreadableRecord):
         record.decode(data)
 
 
@@ -781,13 +785,13 @@ def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> No
     house.hello(3, "writer")
     house.says(3, m.Open(mode="rw", timeout_s=5.0))
     slabs, file = dict(house.slabs), house.file
-    house.machine.weights.readers.clear()
+    house.weights.readers.clear()
     house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
     alarm = house.status.alarms[0]
     for words in ("the phase is RO, and 0 read", "Tick", "reader (pid 2)", "report this line"):
         assert words in alarm, "what is needed to report it"
     assert house.slabs == slabs and house.file == file and 2 not in house.closed
-    house.machine.weights.readers.add(2)
+    house.weights.readers.add(2)
     effects = house.machine.handle(e.Tick(), e.Time(house.now + 6.0, 1e9))
     answers = [effect.message for effect in effects if isinstance(effect, e.Send) and effect.conn == 3]
     assert "mistake in its own program" in refused(answers[0]).why, "who waits is told in time"
@@ -797,22 +801,22 @@ def test_a_broken_rule_lets_nobody_in_any_more_and_nobody_loses_anything() -> No
 def test_a_step_that_no_rule_allows_is_not_taken_and_reported() -> None:
     house = House()
     house.writer(1, 10)
-    house.machine.weights.newest_generation -= 1
+    house.machine.device.generations.newest -= 1
     house.machine.handle(e.Tick(), e.Time(house.now, 1e9))
     assert "generations fall" in house.status.alarms[0]
     effects = house.machine.handle(e.Received(1, m.Commit(layout=document(10))), e.Time(house.now, 1e9))
     answers = [effect.message for effect in effects if isinstance(effect, e.Send)]
-    assert refused(answers[0]).reason == "not_now" and house.machine.weights.committed is None
+    assert refused(answers[0]).reason == "not_now" and house.weights.committed is None
     assert not [effect for effect in effects if isinstance(effect, e.Persist)]
 
 
 def test_a_mistake_in_the_middle_of_a_step_is_an_alarm_and_not_the_end_of_the_server() -> None:
     house = House()
     house.writer(1, 10)
-    house.machine.weights.phase = Phase.EMPTY
+    house.weights.phase = Phase.EMPTY
     effects = house.machine.handle(e.Closed(1), e.Time(house.now, 1e9))
     assert any(isinstance(effect, e.Note) and effect.event == "rule_broken" for effect in effects)
-    assert house.machine.admission.why_closed
+    assert house.machine.device.why_closed
     house.machine.handle(e.Received(2, m.Observe(protocol=1)), e.Time(house.now, 1e9))
     effects = house.machine.handle(e.Received(2, m.Ping()), e.Time(house.now, 1e9))
     assert any(isinstance(effect, e.Send) and isinstance(effect.message, m.Pong) for effect in effects)

@@ -13,6 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gms import events as e
 from gms import messages as m
 from gms.sessions import IDLE, Doing
+from gms.shared import SharedRegion
+from gms.weights import Draft
 from tests.gms.machine_shell import CAPACITY, House, document
 
 MODEST = settings(
@@ -41,17 +43,31 @@ class GmsProcesses(RuleBasedStateMachine):
         return list(self.house.machine.sessions.clients)
 
     def doing(self, conn: int) -> Doing:
-        sessions = self.house.machine.sessions
-        return sessions.doing(sessions.clients[conn])
+        return self.house.doing(conn)
+
+    def of(self, conn: int) -> SharedRegion:
+        """The region that it is about."""
+        return self.house.region(self.house.machine.sessions.clients[conn].key)
+
+    @property
+    def drafts(self) -> list[Draft]:
+        regions = (self.house.region(key) for key in self.house.machine.regions)
+        return [region.weights.draft for region in regions if region.weights.draft is not None]
 
     def one(self, index: int) -> int | None:
         return self.conns[index % len(self.conns)] if self.conns else None
 
-    @rule()
-    def somebody_comes(self) -> None:
-        if len(self.conns) < 5:
+    @rule(key=st.sampled_from((m.WEIGHTS, m.WEIGHTS, "other")))
+    def somebody_comes(self, key: str) -> None:
+        if len(self.conns) < 6:
             self.next_conn += 1
-            self.house.hello(self.next_conn)
+            self.house.hello(self.next_conn, key=key)
+
+    @rule(key=st.sampled_from((m.WEIGHTS, "other")))
+    def a_person_drops(self, key: str) -> None:
+        if 9999 not in self.house.machine.sessions.observers:
+            self.house.says(9999, m.Observe(protocol=m.PROTOCOL))
+        self.house.says(9999, m.DropRegion(key=key, timeout_s=1.0))
 
     @rule(
         index=pick,
@@ -64,31 +80,33 @@ class GmsProcesses(RuleBasedStateMachine):
         if conn is not None and self.doing(conn) in IDLE:
             self.house.says(conn, m.Open(mode=mode, replace=replace, timeout_s=wait, bytes=100))
 
-    @rule(size=st.integers(1, CAPACITY + 10))
-    def the_writer_makes(self, size: int) -> None:
-        draft = self.house.machine.weights.draft
-        if draft is not None and self.house.machine.writing.wanted is None:
+    @rule(size=st.integers(1, CAPACITY + 10), which=pick)
+    def a_writer_makes(self, size: int, which: int) -> None:
+        draft = self.drafts[which % len(self.drafts)] if self.drafts else None
+        if draft is not None and self.house.machine.device.making.of(draft.writer) is None:
             self.house.says(draft.writer, m.Create(size=size))
 
-    @rule()
-    def the_writer_commits(self) -> None:
-        machine = self.house.machine
-        draft = machine.weights.draft
-        if draft is None or machine.writing.wanted is not None or not draft.slabs:
+    @rule(which=pick)
+    def a_writer_commits(self, which: int) -> None:
+        draft = self.drafts[which % len(self.drafts)] if self.drafts else None
+        if draft is None or self.house.machine.device.making.of(draft.writer) is not None or not draft.slabs:
             return
+        region = self.of(draft.writer)
         memory = tuple((slab.identity, slab.size) for slab in draft.slabs)
         answer = self.house.says(draft.writer, m.Commit(layout=document(*[size for _, size in memory])))
         committed = self.house.heard(draft.writer, m.Committed)
-        if machine.weights.committed is not None and machine.weights.draft is None:
+        if region.weights.committed is not None and region.weights.draft is None:
             last = committed[-1]
             assert isinstance(last, m.Committed) and answer is not None
-            assert self.house.record.generation == last.generation, "first on disk, then told"
+            said = self.house.on_disk.region(region.key)
+            assert said is not None and said.generation == last.generation, "first on disk, then told"
             self.committed[last.generation] = (last.hash, memory)
 
     @rule(index=pick, keeps=st.booleans())
     def somebody_withdraws(self, index: int, keeps: bool) -> None:
-        conn, layout = self.one(index), self.house.machine.weights.committed
+        conn = self.one(index)
         if conn is not None:
+            layout = self.of(conn).weights.committed
             self.house.says(conn, m.Withdraw(keeps=layout.generation if keeps and layout is not None else 0))
 
     @rule(index=pick, noticed=st.booleans())
@@ -109,11 +127,12 @@ class GmsProcesses(RuleBasedStateMachine):
         conn = self.one(index)
         if conn is None or not self.committed:
             return
-        if self.doing(conn) not in IDLE or self.house.machine.recovery.comes_from(conn):
+        if self.doing(conn) not in IDLE or self.of(conn).hand_backs.comes_from(conn):
             return
         generation = sorted(self.committed)[which % len(self.committed)]
         name, memory = self.committed[generation]
-        awaited = self.house.machine.weights.awaited is not None
+        region = self.of(conn)
+        awaited = region.weights.awaited is not None
         for first in range(0, len(memory), self.batch) if awaited else (0,):
             came = memory[first : first + self.batch] if awaited else ()
             message = m.HandBack(
@@ -129,7 +148,7 @@ class GmsProcesses(RuleBasedStateMachine):
             )
             if conn not in self.house.machine.sessions.clients:
                 return
-        layout = self.house.machine.weights.committed
+        layout = region.weights.committed
         if awaited and layout is not None:
             assert not wrong and layout.generation == generation
             assert tuple((slab.identity, slab.size) for slab in layout.slabs) == memory
@@ -177,25 +196,23 @@ class GmsProcesses(RuleBasedStateMachine):
     @invariant()
     def the_file_tells_only_of_what_was_committed(self) -> None:
         house = getattr(self, "house", None)
-        if house is None or house.file is None or not house.record.hash:
-            return
-        told = house.record
-        assert told.generation in self.committed and told.hash == self.committed[told.generation][0]
-        assert tuple((slab.identity, slab.size) for slab in told.slabs) == self.committed[told.generation][1]
+        for told in house.on_disk.regions if house is not None and house.file is not None else ():
+            assert told.generation in self.committed and told.hash == self.committed[told.generation][0]
+            assert tuple((slab.identity, slab.size) for slab in told.slabs) == self.committed[told.generation][1]
 
     @invariant()
     def the_file_says_what_is_so_unless_the_disk_failed(self) -> None:
         house = getattr(self, "house", None)
         if house is not None and house.file is not None and "disk" not in house.machine.context.alarms:
-            assert house.record == house.machine.truth()
+            assert house.on_disk == house.machine.truth()
 
     @invariant()
     def numbers_grow(self) -> None:
         house = getattr(self, "house", None)
-        draft = house.machine.weights.draft if house is not None else None
-        if draft is not None and draft.generation not in self.given[-1:]:
-            assert not self.given or draft.generation > self.given[-1]
-            self.given.append(draft.generation)
+        for draft in sorted(self.drafts, key=lambda each: each.generation) if house is not None else ():
+            if draft.generation not in self.given:
+                assert not self.given or draft.generation > self.given[-1]
+                self.given.append(draft.generation)
 
 
 TestGmsProcesses = GmsProcesses.TestCase

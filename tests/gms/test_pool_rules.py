@@ -3,19 +3,19 @@
 import os
 from typing import Any
 
-import msgspec
 import pytest
 
 from gms import events as e
 from gms import messages as m
-from gms import pool_record, pool_tables, record_format
+from gms import record as r
+from gms import tables
+from gms.exclusive import BACK_S, SECOND_DEATH_S, ExclusiveRegion
 from gms.holders import MOST_LAYOUTS
-from gms.machine import Machine
+from gms.machine import MOST_REGIONS, Machine
 from gms.memory import DeviceError
-from gms.pool_members import MOST_MEMBERS
-from gms.pool_recovery import SECOND_DEATH_S
-from gms.pools import MAY_FOLLOW, MOST_POOLS, Owner, Phase, Pool, Shape
-from gms.record_format import UnreadableRecord
+from gms.pools import MAY_FOLLOW, Owner, Phase, Pool, Shape
+from gms.record import UnreadableRecord
+from gms.sessions import MOST_CLIENTS
 from gms.weights import BrokenRule, Slab
 from sidecar.context import Time
 
@@ -26,14 +26,14 @@ OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False, writes_end=True)
 class Harness:
     """The machine, with a disk that works and memory that is there."""
 
-    def __init__(self, pools: pool_record.Record | None = None, *owners: e.FoundOwner, **config: Any) -> None:
+    def __init__(self, record: r.Record | None = None, *owners: e.FoundOwner, **config: Any) -> None:
         self.machine = Machine(e.Config("host:0", "s1", boot_id="boot", capacity=1000, **config))
         self.sent: list[tuple[int, m.ServerMessage]] = []
         self.last = 100
-        self.record = pools
+        self.record = record
         self.now = self.wall = 0.0
         self.full = False
-        self.feed(e.Started(None, generation_floor=5, pools=pools, owners=owners))
+        self.feed(e.Started(record, generation_floor=5, owners=owners))
 
     def feed(self, event: e.Event) -> list[e.Effect]:
         events, effects = [event], list[e.Effect]()
@@ -42,14 +42,16 @@ class Harness:
                 effects.append(effect)
                 if isinstance(effect, e.Send):
                     self.sent.append((effect.conn, effect.message))
-                elif isinstance(effect, e.PersistPools):
+                elif isinstance(effect, e.Persist):
                     self.record = effect.record
-                    events.append(e.PoolsPersisted(effect.seq))
-                elif isinstance(effect, e.AllocatePool) and self.full:
-                    events.append(e.PoolNotAllocated(effect.conn, 100, 0))
-                elif isinstance(effect, e.AllocatePool):
+                    events.append(e.Persisted(effect.seq))
+                elif isinstance(effect, e.Allocate) and self.full:
+                    events.append(e.NotAllocated(effect.conn, 100, 0))
+                elif isinstance(effect, e.Allocate):
                     slabs = tuple(self.slab(f"m{number}") for number in range(len(effect.sizes) + 1))
-                    events.append(e.PoolAllocated(effect.conn, slabs))
+                    events.append(e.Allocated(effect.conn, slabs))
+                elif isinstance(effect, e.CheckMemory):
+                    events.append(e.MemoryChecked(0, False))
         return effects
 
     def slab(self, identity: str) -> e.Slab:
@@ -57,7 +59,7 @@ class Harness:
         return e.Slab(self.last, identity)
 
     def comes(self, conn: int, key: str = "kv", have: int = 0, *, writes_end: bool = True) -> None:
-        hello = m.PoolHello(protocol=3, newest=3, engine_id=f"e{conn}", pid=conn, key=key, have=have)
+        hello = m.Hello(protocol=m.PROTOCOL, engine_id=f"e{conn}", pid=conn, key=key, policy="exclusive", have=have)
         known = e.Received(conn, hello, process=conn, identity=f"pidfs:{conn}", local_pid=conn, writes_end=writes_end)
         self.feed(known)
 
@@ -71,10 +73,18 @@ class Harness:
         return self.says(conn, m.ClaimPool(**{**shape, "token": token, "proven": True, "timeout_s": 0.0, **more}))
 
     def back(self, conn: int, generation: int, *identities: str, token: int = 0) -> m.ServerMessage:
-        message = m.PoolBack(
-            generation=generation, digest="a", sizes=list(SHAPE.sizes), table_size=SHAPE.table_size, token=token
-        )
-        return self.says(conn, message, *identities)
+        return self.says(conn, hand_back(generation, token), *identities)
+
+    @property
+    def pool(self) -> Pool:
+        region = self.machine.regions["kv"]
+        assert isinstance(region, ExclusiveRegion)
+        return region.pool
+
+
+def hand_back(generation: int, token: int = 0) -> m.HandBack:
+    sizes = [*SHAPE.sizes, SHAPE.table_size]
+    return m.HandBack(generation=generation, hash="a", sizes=sizes, table=True, token=token)
 
 
 def owned_by_one() -> tuple[Harness, m.PoolOwned]:
@@ -94,9 +104,9 @@ def test_only_the_memory_that_is_in_the_file_can_be_handed_back() -> None:
     harness.comes(2, have=owned.generation)
     answer = harness.back(2, owned.generation, "m0", "m1", "another table")
     assert isinstance(answer, m.Refused) and answer.reason == "stale"
-    assert not harness.machine.pools.slabs
+    assert not harness.machine.slabs
     harness.comes(3, have=owned.generation)
-    assert harness.back(3, owned.generation, "m0", "m1", "m2") == m.PoolKept(generation=owned.generation)
+    assert harness.back(3, owned.generation, "m0", "m1", "m2") == m.HandedBack(generation=owned.generation)
     answer = harness.claims(3, 11)
     assert isinstance(answer, m.PoolOwned) and answer.adopted
 
@@ -105,15 +115,15 @@ def test_a_boot_leaves_nothing() -> None:
     """No process of the boot before lives that a token could shut out."""
     old, _ = owned_by_one()
     assert old.record is not None
-    harness = Harness(pool_record.decode(record_format.encode(_of_another_boot(old.record))))
-    assert not list(harness.machine.pools.pools)
+    harness = Harness(r.decode(r.encode(_of_another_boot(old.record))))
+    assert "kv" not in harness.machine.regions
     harness.comes(2)
     answer = harness.claims(2, 9)
     assert isinstance(answer, m.PoolOwned) and not answer.adopted
 
 
-def _of_another_boot(record: pool_record.Record) -> pool_record.Record:
-    return pool_record.Record(record.given, record.pools, "another boot")
+def _of_another_boot(record: r.Record) -> r.Record:
+    return r.Record(record.given, record.regions, "another boot")
 
 
 def test_an_owner_that_was_thought_dead_owns_it_as_long_as_nobody_else_does() -> None:
@@ -121,7 +131,7 @@ def test_an_owner_that_was_thought_dead_owns_it_as_long_as_nobody_else_does() ->
     old, owned = owned_by_one()
     harness = Harness(old.record, e.FoundOwner("kv", gone=True))
     harness.comes(1, have=owned.generation)
-    assert isinstance(harness.back(1, owned.generation, "m0", "m1", "m2", token=10), m.PoolKept)
+    assert isinstance(harness.back(1, owned.generation, "m0", "m1", "m2", token=10), m.HandedBack)
     harness.comes(2)
     answer = harness.claims(2, 11)
     assert isinstance(answer, m.Refused) and answer.reason == "owned"
@@ -141,10 +151,33 @@ def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
     harness.comes(2)
     harness.feed(e.Received(2, _claim(timeout_s=9.0)))
     assert not any(isinstance(said, m.PoolOwned) for _, said in harness.sent)
-    harness.now += 2.0
-    harness.feed(e.Tick())
+    while not any(isinstance(said, m.PoolOwned) for _, said in harness.sent):
+        harness.now = harness.machine.deadline
+        harness.feed(e.Tick())
+    assert harness.now <= BACK_S + 0.3
     (answer,) = (said for _, said in harness.sent if isinstance(said, m.PoolOwned))
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
+
+
+def test_an_owner_that_was_never_told_waits_for_nobody_else_and_is_not_waited_for() -> None:
+    """It claims what the file says that it has, and brings nothing: the server died before it had answered."""
+    old, owned = owned_by_one()
+    again, leaves = (Harness(old.record, e.FoundOwner("kv", process=7)) for _ in range(2))
+    for harness in (again, leaves):
+        harness.comes(1)
+    again.feed(e.Received(1, _claim(timeout_s=9.0)))
+    effects: list[e.Effect] = []
+    while not any(isinstance(said, m.PoolOwned) for _, said in again.sent):
+        again.now = again.machine.deadline
+        effects += again.feed(e.Tick())
+    (answer,) = (said for _, said in again.sent if isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
+    assert e.ForgetProcess(7) in effects
+    assert leaves.says(1, m.ReleasePool()) == m.PoolReleased()
+    leaves.comes(2, have=owned.generation)
+    leaves.back(2, owned.generation, "m0", "m1", "m2")
+    answer_ = leaves.claims(2, 12)
+    assert isinstance(answer_, m.PoolOwned) and answer_.adopted
 
 
 def _claim(**more: Any) -> m.ClaimPool:
@@ -154,8 +187,8 @@ def _claim(**more: Any) -> m.ClaimPool:
 
 def test_a_file_that_cant_be_read_is_an_alarm() -> None:
     machine = Machine(e.Config("host:0", "s1"))
-    machine.handle(e.Started(None, pools_unreadable="its checksum is wrong"), Time(0.0, 0.0))
-    assert "its checksum is wrong" in machine.context.alarms["pools_record"]
+    machine.handle(e.Started(None, "its checksum is wrong"), Time(0.0, 0.0))
+    assert "its checksum is wrong" in machine.context.alarms["record"]
 
 
 def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> None:
@@ -192,22 +225,6 @@ def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(rest
     assert (answer.adopted, answer.why_empty) == (False, "unproven") and answer.generation > first.generation
 
 
-def test_a_record_of_the_program_before_is_read_and_its_owners_contents_are_doubted() -> None:
-    """It says nothing of io_uring, and its times are those of the clock on the wall."""
-    harness, _ = owned_by_one()
-    assert harness.record is not None
-    (pool,) = harness.record.pools
-    assert pool.owner is not None
-    old = msgspec.structs.replace(pool.owner, since=1.8e9, writes_end=msgspec.UNSET)
-    pools = (msgspec.structs.replace(pool, owner=old),)
-    before = msgspec.structs.replace(harness.record, pools=pools, time_namespace=msgspec.UNSET)
-    data = record_format.encode(before)
-    assert not any(name in data for name in (b"writes_end", b"time_namespace", b"dropped"))
-    after = Harness(pool_record.decode(data), e.FoundOwner("kv", gone=True))
-    (seen,) = after.machine.pools.pools
-    assert seen.doubt_kind == "unproven"
-
-
 @pytest.mark.parametrize("set_s", [3600.0, -3600.0])
 @pytest.mark.parametrize(("lived_s", "kills"), [(SECOND_DEATH_S - 1, True), (SECOND_DEATH_S + 1, False)])
 @pytest.mark.parametrize("restarted", [False, True])
@@ -223,11 +240,11 @@ def test_a_second_death_does_not_go_by_the_clock_on_the_wall(
         new = Harness(time_namespace="")
         new.now, new.wall, record = harness.now, harness.wall, harness.record
         new.machine = Machine(e.Config("host:0", "s2", boot_id="boot", capacity=1000))
-        new.feed(e.Started(None, pools=record, owners=(e.FoundOwner("kv", gone=True),)))
+        new.feed(e.Started(record, owners=(e.FoundOwner("kv", gone=True),)))
         harness = new
     else:
         harness.feed(e.Died(2))
-    (pool,) = harness.machine.pools.pools
+    pool = harness.pool
     assert pool.doubt_kind == ("second_death" if kills else "")
 
 
@@ -238,7 +255,7 @@ def test_times_of_another_time_namespace_tell_nothing() -> None:
     harness.claims(2, 11)
     assert harness.record is not None
     moved = Harness(harness.record, e.FoundOwner("kv", gone=True), time_namespace="time:[another]")
-    (pool,) = moved.machine.pools.pools
+    pool = moved.pool
     assert pool.doubt_kind == "second_death"
 
 
@@ -264,12 +281,15 @@ def test_what_can_never_fit_is_refused_at_once(claim: dict[str, Any], reason: st
 
 def test_everything_that_grows_has_a_bound() -> None:
     harness = Harness()
-    for number in range(MOST_POOLS + 1):
+    for number in range(MOST_REGIONS - 1):
         harness.comes(number + 1, key=f"kv-{number}")
-        harness.says(number + 1, _claim(sizes=[1]))
-    assert isinstance(harness.sent[-1][1], m.Refused) and "drop-pool" in harness.sent[-1][1].why
-    for number in range(MOST_POOLS + 1, MOST_MEMBERS + 1):
-        harness.comes(number + 1)
+        assert isinstance(harness.says(number + 1, _claim(sizes=[1])), m.PoolOwned)
+    harness.comes(MOST_REGIONS, key="one-more")
+    problem = harness.sent[-1][1]
+    assert isinstance(problem, m.Problem) and problem.about == "place" and "gmsctl drop" in problem.why
+    for number in range(MOST_REGIONS, MOST_CLIENTS + 1):
+        harness.comes(number, key="kv-0")
+    harness.comes(MOST_CLIENTS + 1, key="kv-0")
     problem = harness.sent[-1][1]
     assert isinstance(problem, m.Problem) and problem.about == "place"
 
@@ -277,33 +297,23 @@ def test_everything_that_grows_has_a_bound() -> None:
 @pytest.mark.parametrize("restarted", [False, True])
 def test_pools_that_were_dropped_by_hand_make_room_for_other_keys(restarted: bool) -> None:
     harness = Harness()
-    harness.feed(e.Received(99, m.Observe(protocol=3)))
-    for number in range(MOST_POOLS):
-        harness.comes(number + 1, key=f"kv-{number}")
-        harness.says(number + 1, _claim(sizes=[1]))
-        harness.says(number + 1, m.ReleasePool())
-        assert isinstance(harness.says(99, m.DropPool(key=f"kv-{number}")), m.PoolCleared)
+    harness.feed(e.Received(99, m.Observe(protocol=m.PROTOCOL)))
+    keys = [f"kv-{number}" for number in range(MOST_REGIONS - 1)]
+    for number, key in enumerate(keys):
+        conn = 1000 + number
+        harness.comes(conn, key=key)
+        harness.says(conn, _claim(sizes=[1]))
+        harness.says(conn, m.ReleasePool())
+        harness.feed(e.Closed(conn))
+        assert isinstance(harness.says(99, m.DropRegion(key=key)), m.RegionDropped)
     if restarted:
         harness = Harness(harness.record)
-    harness.comes(50, key="kv-0")
-    answer = harness.says(50, _claim(sizes=[1], token=10))
+    harness.comes(2, key="kv-7")
+    answer = harness.says(2, _claim(sizes=[1], token=10))
     assert isinstance(answer, m.Refused) and answer.reason == "older", "there is room for its token still"
-    harness.comes(40, key="another")
-    assert isinstance(harness.says(40, _claim(sizes=[1], token=1)), m.PoolOwned)
-
-
-def test_a_pool_for_which_somebody_waits_is_not_forgotten_for_another() -> None:
-    harness = Harness()
-    harness.full = True
-    for number in range(MOST_POOLS + 1):
-        harness.comes(number + 1, key=f"kv-{number}")
-        harness.feed(e.Received(number + 1, _claim(timeout_s=3.0)))
-    assert [conn for conn, said in harness.sent if isinstance(said, m.Refused)] == [MOST_POOLS + 1]
-    harness.now += 4.0
-    harness.feed(e.Tick())
-    harness.feed(e.Tick())
-    refused = {conn for conn, said in harness.sent if isinstance(said, m.Refused)}
-    assert refused == set(range(1, MOST_POOLS + 2)), "who has waited in vain is told so"
+    harness.comes(3, key="another")
+    assert isinstance(harness.says(3, _claim(sizes=[1], token=1)), m.PoolOwned)
+    assert "kv-7" in harness.machine.regions, "a region with a client is not forgotten for another"
 
 
 def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out() -> None:
@@ -311,24 +321,24 @@ def test_who_says_that_it_has_more_memory_than_a_process_can_have_is_thrown_out(
     harness.comes(2)
     answers = [harness.back(2, 1000 + number) for number in range(MOST_LAYOUTS)]
     assert all(isinstance(answer, m.Refused) and answer.reason == "stale" for answer in answers)
-    effects = harness.feed(e.Received(2, m.PoolBack(generation=999, digest="a", sizes=[60], table_size=4096)))
-    assert e.Close(2) in effects and not harness.machine.pools.knows(2)
+    effects = harness.feed(e.Received(2, hand_back(999)))
+    assert e.Close(2) in effects and 2 not in harness.machine.sessions.clients
     assert any(conn == 2 and isinstance(said, m.Problem) and "more layouts" in said.why for conn, said in harness.sent)
 
 
 def test_who_drops_nothing_of_what_is_given_up_is_thrown_out_in_the_end_and_who_does_stays() -> None:
     harness = Harness()
-    harness.feed(e.Received(9, m.Observe(protocol=3)))
+    harness.feed(e.Received(9, m.Observe(protocol=m.PROTOCOL)))
     for conn in (1, 2, 3):
         harness.comes(conn)
     for number in range(MOST_LAYOUTS + 1):
         owned = harness.claims(1)
-        assert isinstance(owned, m.PoolOwned) and harness.machine.pools.knows(2), number
+        assert isinstance(owned, m.PoolOwned) and (2 in harness.machine.sessions.clients), number
         harness.says(1, m.ReleasePool())
-        harness.says(9, m.DropPool(key="kv"))
+        harness.feed(e.Received(9, m.DropRegion(key="kv")))
         for conn in (1, 3):
-            harness.feed(e.Received(conn, m.PoolDropped(generation=owned.generation)))
-    assert [conn for conn in (1, 2, 3) if harness.machine.pools.knows(conn)] == [1, 3]
+            harness.feed(e.Received(conn, m.Dropped(generation=owned.generation)))
+    assert [conn for conn in (1, 2, 3) if conn in harness.machine.sessions.clients] == [1, 3]
     assert isinstance(harness.claims(1), m.PoolOwned), "nobody else is disturbed"
 
 
@@ -343,21 +353,24 @@ def test_who_is_late_to_drop_what_was_given_up_is_named() -> None:
     harness, _ = owned_by_one()
     harness.comes(2)
     harness.feed(e.Died(1))
-    harness.feed(e.Received(9, m.Observe(protocol=3)))
-    assert harness.says(9, m.DropPool(key="kv")) == m.PoolCleared(key="kv", bytes=100)
+    harness.feed(e.Received(9, m.Observe(protocol=m.PROTOCOL)))
+    harness.feed(e.Received(9, m.DropRegion(key="kv")))
     harness.now += 6.0
     harness.feed(e.Tick())
-    assert "e2 (pid 2) still has memory" in harness.machine.context.alarms["pool_drops"]
-    harness.feed(e.Received(2, m.PoolDropped(generation=6)))
-    assert "pool_drops" not in harness.machine.context.alarms
+    answer = harness.sent[-1][1]
+    assert isinstance(answer, m.RegionDropped) and (answer.bytes, answer.seen) == (100, False)
+    assert "e2 (pid 2) has memory" in answer.still[0]
+    assert "e2 (pid 2) still has memory" in harness.machine.context.alarms["pending_drops"]
+    harness.feed(e.Received(2, m.Dropped(generation=6)))
+    assert "pending_drops" not in harness.machine.context.alarms
 
 
 def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> None:
     harness, _ = owned_by_one()
-    (pool,) = harness.machine.pools.pools
+    pool = harness.pool
     pool.token = 3
     effects = harness.feed(e.Died(1))
-    assert not any(isinstance(effect, e.Forget | e.PersistPools) for effect in effects)
+    assert not any(isinstance(effect, e.Forget | e.Persist) for effect in effects)
     assert "falls to 3" in harness.machine.context.alarms["rule"]
     harness.comes(2)
     answer = harness.claims(2, 11)
@@ -369,10 +382,14 @@ def test_when_a_rule_is_broken_nobody_is_let_in_and_nothing_is_taken_away() -> N
 
 def test_an_alarm_names_an_engine_whose_pool_cant_be_talked_about_until_it_can() -> None:
     harness = Harness()
-    harness.feed(e.Received(1, m.PoolHello(protocol=98, newest=99, engine_id="tomorrow", pid=7, key="kv")))
+    harness.feed(
+        e.Received(1, m.Hello(protocol=98, newest=99, engine_id="tomorrow", pid=7, key="kv", policy="exclusive"))
+    )
     assert harness.sent[-1][0] == 1 and isinstance(harness.sent[-1][1], m.Problem)
-    assert "tomorrow (pid 7): the caller speaks protocols 98 to 99" in harness.machine.context.alarms["protocol"]
-    harness.feed(e.Received(2, m.PoolHello(protocol=3, newest=99, engine_id="tomorrow", pid=8, key="kv")))
+    assert "tomorrow (pid 7): the caller speaks versions 98 to 99" in harness.machine.context.alarms["protocol"]
+    harness.feed(
+        e.Received(2, m.Hello(protocol=1, newest=99, engine_id="tomorrow", pid=8, key="kv", policy="exclusive"))
+    )
     assert "protocol" not in harness.machine.context.alarms
 
 
@@ -403,39 +420,39 @@ def test_a_step_that_is_not_in_the_table_is_not_taken() -> None:
 def test_a_record_is_what_was_written_or_is_unreadable() -> None:
     harness, _ = owned_by_one()
     assert harness.record is not None
-    data = record_format.encode(harness.record)
-    assert pool_record.decode(data) == harness.record
-    for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 2}'):
+    data = r.encode(harness.record)
+    assert r.decode(data) == harness.record
+    for bad in (data.replace(b'"token": 10', b'"token": 11'), data[:-9], b"{}", b"\xff", b'{"given": 1, "format": 1}'):
         with pytest.raises(UnreadableRecord):
-            pool_record.decode(bad)
+            r.decode(bad)
 
 
 def test_a_table_counts_its_true_records_and_believes_no_header() -> None:
-    fd = pool_tables.create(8192)
+    fd = tables.create(8192)
     try:
-        assert pool_tables.count(fd) is None
-        os.pwrite(fd, pool_tables.header(64, 16, 100, 5), 0)
+        assert tables.count(fd) is None
+        os.pwrite(fd, tables.header(64, 16, 100, 5), 0)
         for number in (0, 7, 99):
             os.pwrite(fd, b"\x80", 64 + 16 * number + 5)
-        assert pool_tables.count(fd) == (3, 100)
+        assert tables.count(fd) == (3, 100)
         for bad in ((64, 16, 600, 5), (64, 16, 100, 16), (64, 0, 100, 0), (8, 16, 100, 5), (64, 16, 0, 5)):
-            os.pwrite(fd, pool_tables.header(*bad), 0)
-            assert pool_tables.count(fd) is None, bad
+            os.pwrite(fd, tables.header(*bad), 0)
+            assert tables.count(fd) is None, bad
     finally:
         os.close(fd)
 
 
 def test_a_table_can_neither_shrink_nor_be_another_thing() -> None:
-    fd, other = pool_tables.create(8192), os.memfd_create("other", os.MFD_ALLOW_SEALING)
+    fd, other = tables.create(8192), os.memfd_create("other", os.MFD_ALLOW_SEALING)
     try:
-        pool_tables.check(fd, 8192)
+        tables.check(fd, 8192)
         with pytest.raises(OSError, match="not permitted"):
             os.ftruncate(fd, 4096)
         os.ftruncate(other, 8192)
         for descriptor, size in ((fd, 4096), (other, 8192), (0, 8192)):
             with pytest.raises(DeviceError):
-                pool_tables.check(descriptor, size)
-        assert pool_tables.identity(fd) != pool_tables.identity(other)
+                tables.check(descriptor, size)
+        assert tables.identity(fd) != tables.identity(other)
     finally:
         os.close(fd)
         os.close(other)

@@ -35,7 +35,7 @@ def engine(house: House, name: str = "engine-a") -> Program:
 
 
 def pool(house: House) -> Any:
-    (only,) = house.status().pools
+    (only,) = (region for region in house.status().regions if region.policy == "exclusive")
     return only
 
 
@@ -215,6 +215,26 @@ def test_owner_and_server_die_and_the_standby_brings_it(house: House) -> None:
     assert b.do("look")[0] == [[7], [7]]
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_claim_that_is_on_disk_when_the_server_dies_and_was_never_answered_blocks_nobody(
+    house: House, gives_up: bool
+) -> None:
+    """Its process lives, is the owner by the file, and has no memory that it could bring."""
+    house.kill()
+    doomed = house.start(module="tests.gms.dies_after_writing")
+    a = engine(house)
+    if gives_up:
+        assert "away" in refused("NotInTime", a, A, 10, True, False, 0.5)
+    else:
+        a.tell("claim", A, 10, True, False, 60)
+    doomed.wait()
+    house.start()
+    until(lambda: not any(seen.owner for seen in house.status().regions) or not gives_up, "it has given it back")
+    got = engine(house, "engine-b").do("claim", A, 11, True, False, 60) if gives_up else a.answer()
+    assert got[1:] == [False, "new"]
+    assert house.used() == SIZE
+
+
 def test_a_stopped_owner_is_found_by_a_new_server_though_it_says_nothing(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)
@@ -263,12 +283,12 @@ def test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it(house: House) -> None
     a = engine(house)
     a.do("claim", A, 10)
     keeper(house)
-    said = ask(house.run_dir, "host:0", m.DropPool(key="kv-0"))
+    said = ask(house.run_dir, "host:0", m.DropRegion(key="kv-0"))
     assert isinstance(said, m.Refused), said
     assert "engine-a" in said.why
     a.kill()
     until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    said = ask(house.run_dir, "host:0", m.DropPool(key="kv-0"))
+    said = ask(house.run_dir, "host:0", m.DropRegion(key="kv-0"))
     assert (said.key, said.bytes) == ("kv-0", SIZE)
     until(lambda: house.used() == 0, "the memory is free")
     assert (pool(house).state, pool(house).token) == ("EMPTY", 10)
@@ -359,20 +379,20 @@ def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_nobody_o
     _, out, _ = gmsctl(house, "status", "--device", "host:0")
     assert "kv-0: owned by engine-a (pid " in out
     assert "6 MiB, 5 of 8 blocks would be reused, newest token 10" in out
-    code, out, err = gmsctl(house, "drop-pool", "kv-0", "--device", "host:0")
+    code, out, err = gmsctl(house, "drop", "kv-0", "--device", "host:0")
     assert (code, out) == (1, "")
     assert "engine-a" in err
     a.kill()
     until(lambda: pool(house).state == "FREE", "its owner's end is seen")
-    assert gmsctl(house, "drop-pool", "kv-0", "--device", "host:0") == (
+    assert gmsctl(house, "drop", "kv-0", "--device", "host:0") == (
         0,
-        "host:0: pool kv-0 is given up, 6 MiB\n",
+        "host:0: kv-0 is given up, 6 MiB: no process has its memory any more, as the device says\n",
         "",
     )
-    code, out, _ = gmsctl(house, "drop-pool", "kv-0", "--device", "host:0", "--json")
-    assert (code, json.loads(out)) == (0, {"device": "host:0", "key": "kv-0", "bytes": 0})
-    assert gmsctl(house, "drop-pool", "no-such", "--device", "host:0")[0] == 1
-    assert gmsctl(house, "drop-pool", "/", "--device", "host:0")[0] == 64
+    code, out, _ = gmsctl(house, "drop", "kv-0", "--device", "host:0", "--json")
+    assert (code, json.loads(out)) == (0, {"device": "host:0", "key": "kv-0", "bytes": 0, "seen": True, "still": []})
+    assert gmsctl(house, "drop", "no-such", "--device", "host:0")[0] == 1
+    assert gmsctl(house, "drop", "/", "--device", "host:0")[0] == 64
     assert house.used() == 0
 
 

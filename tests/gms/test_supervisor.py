@@ -216,12 +216,13 @@ def test_metrics_have_every_device_behind_one_port(container: Container) -> None
         port = free.getsockname()[1]
     container.serves("--metrics", f"127.0.0.1:{port}", devices=TWO)
     container.writer(device="host:1")
-    owner = container.caller(m.PoolHello(protocol=3, newest=3, engine_id="engine-a", pid=os.getpid(), key="kv"))
+    hello = m.Hello(protocol=m.PROTOCOL, engine_id="engine-a", pid=os.getpid(), key="kv", policy="exclusive")
+    owner = container.caller(hello)
     claim = m.ClaimPool(digest="a", sizes=[SLAB], table_size=4096, token=7, proven=True, timeout_s=9.0)
     owner.ask(claim, m.PoolOwned)
     assert page(port, "/startup") == "host:0, host:1: served\n"
     seen = scrape(port)
-    assert seen['failover_gms_pool_bytes{device="host:0",key="kv"}'] == SLAB
+    assert seen['failover_gms_region_bytes{device="host:0",key="kv",policy="exclusive"}'] == SLAB
     assert seen['failover_gms_pool_state{device="host:0",key="kv",state="OWNED"}'] == 1
     assert seen['failover_gms_pool_blocks{device="host:0",key="kv"}'] == 0
     assert seen['failover_gms_pool_adoptions_total{device="host:0",key="kv"}'] == 0

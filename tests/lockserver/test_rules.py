@@ -1000,6 +1000,14 @@ def test_a_hand_back_to_a_server_that_knows_better_changes_nothing(harness: Harn
     assert b.holds
 
 
+def test_a_process_that_the_holder_hands_back_is_one_that_waiters_keep_copies_of(harness: Harness) -> None:
+    """The server may be killed again before that process itself has come."""
+    a, b = harness.holder("a"), harness.waiter("b")
+    worker = harness.process()
+    a.says(m.HandBack(token=a.token, tree=a.name, numbers=[2]), (worker,))
+    assert worker in b.copies[a.name][1]
+
+
 # -- the permit `init` ---------------------------------------------------------------------------------------------
 
 

@@ -9,22 +9,21 @@ from dataclasses import replace
 from tests.mutants.rules import Mutant
 
 MACHINE = "gms/machine.py"
+REGION = "gms/region.py"
 WEIGHTS = "gms/weights.py"
 ADMISSION = "gms/admission.py"
+SHARED = "gms/shared.py"
 SESSIONS = "gms/sessions.py"
-WRITING = "gms/writing.py"
-READING = "gms/reading.py"
+MAKING = "gms/making.py"
 RECOVERY = "gms/recovery.py"
+HAND_BACK = "gms/hand_back.py"
 DROPS = "gms/drops.py"
-DISK_FILE = "gms/disk_file.py"
+STATE_FILE = "gms/state_file.py"
 INVARIANTS = "gms/invariants.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
-POOL_MACHINE = "gms/pool_machine.py"
-POOL_DROPS = "gms/pool_drops.py"
-POOL_HAND_BACK = "gms/pool_hand_back.py"
-POOL_CLAIMS = "gms/pool_claims.py"
-POOL_RECOVERY = "gms/pool_recovery.py"
+EXCLUSIVE = "gms/exclusive.py"
+CLAIMS = "gms/claims.py"
 POOL_CLIENT = "gms/pool_client_machine.py"
 
 _ALL = (
@@ -47,8 +46,8 @@ _ALL = (
         (
             (
                 ADMISSION,
-                "    def _why_no_reader(self) -> str:\n        phase = self._weights.phase\n",
-                "    def _why_no_reader(self) -> str:\n        phase = self._weights.phase\n        if self._weights.committed is not None:\n            return ''\n",
+                "    def _why_no_reader(self) -> str:\n",
+                "    def _why_no_reader(self) -> str:\n        if self._weights.committed is not None:\n            return ''\n",
             ),
             (
                 WEIGHTS,
@@ -81,7 +80,7 @@ _ALL = (
     Mutant(
         "gms-time-out",
         "who has waited for as long as it said is told why in vain",
-        ((MACHINE, "            if self.context.reached(request.until):\n", "            if False:\n"),),
+        ((REGION, "self.device.making.of(client.conn) is None and self.context.reached(request.until):", "False:"),),
     ),
     # -- generations and the disk --
     Mutant(
@@ -89,9 +88,9 @@ _ALL = (
         "a writer's generation is on disk before it is let in",
         (
             (
-                MACHINE,
-                "        self.state_file.write(record, Admit(client.conn, request.number, generation, replaces))\n",
-                "        self._admit(Admit(client.conn, request.number, generation, replaces))\n        self.state_file.write(record)\n",
+                SHARED,
+                "        self.write(becomes, Admit(client.conn, request.number, generation, replaces))\n",
+                "        self._admit(Admit(client.conn, request.number, generation, replaces))\n",
             ),
         ),
     ),
@@ -100,9 +99,9 @@ _ALL = (
         "'no layout' is on disk before a writer clears one",
         (
             (
-                MACHINE,
-                "        record = self.truth() if replaces else Record(given=generation)\n",
-                "        record = self.truth()\n",
+                SHARED,
+                '        becomes = self.record() if replaces else self.without_memory("")\n',
+                "        becomes = self.record()\n",
             ),
         ),
     ),
@@ -111,14 +110,9 @@ _ALL = (
         "a new server goes on counting where the file says",
         (
             (
-                RECOVERY,
-                "            weights.starts(max(event.generation_floor, record.given if record is not None else 0), None)\n",
-                "            weights.starts(0, None)\n",
-            ),
-            (
-                RECOVERY,
-                "        weights.starts(max(event.generation_floor, record.given, record.generation), record)\n",
-                "        weights.starts(record.generation, record)\n",
+                MACHINE,
+                "max(event.generation_floor, record.given if record is not None else 0)",
+                "0",
             ),
         ),
     ),
@@ -127,14 +121,9 @@ _ALL = (
         "generations grow though the file is lost, or an older one is there again",
         (
             (
-                RECOVERY,
-                "            weights.starts(max(event.generation_floor, record.given if record is not None else 0), None)\n",
-                "            weights.starts(record.given if record is not None else 0, None)\n",
-            ),
-            (
-                RECOVERY,
-                "        weights.starts(max(event.generation_floor, record.given, record.generation), record)\n",
-                "        weights.starts(max(record.given, record.generation), record)\n",
+                MACHINE,
+                "max(event.generation_floor, record.given if record is not None else 0)",
+                "record.given if record is not None else 0",
             ),
         ),
     ),
@@ -143,9 +132,9 @@ _ALL = (
         "a commit is on disk before it is acknowledged",
         (
             (
-                MACHINE,
-                "            self.state_file.write(self.weights.record_of(layout, self.config.boot_id), Acknowledge(layout))\n",
-                "            self._acknowledge(layout)\n            self.state_file.write(self.truth())\n",
+                SHARED,
+                "            self.write(self.weights.record_of(layout), Acknowledge(layout))\n",
+                "            self._acknowledge(layout)\n",
             ),
         ),
     ),
@@ -154,7 +143,7 @@ _ALL = (
         "after a failed write the file is made to say what is so",
         (
             (
-                DISK_FILE,
+                STATE_FILE,
                 "self._writes.failed(seq, why, self._context.now)",
                 "self._writes.failed(seq, why, 1e9)",
             ),
@@ -163,18 +152,18 @@ _ALL = (
     Mutant(
         "gms-wrong-file-is-written-again",
         "what was written for somebody who has gone is written over",
-        ((DISK_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
+        ((STATE_FILE, "        self._writes.soon(self._context.now)\n", "        pass\n"),),
     ),
     # -- a writer's work --
     Mutant(
         "gms-abort",
         "a writer that ends without a commit leaves nothing",
-        ((WRITING, "        self._context.forget(draft.slabs)\n", "        pass\n"),),
+        ((SHARED, "        self.context.forget(draft.slabs)\n", "        pass\n"),),
     ),
     Mutant(
         "gms-commit-is-checked",
         "a layout of other slabs than were made is refused",
-        ((WRITING, "            lay.check(layout, [slab.size for slab in draft.slabs])\n", "            pass\n"),),
+        ((SHARED, "            lay.check(layout, [slab.size for slab in draft.slabs])\n", "            pass\n"),),
     ),
     Mutant(
         "gms-writer-reads-on",
@@ -186,16 +175,16 @@ _ALL = (
         "on a full device a writer waits, and gets memory when there is some",
         (
             (
-                WRITING,
-                "        if wanted is not None and self._context.reached(wanted.retry_at):\n",
-                "        if False and wanted is not None:\n",
+                MAKING,
+                "            if not wanted.asked and self._context.reached(wanted.retry_at):\n",
+                "            if False:\n",
             ),
         ),
     ),
     Mutant(
         "gms-create-is-bounded",
         "on a full device a writer doesn't wait for ever",
-        ((WRITING, "        elif context.now >= wanted.until:\n", "        elif False:\n"),),
+        ((MAKING, "        if not event.why and now < wanted.until:\n", "        if not event.why:\n"),),
     ),
     # -- replacing --
     Mutant(
@@ -203,8 +192,8 @@ _ALL = (
         "`replace` keeps the old layout until the new one is committed",
         (
             (
-                MACHINE,
-                "        replaces = request.open.replace and self.weights.committed is not None\n",
+                SHARED,
+                "        replaces = request.message.replace and self.weights.committed is not None\n",
                 "        replaces = False\n",
             ),
         ),
@@ -214,7 +203,7 @@ _ALL = (
         "what there is no room for is refused before anything is cleared",
         (
             (
-                MACHINE,
+                SHARED,
                 "        if message.bytes and not self.admission.wants_to_read(message):\n",
                 "        if False:\n",
             ),
@@ -223,25 +212,74 @@ _ALL = (
     Mutant(
         "gms-drop",
         "whoever has memory of a layout that is no more is asked to drop it",
-        ((DROPS, "        for conn in self._holders.who_has(generation):\n", "        for conn in list[int]():\n"),),
+        (
+            (
+                DROPS,
+                "        return [client.conn for client in who if not",
+                "        return [client.conn for client in who[:0] if not",
+            ),
+        ),
     ),
     Mutant(
         "gms-drops-are-named",
         "who doesn't drop it is named",
         ((DROPS, "        if late:\n", "        if False:\n"),),
     ),
+    # -- many regions --
+    Mutant(
+        "regions-a-write-says-all",
+        "a write for one region says what is so of all others",
+        (
+            (
+                REGION,
+                "for region in self.regions.values())\n        config",
+                "for region in list(self.regions.values())[:1])\n        config",
+            ),
+        ),
+    ),
+    Mutant(
+        "regions-one-write-at-a-time",
+        "no region writes while another's write is under way",
+        ((STATE_FILE, "        if self.busy:\n", "        if False:\n"),),
+    ),
+    Mutant(
+        "regions-read-is-not-dropped",
+        "what is read or written is not dropped by hand",
+        ((SHARED, "        if weights.phase in (Phase.RW, Phase.RO) or not", "        if not"),),
+    ),
+    Mutant(
+        "regions-drop-on-disk-first",
+        "that a region is dropped is on disk before its memory goes",
+        ((REGION, "        self.write(self.without_memory(owed.why), owed)\n", "        self.given_up(owed)\n"),),
+    ),
+    Mutant(
+        "regions-drop-is-proven",
+        "a region is gone only when the device says so, or every process that had it",
+        ((REGION, "            elif not still and self.context.reached", "            elif self.context.reached"),),
+    ),
+    Mutant(
+        "regions-one-policy-a-key",
+        "a pool and a model can't have the same key",
+        (
+            (
+                MACHINE,
+                "        if there is not None and there.policy != hello.policy and not",
+                "        if False and not",
+            ),
+        ),
+    ),
     # -- readers --
     Mutant(
         "gms-wake-on-the-same",
         "who expects a layout doesn't get another",
-        ((READING, "        if wanted.expect and wanted.expect != hash:\n", "        if False:\n"),),
+        ((SHARED, "        if wanted.expect and wanted.expect != hash:\n", "        if False:\n"),),
     ),
     Mutant(
         "gms-kept-is-a-number",
         "kept slabs are named by their generation: a layout of the same structure may be other memory",
         (
             (
-                READING,
+                SHARED,
                 "        if wanted.have == layout.generation:\n",
                 "        if wanted.have and wanted.expect == layout.hash:\n",
             ),
@@ -253,9 +291,9 @@ _ALL = (
         "a new server keeps writers out until its layout had time to come back",
         (
             (
-                RECOVERY,
-                "    def why_no_writer(self) -> str:\n",
-                "    def why_no_writer(self) -> str:\n        return ''\n",
+                ADMISSION,
+                "        if self._recovery.window_is_over:\n            return",
+                "        if True:\n            return",
             ),
         ),
     ),
@@ -264,9 +302,9 @@ _ALL = (
         "and also after it is back: others who read may still be on their way",
         (
             (
-                RECOVERY,
-                "    def why_no_writer(self) -> str:\n        if self._window_is_over",
-                "    def why_no_writer(self) -> str:\n        if self._weights.awaited is None or self._window_is_over",
+                ADMISSION,
+                "        if self._recovery.window_is_over:\n            return",
+                "        if awaited is None or self._recovery.window_is_over:\n            return",
             ),
         ),
     ),
@@ -280,9 +318,9 @@ _ALL = (
         "who can read or write writes once the window is over",
         (
             (
-                RECOVERY,
-                "        return self._weights.phase is Phase.RECOVERING and not self._window_is_over\n",
-                "        return self._weights.phase is Phase.RECOVERING\n",
+                ADMISSION,
+                "self._weights.phase is Phase.RECOVERING and not self._recovery.window_is_over",
+                "self._weights.phase is Phase.RECOVERING",
             ),
         ),
     ),
@@ -291,9 +329,9 @@ _ALL = (
         "a file that can't be read keeps writers out, too",
         (
             (
-                RECOVERY,
-                "            if event.unreadable:\n                self._window_until = context.now + self._config.window_s\n",
-                "            if event.unreadable:\n",
+                MACHINE,
+                "            self._window_until = context.now + self.config.window_s\n",
+                "",
             ),
         ),
     ),
@@ -303,7 +341,7 @@ _ALL = (
         (
             (
                 RECOVERY,
-                "        if self._weights.awaited is not None and held is False:\n",
+                "        if held is False:\n",
                 "        if False:\n",
             ),
         ),
@@ -311,14 +349,14 @@ _ALL = (
     Mutant(
         "gms-boot",
         "no memory outlives a boot",
-        ((RECOVERY, "        if record.boot_id != self._config.boot_id:\n", "        if False:\n"),),
+        ((MACHINE, "        elif record.boot_id != self.config.boot_id:\n", "        elif False:\n"),),
     ),
     Mutant(
         "gms-identity",
         "what is handed back is the very memory",
         (
             (
-                RECOVERY,
+                HAND_BACK,
                 "        elif [slab.identity for slab in came] != [slab.identity for slab in expected]:\n",
                 "        elif False:\n",
             ),
@@ -334,9 +372,9 @@ _ALL = (
         "and with the very document",
         (
             (
-                RECOVERY,
-                "        elif message.first == 0 and lay.structure_hash(coming.document) != awaited.hash:\n",
-                "        elif False:\n",
+                SHARED,
+                "        if awaited is None or lay.structure_hash(document) != awaited.hash:\n",
+                "        if awaited is None:\n",
             ),
         ),
     ),
@@ -345,41 +383,41 @@ _ALL = (
         "only the layout with that generation comes back",
         (
             (
-                RECOVERY,
-                "    return (message.generation, message.hash) == (layout.generation, layout.hash)\n",
-                "    return message.hash == layout.hash\n",
+                HAND_BACK,
+                "    return (message.generation, message.hash) == (recorded.generation, recorded.hash)\n",
+                "    return message.hash == recorded.hash\n",
             ),
         ),
     ),
     Mutant(
         "gms-half-handed-back",
         "what was handed back in part is let go of",
-        ((RECOVERY, "        self._context.forget(coming.slabs)\n", "        pass\n"),),
+        ((HAND_BACK, "        self._context.forget(coming.slabs)\n", "        pass\n"),),
     ),
     Mutant(
         "gms-reads-on",
         "a reader that comes back is a reader at once",
         (
             (
-                MACHINE,
-                "        if message.reading:\n            self.reading.begins(client)\n",
-                "        if False:\n            self.reading.begins(client)\n",
+                SHARED,
+                "        if message.reading:\n            self._reads(client)\n",
+                "        if False:\n            self._reads(client)\n",
             ),
         ),
     ),
     Mutant(
         "gms-away-for-too-long",
         "a reader that comes back when somebody writes is sent away",
-        ((MACHINE, "        if message.reading and self.weights.draft is not None:\n", "        if False:\n"),),
+        ((SHARED, "        if message.reading and self.weights.draft is not None:\n", "        if False:\n"),),
     ),
     Mutant(
         "gms-handed-back-is-told",
         "that a layout is back is told to those who came before it was",
         (
             (
-                MACHINE,
-                "            self.sessions.tell(m.Changed(generation=layout.generation, hash=layout.hash), but=client)\n",
-                "            pass\n",
+                SHARED,
+                "        self._tell(layout.generation, layout.hash, but=client)\n",
+                "",
             ),
         ),
     ),
@@ -395,7 +433,7 @@ _ALL = (
         (
             (
                 MACHINE,
-                "            context.out = harmless(context.out, [*self.weights.standing, *self.pools.slabs])\n",
+                "            context.out = harmless(context.out, self.slabs)\n",
                 "            pass\n",
             ),
         ),
@@ -522,6 +560,12 @@ RARE = (
     "gms-no-room-clears-nothing",
     "gms-kept-is-a-number",
     "gms-drops-are-named",
+    "regions-a-write-says-all",
+    "regions-one-write-at-a-time",
+    "regions-read-is-not-dropped",
+    "regions-drop-on-disk-first",
+    "regions-drop-is-proven",
+    "regions-one-policy-a-key",
     "gms-create-is-bounded",
     "gms-window-runs-with-the-server",
     "gms-nobody-has-it",
@@ -542,7 +586,9 @@ RARE = (
 TESTS = (
     "tests/gms/test_machine_rules.py",
     "tests/gms/test_machine_client.py",
-    "tests/gms/test_parts.py",
+    "tests/gms/test_weights.py",
+    "tests/gms/test_invariants.py",
+    "tests/gms/test_regions.py",
 )
 
 _SHELLS = (
@@ -552,7 +598,7 @@ _SHELLS = (
         (
             (
                 "gms/server.py",
-                "                self.memory.release(self.memory.import_(descriptor, size))  # memory of this device, and of that size\n",
+                "                    self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size\n",
                 "",
             ),
         ),
@@ -602,8 +648,8 @@ _POOLS = (
         "while an owner's process lives, nobody else becomes the owner",
         (
             (
-                POOL_CLAIMS,
-                "    if owner is not None and not owner.is_the_same(member.identity, member.local_pid):\n",
+                CLAIMS,
+                "    if owner is not None and not owner.is_the_same(client.identity, client.local_pid):\n",
                 "    if False and owner is not None:\n",
             ),
         ),
@@ -611,22 +657,22 @@ _POOLS = (
     Mutant(
         "pools-a-connection-is-no-process",
         "a connection that ends says nothing about its process",
-        ((POOL_MACHINE, "            owned.owner.conn = None\n", "            self._free(owned, '', '')\n"),),
+        ((EXCLUSIVE, "            owner.conn = None\n", "            self._free('', '')\n"),),
     ),
     Mutant(
         "pools-newest-token",
         "nobody becomes the owner with an older token than the newest",
         (
-            (POOL_CLAIMS, "    if message.token < pool.token:\n", "    if False:\n"),
+            (CLAIMS, "    if message.token < pool.token:\n", "    if False:\n"),
             (
                 POOLS,
                 '        if token < self.token:\n            raise BrokenRule(f"pool {self.key} is given',
                 '        if False:\n            raise BrokenRule(f"pool {self.key} is given',
             ),
             (
-                "gms/pool_invariants.py",
-                "        if pool.token < self._tokens.get(pool.key, 0):\n",
-                "        if False:\n",
+                INVARIANTS,
+                "            if token < self._tokens.get(key, 0):\n",
+                "            if False:\n",
             ),
         ),
     ),
@@ -638,27 +684,27 @@ _POOLS = (
     Mutant(
         "pools-proven",
         "contents are handed on only if the lock's grant was proven",
-        ((POOL_CLAIMS, "    if not message.proven:\n", "    if False:\n"),),
+        ((CLAIMS, "    if not message.proven:\n", "    if False:\n"),),
         tests=("tests/gms/test_pools.py::test_an_unproven_grant_gets_new_memory_and_never_the_old",),
     ),
     Mutant(
         "pools-what-cant-be-told-is-doubted",
         "an owner of which nothing can be told leaves contents that nobody gets",
-        ((POOL_RECOVERY, '                    kind = "unproven"\n', '                    doubt = ""\n'),),
+        ((EXCLUSIVE, 'which owned it", "unproven"\n', 'which owned it"[:0], "unproven"\n'),),
     ),
     Mutant(
         "pools-the-owner-is-looked-for",
         "a new server looks for the owner, whether or not it comes back",
         (
             (
-                POOL_RECOVERY,
-                "                if process is not None:\n",
-                "                if process is not None and known.since < 0:\n",
+                EXCLUSIVE,
+                "            if process is not None:\n                owner = known\n",
+                "            if process is not None and known.since < 0:\n                owner = known\n",
             ),
             (
-                POOL_RECOVERY,
-                "                elif who is not None and who.gone:\n",
-                "                elif who is not None:\n",
+                EXCLUSIVE,
+                "            elif found is not None and found.gone:\n",
+                "            elif found is not None:\n",
             ),
         ),
     ),
@@ -666,14 +712,14 @@ _POOLS = (
         "pools-doubt",
         "contents that are doubted are given to nobody",
         (
-            (POOL_CLAIMS, "    if pool.doubt:\n", "    if False:\n"),
+            (CLAIMS, "    if pool.doubt:\n", "    if False:\n"),
             (POOLS, "        if self.doubt:\n", "        if False:\n"),
         ),
     ),
     Mutant(
         "pools-second-death",
         "an owner that dies soon after it adopted leaves contents that nobody gets",
-        ((POOL_RECOVERY, "    if owner.adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
+        ((EXCLUSIVE, "    if owner.adopted and lived_s < SECOND_DEATH_S:\n", "    if False:\n"),),
         tests=(
             "tests/gms/test_pools.py::test_an_owner_that_dies_soon_after_it_adopted_leaves_contents_that_nobody_gets",
         ),
@@ -681,14 +727,14 @@ _POOLS = (
     Mutant(
         "pools-second-death-by-a-clock-that-is-not-set",
         "how long an owner lived does not go by the clock on the wall",
-        ((POOL_MACHINE, "doubt_of(owner, self._context.now)", "doubt_of(owner, self._context.wall)"),),
+        ((EXCLUSIVE, "doubt_of(owner, self.context.now)", "doubt_of(owner, self.context.wall)"),),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
     Mutant(
         "pools-late-writes",
         "contents of an owner that could have had io_uring are handed to nobody",
-        ((POOL_RECOVERY, "    if owner.writes_end:\n", "    if True:\n"),),
+        ((EXCLUSIVE, "    if owner.writes_end:\n", "    if True:\n"),),
     ),
     Mutant(
         "pools-late-writes-are-looked-for",
@@ -701,7 +747,7 @@ _POOLS = (
     Mutant(
         "pools-dropped-make-room",
         "a key whose pool was dropped by hand makes room for another",
-        ((POOLS, "if each.dropped or not each.token)", "if not each.token)"),),
+        ((EXCLUSIVE, "(self.pool.dropped or not self.pool.token)", "not self.pool.token"),),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
@@ -733,7 +779,7 @@ _POOLS = (
     Mutant(
         "pools-shape",
         "another shape is given up only if that is said",
-        ((POOL_CLAIMS, "    if not fits and not message.replace:\n", "    if False:\n"),),
+        ((CLAIMS, "    if not fits and not message.replace:\n", "    if False:\n"),),
         tests=("tests/gms/test_pools.py::test_another_shape_is_refused_and_replaced_only_when_that_is_said",),
     ),
     Mutant(
@@ -741,9 +787,9 @@ _POOLS = (
         "token and owner are on disk before a claim is answered",
         (
             (
-                POOL_MACHINE,
-                "            self.file.write(self._record(recorded), owed)\n",
-                "            self._adopted(owed)\n",
+                EXCLUSIVE,
+                "            self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
+                "            self._adopted(Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
             ),
         ),
     ),
@@ -752,9 +798,9 @@ _POOLS = (
         "a release is on disk before it is answered",
         (
             (
-                POOL_MACHINE,
-                "        self.file.write(self._record(recorded), file.Released(member.conn, pool.key))\n",
-                "        self._released(file.Released(member.conn, pool.key))\n",
+                EXCLUSIVE,
+                "        self.write(becomes, Released(client.conn))\n",
+                "        self._released(Released(client.conn))\n",
             ),
         ),
     ),
@@ -763,9 +809,9 @@ _POOLS = (
         "only the memory that is in the file can be handed back",
         (
             (
-                POOL_HAND_BACK,
-                "        if tuple(slab.identity for slab in came) != pool.identities:\n",
-                "        if False:\n",
+                HAND_BACK,
+                "        elif [slab.identity for slab in came] != [slab.identity for slab in expected]:\n",
+                "        elif False:\n",
             ),
             (POOLS, "        if tuple(slab.identity for slab in slabs) != self.identities:\n", "        if False:\n"),
         ),
@@ -778,8 +824,8 @@ _POOLS = (
         (
             (
                 POOL_CLIENT,
-                "        self._brings = message.awaited and",
-                "        self._brings = False and message.awaited and",
+                "        self._brings = message.recovering and",
+                "        self._brings = False and message.recovering and",
             ),
         ),
         tests=("tests/gms/test_pools.py::test_owner_and_server_die_and_the_standby_brings_it",),
@@ -798,14 +844,14 @@ _POOLS = (
     Mutant(
         "pools-strangers-are-named",
         "an alarm names an engine with whose pool no protocol is shared",
-        ((POOL_MACHINE, "            self._strangers.came(hello)\n", ""),),
+        ((MACHINE, "                self._strangers.came(hello)\n", "                pass\n"),),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
     Mutant(
         "pools-drops-have-a-bound",
         "who says that it has more memory than a process can have is thrown out",
-        ((POOL_DROPS, "        return len(member.dropping) <= MOST_LAYOUTS\n", "        return True\n"),),
+        (("gms/holders.py", "        return len(self._holds[conn]) <= MOST_LAYOUTS\n", "        return True\n"),),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
@@ -814,9 +860,9 @@ _POOLS = (
         "a pool whose owner lives is given up for nobody",
         (
             (
-                POOL_MACHINE,
-                "        elif pool.owner is not None or pool.phase is Phase.MAKING:\n",
-                "        elif pool.phase is Phase.MAKING:\n",
+                EXCLUSIVE,
+                "        if pool.owner is None and pool.phase is not Phase.MAKING:\n",
+                "        if pool.phase is not Phase.MAKING:\n",
             ),
         ),
         tests=("tests/gms/test_pools.py::test_a_pool_can_be_dropped_by_hand_when_nobody_owns_it",),
@@ -826,9 +872,9 @@ _POOLS = (
         "on a GPU there are no pools until a real device was asked",
         (
             (
-                POOL_MACHINE,
-                "        why = self.why_closed or self._config.pools_off\n",
-                "        why = self.why_closed\n",
+                EXCLUSIVE,
+                "        why = self.device.why_closed or config.pools_off\n",
+                "        why = self.device.why_closed\n",
             ),
         ),
         tests=("tests/gms/test_pool_rules.py",),

@@ -63,6 +63,8 @@ class Slot:
         self.engine_id = f"engine-{'abc'[number]}"
         self.tree: Tree | None = None
         self.client: SimClient | None = None
+        self.standby: Process | None = None
+        """Has what a standby has of the device. One that asks with a client of its own each time has it once."""
         rng = world.rng
         self.forks = rng.random() < 0.25
         self.spawns = rng.choice((0, 1, 1, 2))
@@ -147,7 +149,9 @@ class Slot:
         if got.lock == m.INIT:
             if not tree.initialises:
                 world.permitted(tree)
-                self._take(client.process, tree, STANDBY)
+                if self.standby is not client.process:
+                    self.standby = client.process
+                    self._take(client.process, tree, STANDBY)
                 client.process.after(rng.random() * 0.1, lambda: self._initialised(client, tree))
         elif world.got(tree, got.token):
             children = [process for process in tree.processes[1:] if process.alive and process not in tree.forks]

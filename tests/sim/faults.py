@@ -110,6 +110,7 @@ class Faults:
         victim = self.world.others.choice([process for process in holder.processes if process.alive])
         self.world.note_fault(f"freeze {victim} and kill the holder {holder.name}")
         holder.was_stopped = True
+        self.world.frozen.add(victim)
         self.kernel.freeze(victim)
         self.kernel.kill(holder.main)
         self.kernel.after(0.5 + self.world.others.random() * 3, lambda: self.kernel.thaw(victim))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gms import client_events as c
 from gms import events as e
 from gms import messages as m
-from gms import record, record_format
+from gms import record
 from gms.client_machine import ClientMachine, Link
 from gms.machine import Machine
 from tests.sim.openfiles import Allocation, Connection
@@ -61,7 +61,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
             return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
         except FileNotFoundError:
             return e.Started(None, generation_floor=floor)
-        except record_format.UnreadableRecord as error:
+        except record.UnreadableRecord as error:
             return e.Started(None, unreadable=str(error), generation_floor=floor)
 
     def _handle(self, event: e.Event) -> Iterable[e.Effect]:
@@ -83,7 +83,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         if fd is None:
             return
         message: m.ServerMessage = effect.message
-        self.world.sending(self, fd, message)
+        self.world.sending(self, effect.conn, fd, message)
         if isinstance(message, m.Slabs | m.Created):
             message = type(message)(**{**_fields(message), "fds": len(effect.slabs)})
         self._send(effect.conn, message, [self.slabs[handle] for handle in effect.slabs])
@@ -104,12 +104,13 @@ class SimGms(ServerShell[e.Event, e.Effect]):
         self.process.close(self.pidfds.pop(effect.process))
 
     def _do_allocate(self, effect: e.Allocate) -> None:
+        (size,) = effect.sizes
         try:
-            fd = self.process.allocate(DEVICE, effect.size)
+            fd = self.process.allocate(DEVICE, size)
         except OSError:
-            self.pending.append(e.NotAllocated(effect.conn, effect.size, self.kernel.devices[DEVICE].free_bytes))
+            self.pending.append(e.NotAllocated(effect.conn, size, self.kernel.devices[DEVICE].free_bytes))
             return
-        self.pending.append(e.Allocated(effect.conn, self._slab(fd)))
+        self.pending.append(e.Allocated(effect.conn, (self._slab(fd),)))
 
     def _slab(self, fd: int) -> e.Slab:
         self.number += 1
@@ -138,7 +139,7 @@ class SimGms(ServerShell[e.Event, e.Effect]):
     def _do_persist(self, effect: e.Persist) -> None:
         before = self.world.on_disk()
         try:
-            self.process.write_durable(FILE, record_format.encode(effect.record))
+            self.process.write_durable(FILE, record.encode(effect.record))
         except OSError as error:
             self.pending.append(e.PersistFailed(effect.seq, str(error.strerror)))
         else:
@@ -198,10 +199,12 @@ class SimReader(Shell[c.Event, c.Effect]):
     machine: ClientMachine
     tick = c.Tick()
 
-    def __init__(self, world: "GmsWorld", process: Process, name: str, on: Callable[[c.Effect], None]) -> None:
+    def __init__(
+        self, world: "GmsWorld", process: Process, name: str, key: str, on: Callable[[c.Effect], None]
+    ) -> None:
         super().__init__(world, process, process)
         self.world = world
-        self.machine = ClientMachine(name, process.pid, batch=world.batch)
+        self.machine = ClientMachine(name, process.pid, batch=world.batch, region=key)
         self.on = on
         self.fd: int | None = None
         self.kept: dict[int, dict[int, int]] = {}

@@ -49,7 +49,10 @@ class Engine:
     """Which layout there is, as far as it was told."""
 
     def __post_init__(self) -> None:
-        self.role = ("primary", "shadow", "deployer", "shadow")[self.number]
+        keys = self.world.keys
+        self.key = keys[self.number % len(keys)]
+        """Which model it is an engine of."""
+        self.role = ("primary", "shadow", "deployer", "shadow")[self.number // len(keys)]
 
     @property
     def alive(self) -> bool:
@@ -61,7 +64,9 @@ class Engine:
         self.mapped, self.reads, self.bound, self.writes, self.made = [], 0, "", (), 0
         self.wakes = self.stale = self.was_stopped = False
         self.asked_at, self.told = -1.0, 0
-        client = self.client = SimReader(world, process, f"{self.role}-{self.number}", lambda effect: self._on(effect))
+        client = self.client = SimReader(
+            world, process, f"{self.role}-{self.number}", self.key, lambda effect: self._on(effect)
+        )
         pidfd = world.shim.pidfd_open(process.pid)
         world.shim.on_death(pidfd, self._ended)
         process.after(rng.random() * 0.01, lambda: client.feed(c.Tick()))

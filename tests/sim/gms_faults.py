@@ -47,8 +47,10 @@ class GmsFaults:
             self._dead_waiter(server)
         elif roll < 0.88 and living:
             self._fork(self.rng.choice(living))
-        elif roll < 0.95:
+        elif roll < 0.93:
             self._impostor()
+        elif roll < 0.95:
+            self._drop()
         else:
             self.world.note_fault("everything is killed at once")
             for process in [*(engine.process for engine in living), *([server.process] if server else [])]:
@@ -148,8 +150,18 @@ class GmsFaults:
             self.world.spoiled, self.world.last_given = True, 0
             self.world.blind = self.world.blind or self.world.on_disk() is not None
             if before is not None:
-                self.world.over_since[before.generation] = "a spoiled file"
+                self.world.over_since |= {each.generation: "a spoiled file" for each in before.regions}
         self.world.note_fault(f"{how} the file")
+
+    def _drop(self) -> None:
+        """A person gives a model up: `gmsctl drop`."""
+        person = self.kernel.spawn("gmsctl")
+        with contextlib.suppress(OSError):
+            fd = person.connect(SOCKET)
+            self.world.note_fault("a model is dropped")
+            person.send(fd, m.Observe(protocol=m.PROTOCOL))
+            person.send(fd, m.DropRegion(key=self.rng.choice(self.world.keys), timeout_s=0.5))
+        person.after(self.rng.random(), person.exit)
 
     # -- somebody who lies ----------------------------------------------------------------------------------------
 
@@ -165,15 +177,16 @@ class GmsFaults:
         self.world.note_fault("an impostor")
         disk = self.world.on_disk()
         if rng.random() < 0.8:
-            impostor.send(fd, m.Hello(protocol=m.PROTOCOL, engine_id="impostor", pid=impostor.pid))
+            key = rng.choice(self.world.keys)
+            impostor.send(fd, m.Hello(protocol=m.PROTOCOL, engine_id="impostor", pid=impostor.pid, key=key))
         roll = rng.random()
         if roll < 0.6:
-            self._hand_back(impostor, fd, disk)
+            self._hand_back(impostor, fd, disk.region(rng.choice(self.world.keys)) if disk is not None else None)
         elif roll < 0.8:
             impostor.send(
                 fd, rng.choice((m.Create(size=5), m.Commit(layout=b"x"), m.Withdraw(), m.Dropped(generation=1)))
             )
-            impostor.send(fd, m.Open(mode="ro", timeout_s=0.1, have=disk.generation if disk is not None else 0))
+            impostor.send(fd, m.Open(mode="ro", timeout_s=0.1, have=disk.given if disk is not None else 0))
             impostor.send(fd, m.Open(mode="ro"))
         else:
             impostor.send(fd, m.Observe(protocol=m.PROTOCOL))
@@ -181,7 +194,7 @@ class GmsFaults:
             impostor.send(fd, m.AskStatus())
         impostor.after(rng.random() * 0.5, impostor.exit)
 
-    def _hand_back(self, impostor: Process, fd: int, disk: record.Record | None) -> None:
+    def _hand_back(self, impostor: Process, fd: int, disk: record.Region | None) -> None:
         """Nearly what stands in the file."""
         world, rng = self.world, self.rng
         sizes = [slab.size for slab in disk.slabs] if disk is not None and disk.slabs else [7]

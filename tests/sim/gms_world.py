@@ -27,7 +27,11 @@ from msgspec.structs import replace
 from gms import client_events as c
 from gms import events as e
 from gms import messages as m
-from gms import record, record_format
+from gms import record
+from gms.generations import Generations
+from gms.region import GivenUp
+from gms.shared import SharedRegion
+from gms.weights import Weights
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SimGms, SimReader, memory
 from tests.sim.gms_engine import WAKE_S, Engine
 from tests.sim.gms_faults import GmsFaults
@@ -60,10 +64,13 @@ class GmsWorld(Schedule[SimGms]):
             reuses_pids=rng.random() < 0.3,
         )
         self.kernel.fault = self._inside_a_write
-        self.kernel.add_device(DEVICE, CAPACITY)
+        self.keys = rng.choice(((m.WEIGHTS,), (m.WEIGHTS, "other")))
+        """The models on this device."""
+        self.capacity = CAPACITY * len(self.keys)
+        self.kernel.add_device(DEVICE, self.capacity)
         self.kernel.make_directories(RUN)
         self.shim = self.kernel.spawn("shim")
-        self.engines = [Engine(self, number) for number in range(rng.choice((2, 3, 4)))]
+        self.engines = [Engine(self, number) for number in range(rng.choice((2, 3, 4)) * len(self.keys))]
         self.crash_rate = rng.choice((0.0, 0.0, 0.002, 0.02))
         self.layouts: dict[int, list[Allocation | None]] = {}
         """What was said to be committed under a number: its memory."""
@@ -89,7 +96,7 @@ class GmsWorld(Schedule[SimGms]):
             device=DEVICE,
             server_incarnation=incarnation,
             boot_id=self.kernel.boot_id,
-            capacity=CAPACITY,
+            capacity=self.capacity,
             window_s=WINDOW_S,
             memory_wait_s=MEMORY_WAIT_S,
             history_size=10,
@@ -120,19 +127,22 @@ class GmsWorld(Schedule[SimGms]):
     # -- what must hold --------------------------------------------------------------------------------------------
 
     def together(self) -> None:
-        writers = [engine for engine in self.engines if engine.is_writer]
+        for key in self.keys:
+            self._together([engine for engine in self.engines if engine.key == key])
+
+    def _together(self, engines: list[Engine]) -> None:
+        writers = [engine for engine in engines if engine.is_writer]
         if not writers:
             return
         if len(writers) > 1:
             self.fail(f"{writers[0].process} and {writers[1].process} both write")
-        for engine in self.engines:
+        for engine in engines:
             if engine.is_reader and not engine.was_stopped and engine is not writers[0] and not self.blind:
                 self.fail(f"{writers[0].process} writes while {engine.process} reads")
 
     def turn_ended(self, server: SimGms) -> None:
-        machine, weights = server.machine, server.machine.weights
-        known = {slab.handle for each in (weights.committed, weights.draft) if each is not None for slab in each.slabs}
-        known |= {slab.handle for slab in machine.recovery.kept}
+        machine = server.machine
+        known = {slab.handle for slab in machine.slabs}
         if known != set(server.slabs):
             only = sorted(set(server.slabs) - known), sorted(known - set(server.slabs))
             self.fail(f"descriptors that only the shell has: {only[0]}; only the machine: {only[1]}")
@@ -143,25 +153,35 @@ class GmsWorld(Schedule[SimGms]):
     def on_disk(self) -> record.Record | None:
         try:
             return record.decode(self.kernel.files.find(FILE).data)
-        except (FileNotFoundError, record_format.UnreadableRecord):
+        except (FileNotFoundError, record.UnreadableRecord):
             return None
 
     def wrote(self, server: SimGms, old: record.Record | None) -> None:
-        new, machine = self.on_disk(), server.machine
+        new = self.on_disk()
         if old is not None and new != old:
-            self.older.append(record_format.encode(old))
+            self.older.append(record.encode(old))
         if old is None or new is None or new == old:
             return
         if new.given < old.given:
             self.fail(f"the file goes back from number {old.given} to {new.given}")
-        if not old.generation or new.generation == old.generation:
-            return
-        lost = old.generation
-        if new.generation > lost:
+        for key in self.keys:
+            before, after = old.region(key), new.region(key)
+            if before is not None and before.generation and before != after:
+                self._lost(server, key, before.generation, after, a_writer=new.given > old.given)
+
+    def _lost(self, server: SimGms, key: str, lost: int, after: record.Region | None, *, a_writer: bool) -> None:
+        machine = server.machine
+        region = machine.regions[key]
+        if after is not None and after.generation > lost:
             self.over_since[lost] = "a replacement"
-        elif new.given > old.given:
+        elif any(isinstance(owed, GivenUp) and owed.by for owed in machine.device.file.owed):
+            self.over_since[lost] = "a person who dropped it"
+            for engine in self.engines:
+                if engine.client.welcome and engine.reads == lost and not engine.was_stopped and not self.spoiled:
+                    self.fail(f"layout {lost} is dropped, and {engine.process} reads it")
+        elif a_writer:
             self.over_since[lost] = "a writer"
-            if machine.weights.awaited is not None:
+            if region.awaited is not None:
                 self._nobody_was_there(lost, "a writer is let in over")
         elif lost not in self.over_since:
             self.over_since[lost] = "nobody has it"
@@ -172,12 +192,15 @@ class GmsWorld(Schedule[SimGms]):
             if engine.has(generation) and not engine.was_stopped and not self.spoiled:
                 self.fail(f"{what} layout {generation}, which {engine.process} has")
 
-    def sending(self, server: SimGms, fd: int, message: m.ServerMessage) -> None:
+    def sending(self, server: SimGms, conn: int, fd: int, message: m.ServerMessage) -> None:
+        client = server.machine.sessions.clients.get(conn)
+        disk = self.on_disk()
+        said = disk.region(client.key) if disk is not None and client is not None else None
         if isinstance(message, m.Committed):
-            disk = self.on_disk()
-            if disk is None or disk.generation != message.generation:
+            if said is None or said.generation != message.generation:
                 self.fail(f"layout {message.generation} is acknowledged, and the file says {disk}")
-            self.spoiled = self.blind = False
+            if len(self.keys) == 1:
+                self.spoiled = self.blind = False
         elif isinstance(message, m.Opened) and message.mode == "rw":
             if server._ended(fd):
                 self.fail("somebody is let in to write whose connection has ended")
@@ -187,7 +210,6 @@ class GmsWorld(Schedule[SimGms]):
                 self.fail(f"number {message.generation} is given twice")
             self.given.add(message.generation)
             self.over_since.pop(message.generation, None)  # an older file and an older clock: it is another layout
-            disk = self.on_disk()
             if disk is None or disk.given < message.generation:
                 self.fail(f"number {message.generation} is given, and the file says {disk}")
             self.last_given = max(self.last_given, message.generation)
@@ -213,14 +235,20 @@ class GmsWorld(Schedule[SimGms]):
     def noted(self, server: SimGms, note: e.Note) -> None:
         if note.event == "rule_broken":
             self.fail(f"the server says that it is broken: {note.detail}")
-        layout = server.machine.weights.committed
+        layout = self._weights(server, str(note.detail.get("region", m.WEIGHTS))).committed
         if note.event == "handed_back" and layout is not None:
             slabs = [memory(server.process, server.slabs[slab.handle]) for slab in layout.slabs]
             disk = self.on_disk()
-            if disk is None or (disk.generation, disk.hash) != (layout.generation, layout.hash):
+            said = disk.region(str(note.detail["region"])) if disk is not None else None
+            if said is None or (said.generation, said.hash) != (layout.generation, layout.hash):
                 self.fail(f"layout {layout.generation} is taken back, and the file says {disk}")
             if self.tells and slabs != self.layouts.get(layout.generation):
                 self.fail(f"what is taken back as layout {layout.generation} is other memory")
+
+    @staticmethod
+    def _weights(server: SimGms, key: str) -> Weights:
+        region = server.machine.regions.get(key)
+        return region.weights if isinstance(region, SharedRegion) else Weights(key, Generations())
 
     # -- a schedule ------------------------------------------------------------------------------------------------
 
@@ -248,18 +276,20 @@ class GmsWorld(Schedule[SimGms]):
             late_s = self.kernel.now - engine.asked_at
             if engine.alive and engine.asked_at >= 0 and late_s > WAKE_S + 1.0:
                 self.fail(f"{engine.process} has waited for {late_s:.1f} s")
-        weights = machine.weights
-        there = weights.committed.generation if weights.committed is not None else 0
-        for engine in self.engines:
-            if engine.alive and engine.client.welcome and engine.told != there:
-                self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
-        if weights.committed is None and weights.draft is None:
-            self.fail(f"nothing is committed {self.calm_s} s after the faults, and nobody writes")
+        mine: set[int] = set()
+        for key in self.keys:
+            weights = self._weights(server, key)
+            there = weights.committed.generation if weights.committed is not None else 0
+            for engine in self.engines:
+                if engine.alive and engine.key == key and engine.client.welcome and engine.told != there:
+                    self.fail(f"{engine.process} was told that there is layout {engine.told}, and there is {there}")
+            if weights.committed is None and weights.draft is None:
+                self.fail(f"nothing is committed of {key} {self.calm_s} s after the faults, and nobody writes")
+            layouts = (weights.committed, weights.draft)
+            mine |= {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
         disk, truth = self.on_disk(), machine.truth()
         if self.kernel.files.disk_errno == 0 and (disk is None or replace(truth, given=disk.given) != disk):
             self.fail(f"the file says {disk}, and so is {truth}")
-        layouts = (weights.committed, weights.draft)
-        mine = {server.slabs[slab.handle] for each in layouts if each is not None for slab in each.slabs}
         known = {memory(server.process, fd) for fd in mine}
         leaked = [each for each in self.kernel.devices[DEVICE].allocations if each not in known]
         if leaked:

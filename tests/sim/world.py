@@ -108,6 +108,8 @@ class World(Schedule[SimServer]):
         self.reader_hangs_until = 0.0
         self.silent: set[Process] = set()
         """Whom a server in a new directory can't know of, without a memory reader: see `lose_sight`."""
+        self.frozen: set[Process] = set()
+        """A kill of these waited, or waits, for their thaw."""
         self.one_stays_stopped = False
         """To a server that never heard of anybody, it may be the holder."""
         self.others = random.Random(-1 - seed)
@@ -226,6 +228,8 @@ class World(Schedule[SimServer]):
                     self.life_lost and tree.needs and self.reads_memory and process is not other.main
                 ):
                     continue  # in a new directory, free memory is proof enough: the main process would hold more
+                if self._is_frozen_out_of_sight(process):
+                    continue
                 dying_will_do = self.grant_unproven or self.evidence == "none" or self.reads_memory
                 if process.alive or not (process.gone or dying_will_do or process in other.forks):
                     self.fail(
@@ -242,13 +246,23 @@ class World(Schedule[SimServer]):
         """
         if not (self.life_lost or self.file_lost):
             return
-        named = {slot.client.process for slot in self.slots if slot.client is not None and slot.client.names}
+        named = self._named()
         for tree in self.trees.values():
             for process in tree.processes:
                 stuck = process.stopped or process in tree.forks or bool(self.kernel.files.disk_errno)
                 unseen = self.life_lost and stuck and process not in named
                 if not process.gone and (not process.alive or unseen):
                     self.silent.add(process)
+
+    def _named(self) -> set[Process]:
+        return {slot.client.process for slot in self.slots if slot.client is not None and slot.client.names}
+
+    def _is_frozen_out_of_sight(self, process: Process) -> bool:
+        """It couldn't come to the server in a new directory, and no memory is read. While it lives the names tell of
+        it, if it has them; once it dies they go before it is gone.
+        """
+        unread = self.life_lost and not self.reads_memory
+        return unread and process in self.frozen and not (process.alive and process in self._named())
 
     def touching(self, tree: Tree, process: Process) -> None:
         if tree.over and not (self.presume_dead or self.went_back) and process not in self.silent:
@@ -341,6 +355,7 @@ class World(Schedule[SimServer]):
             if slot.client is not None
             and slot.client.name in waiters
             and not slot.client.missed_a_question
+            and slot.client.fd is not None  # (a child that it forked may have its socket when it hung up)
             and slot.tree is not None
             and slot.tree.main.alive
         )
@@ -408,6 +423,8 @@ class World(Schedule[SimServer]):
             and not self._was_another_one(slot.tree)
         ]
         stays = self.rng.choice(waiting) if len(waiting) > 1 and self.rng.random() < 0.3 else None
+        if self.server is not None and self.server.process.stopped:
+            self.server_went_on_at = kernel.now
         for process in list(kernel.processes.values()):
             if process.frozen:
                 kernel.thaw(process)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gms.pool_recovery import SECOND_DEATH_S
+from gms.exclusive import SECOND_DEATH_S
 from tests.engine.shims import Program, Shim
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.conftest import _apart, _house
@@ -118,7 +118,7 @@ def adopted(shim: Shim, *, wakes: int = 1) -> int:
 def records(pair: Pair) -> int:
     """Of the table, as GMS counts them."""
     said = pair.house.weights()
-    return 0 if said is None else sum(pool.blocks for pool in said.pools if pool.key == "kv-index")
+    return 0 if said is None else sum(pool.blocks for pool in said.regions if pool.key == "kv-index")
 
 
 def test_an_engine_that_is_started_again_where_nobody_took_over_goes_on_with_its_cache(keeping: Pair) -> None:

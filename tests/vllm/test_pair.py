@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from engine_shim import scratch
-from gms.pool_recovery import SECOND_DEATH_S
+from gms.exclusive import SECOND_DEATH_S
 from lockserver.observer import Observer
 from tests.engine.shims import Program, Shim
 from tests.support.processes import Process
@@ -279,7 +279,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_the_p
     active.main().kill()
     pair.reaches(standby, "wake")
     rank = pair.ranks - 1
-    words = ("drop-pool", f"kv-{rank}", "--device", f"host:{rank}")
+    words = ("drop", f"kv-{rank}", "--device", f"host:{rank}")
     dropped = Program(pair.house, "drop", "gms.gmsctl", "--run-dir", str(pair.house.run_dir), *words)
     pair.house.add(dropped)
     assert dropped.code() == 0, dropped.said()

@@ -2,7 +2,7 @@
 
 Pure: a claim goes in, a verdict comes out, and nothing is changed. This is the only place where it is decided.
 
-What is handed on with its contents may be written by nobody else. The lock's grant says so of the owner before
+What is handed on with its contents may be written by no other process. The lock's grant says so of the owner before
 (`proven`); this server says so by itself, of the process that it let in. Where either can't, the contents are worth
 nothing: there is new memory, and the old is never written by the new owner.
 """
@@ -11,8 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from gms import messages as m
-from gms.pool_members import Member
 from gms.pools import Phase, Pool, Shape
+from gms.sessions import Client
 
 
 class Do(Enum):
@@ -34,24 +34,26 @@ class Verdict(NamedTuple):
     """Why it gets new memory."""
 
 
-def shape_of(message: m.ClaimPool | m.PoolBack) -> Shape:
+def shape_of(message: m.ClaimPool) -> Shape:
     return Shape(message.digest, tuple(message.sizes), message.table_size)
 
 
-def verdict(pool: Pool, member: Member, message: m.ClaimPool, *, may_come_back: bool) -> Verdict:
+def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: bool) -> Verdict:
     """`may_come_back`: this server is so new that whoever has the memory may still bring it."""
     if message.token < pool.token:
         why = f"pool {pool.key} was given to token {pool.token}, and {message.token} is older: the lock is another's"
         return Verdict(Do.REFUSE, why, "older")
     owner = pool.owner
-    if owner is not None and not owner.is_the_same(member.identity, member.local_pid):
+    if owner is not None and not owner.is_the_same(client.identity, client.local_pid):
         return Verdict(Do.WAIT, f"{owner.name} owns pool {pool.key}, and its process lives", "owned")
     if pool.phase is Phase.MAKING:
         return Verdict(Do.WAIT, f"memory of pool {pool.key} is being made for another claim", "owned")
     if pool.phase is Phase.EMPTY:
         return Verdict(Do.MAKE, why_empty="new")
     if pool.phase is Phase.AWAITED and owner is not None:
-        return Verdict(Do.WAIT, f"pool {pool.key} is to be handed back by its owner, which claims it", "stale")
+        if may_come_back:
+            return Verdict(Do.WAIT, f"this server is new, and pool {pool.key} may still be handed back")
+        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty="new")  # its owner was never told, and brings nothing
     fits = pool.shape == shape_of(message)
     if not fits and not message.replace:
         return Verdict(Do.REFUSE, difference(pool, shape_of(message)), "differs")

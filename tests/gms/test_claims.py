@@ -1,32 +1,21 @@
-"""The parts of pools' machines, each built alone."""
+"""Claims of a pool: the verdict on each (`gms/claims.py`), and a process's side (`gms/pool_client_machine.py`)."""
 
 from typing import Any
 
 import pytest
 
-from gms import events as e
 from gms import messages as m
 from gms import pool_client_machine as c
-from gms import pool_status
+from gms.claims import Do, verdict
 from gms.client_machine import GRACE_S
-from gms.context import Context
-from gms.pool_claims import Do, verdict
-from gms.pool_file import GivenUp, PoolFile
-from gms.pool_invariants import PoolInvariants
-from gms.pool_members import Member, Members
-from gms.pool_record import Record
-from gms.pool_recovery import SECOND_DEATH_S, PoolRecovery, doubt_of
-from gms.pools import Owner, Phase, Pool, Pools, Shape
+from gms.exclusive import SECOND_DEATH_S, doubt_of
+from gms.pools import Owner, Phase, Pool, Shape
+from gms.sessions import Client
 from gms.weights import Slab
-from sidecar.context import Time
 
 SHAPE = Shape("a", (60, 40), 4096)
 SLABS = (Slab(1, "m0", 60), Slab(2, "m1", 40), Slab(3, "t", 4096))
-CONFIG = e.Config("host:0", "s1", boot_id="boot", capacity=1000)
-
-
-def member(number: int) -> Member:
-    return Member(number, "kv", f"e{number}", number, number, f"pidfs:{number}", number, writes_end=True)
+CLIENT = Client(1, "e1", 1, 1, 0.0, "kv", "pidfs:1", 1, writes_end=True)
 
 
 def owner(number: int, *, adopted: bool = False) -> Owner:
@@ -46,13 +35,6 @@ def pool(phase: Phase, owned_by: int = 0, doubt: str = "") -> Pool:
     made.owner = owner(owned_by) if owned_by else None
     made.doubt, made.doubt_kind = doubt, "second_death" if doubt else ""
     return made
-
-
-@pytest.fixture
-def context() -> Context:
-    context = Context(10)
-    context.begin(Time(0.0, 1000.0))
-    return context
 
 
 # -- who may own it ----------------------------------------------------------------------------------------------------
@@ -79,7 +61,7 @@ def context() -> Context:
     ],
 )
 def test_the_verdict_on_a_claim(there: Pool, said: m.ClaimPool, do: Do, why_empty: str) -> None:
-    found = verdict(there, member(1), said, may_come_back=True)
+    found = verdict(there, CLIENT, said, may_come_back=True)
     assert (found.do, found.why_empty) == (do, why_empty)
     assert bool(found.why) is (do in (Do.WAIT, Do.REFUSE))
 
@@ -91,95 +73,12 @@ def test_a_process_is_known_by_the_kernels_name_or_by_its_number() -> None:
     assert not Owner("e", 1, 0, "", 0.0, False).is_the_same("", 0)
 
 
-# -- the other parts of the server's -----------------------------------------------------------------------------------
-
-
-def test_claims_wait_in_the_order_in_which_they_were_made() -> None:
-    members = Members()
-    for number in (1, 2, 3):
-        members.come(member(number))
-    for number in (3, 1):
-        members.ask(members.all[number - 1], claim(), 5.0)
-    assert [each.conn for each, _ in members.queue] == [3, 1]
-    (_, first), _ = members.queue
-    assert members.asking(3, first.number) is not None
-    members.gone(3)
-    assert members.asking(3, first.number) is None
-
-
-def test_what_is_owed_to_the_disk_comes_back_with_its_answer(context: Context) -> None:
-    file = PoolFile(context)
-    owed = GivenUp("kv", 6, "dropped", 9)
-    file.write(Record(6), owed)
-    assert file.busy
-    assert file.persisted(1) == [owed]
-    assert (file.says, file.busy) == (Record(6), False)
-    file.write(Record(7), owed)
-    assert file.failed(2, "full") == [owed]
-    assert "full" in context.alarms["pools_disk"]
-    assert (file.says, file.busy) == (Record(6), False)
-
-
-def test_a_new_server_takes_an_owner_that_lives_for_the_owner_and_doubts_what_it_cant_tell(context: Context) -> None:
-    old = Pools()
-    made = old.of("kv")
-    assert made is not None
-    made.make()
-    made.made(old.next_generation(), SHAPE, SLABS, 10, owner(1))
-    record = old.record("boot", "ns", "")
-    for found, lives, kind in (
-        ((e.FoundOwner("kv", 70),), True, ""),
-        ((e.FoundOwner("kv", gone=True),), False, ""),
-        ((e.FoundOwner("kv"),), False, "unproven"),
-        ((), False, "unproven"),
-    ):
-        pools = Pools()
-        recovery = PoolRecovery(context, pools, CONFIG)
-        recovery.starts(e.Started(None, pools=record, owners=found))
-        (seen,) = pools
-        assert (seen.phase, seen.owner is not None, seen.doubt_kind) == (Phase.AWAITED, lives, kind)
-        assert recovery.may_come_back
-    assert e.WatchDeath(70) in context.out
-
-
 def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S - 1)[1] == "second_death"
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S + 1) == ("", "")
     assert doubt_of(owner(1), 1.0) == ("", "")
-
-
-def test_what_an_owner_with_io_uring_leaves_is_doubted_however_long_it_lived() -> None:
     late = Owner("e1", 1, 1, "pidfs:1", 0.0, True)
-    assert doubt_of(late, SECOND_DEATH_S + 1)[1] == "unproven"
-
-
-def test_an_owner_that_gets_a_filter_later_may_have_begun_before() -> None:
-    early = Owner("e1", 1, 1, "pidfs:1", 0.0, False)
-    assert not member(1).as_owner(5.0, adopted=False, old=early).writes_end
-
-
-def test_what_must_hold_is_looked_at_from_the_outcome() -> None:
-    pools, members = Pools(), Members()
-    invariants = PoolInvariants(pools, members)
-    made = pools.of("kv")
-    assert made is not None and not invariants.broken([], None)
-    made.make()
-    made.made(pools.next_generation(), SHAPE, SLABS, 10, owner(1))
-    record = pools.record("boot", "ns", "")
-    owned = e.Send(1, m.PoolOwned(generation=1, adopted=False))
-    assert not invariants.broken([owned], record)
-    assert "not on disk" in invariants.broken([owned], Record(1))
-    assert "owns none" in invariants.broken([e.Send(2, m.PoolOwned(generation=1, adopted=False))], record)
-    assert "forgotten" in invariants.broken([e.Forget((2,))], record)
-    made.owner = None
-    assert "no owner" in invariants.broken([], record)
-
-
-def test_a_status_counts_who_keeps_it_and_what_would_be_reused() -> None:
-    keeper = member(2)
-    keeper.has = 6
-    seen = pool_status.status_of(pool(Phase.OWNED, 1), [keeper, member(3)], {3: (5, 8)})
-    assert (seen.keepers, seen.blocks, seen.blocks_total, seen.owner, seen.bytes) == (1, 5, 8, "e1", 100)
+    assert doubt_of(late, SECOND_DEATH_S + 1)[1] == "unproven", "it could have had io_uring"
 
 
 # -- a process's side --------------------------------------------------------------------------------------------------
@@ -188,15 +87,16 @@ def test_a_status_counts_who_keeps_it_and_what_would_be_reused() -> None:
 WANT = c.Want(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
 
 
+def hello_back(**more: Any) -> m.Welcome:
+    said: dict[str, Any] = {"server_incarnation": "s", "device": "d", "granularity": 1, "protocol": m.PROTOCOL}
+    return m.Welcome(**{**said, "generation": 0, "hash": "", "recovering": False, **more})
+
+
 def in_touch(**welcome: Any) -> c.PoolClientMachine:
     machine = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
     machine.handle(c.Tick(), 0.0)
     machine.handle(c.Connected(), 0.0)
-    said: dict[str, Any] = {"generation": 0, "awaited": False}
-    machine.handle(
-        c.Heard(m.PoolWelcome(server_incarnation="s", device="d", granularity=1, protocol=3, **{**said, **welcome})),
-        0.0,
-    )
+    machine.handle(c.Heard(hello_back(**welcome)), 0.0)
     return machine
 
 
@@ -227,7 +127,7 @@ def test_a_claim_that_was_given_up_while_the_server_was_away_is_taken_back_at_th
     machine.handle(c.Disconnected(), 1.0)
     assert any(isinstance(effect, c.No) for effect in machine.handle(c.Tick(), 6.0))
     machine.handle(c.Connected(), 6.0)
-    welcome = m.PoolWelcome(server_incarnation="s2", device="d", granularity=1, protocol=3, generation=6, awaited=False)
+    welcome = hello_back(generation=6)
     assert machine.handle(c.Heard(welcome), 6.0)[-1] == c.Say(m.ReleasePool())
 
 
@@ -245,11 +145,11 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
     machine.handle(c.Disconnected(), 1.0)
     machine.handle(c.Tick(), 2.0)
     (hello,) = machine.handle(c.Connected((6,)), 2.0)
-    assert isinstance(hello, c.Say) and isinstance(hello.message, m.PoolHello) and hello.message.have == 6
-    welcome = m.PoolWelcome(server_incarnation="s2", device="d", granularity=1, protocol=3, generation=6, awaited=True)
+    assert isinstance(hello, c.Say) and isinstance(hello.message, m.Hello) and hello.message.have == 6
+    welcome = hello_back(generation=6, recovering=True)
     back = machine.handle(c.Heard(welcome), 2.0)[-1]
     assert isinstance(back, c.Say) and back.brings
-    assert isinstance(back.message, m.PoolBack) and back.message.token == 10
+    assert isinstance(back.message, m.HandBack) and back.message.token == 10
     effects = machine.handle(c.Heard(m.Refused(why="gone", reason="stale")), 2.0)
     assert effects == [c.Disowned("gone")] and machine.kept is not None
 
@@ -258,7 +158,7 @@ def test_who_is_not_the_owner_lets_go_of_what_is_given_up_and_says_so() -> None:
     machine = in_touch()
     there = m.PoolIs(generation=6, digest="a", sizes=[60, 40], table_size=4096, owner="e2", fds=3)
     assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6), c.Changed()]
-    assert machine.handle(c.Heard(m.PoolGone(generation=6)), 0.0) == [c.LetGo(6), c.Say(m.PoolDropped(generation=6))]
+    assert machine.handle(c.Heard(m.Drop(generation=6)), 0.0) == [c.LetGo(6), c.Say(m.Dropped(generation=6))]
     assert machine.kept is None
 
 

@@ -1,0 +1,264 @@
+"""What must hold of the machine, seen from outside of its rules: tampered with, it notices; and what binds it."""
+
+from collections.abc import Callable
+
+import pytest
+
+from gms import events as e
+from gms import messages as m
+from gms import status, versions
+from gms.context import Context
+from gms.hand_back import MOST_HAND_BACKS
+from gms.invariants import Invariants, harmless, in_words
+from gms.record import Record, Region
+from gms.sessions import MOST_CLIENTS, MOST_OBSERVERS
+from gms.weights import Layout, Slab
+from sidecar.context import Time
+from tests.gms.machine_shell import House, document, memory_of, restarted
+
+
+@pytest.fixture
+def context() -> Context:
+    context = Context(10)
+    context.begin(Time(0.0, 1000.0))
+    return context
+
+
+def empty() -> House:
+    return House()
+
+
+def being_written() -> House:
+    house = House()
+    house.writer(1, 5)
+    return house
+
+
+def read() -> House:
+    house = being_written()
+    house.commits(1, 5)
+    return house
+
+
+def committed() -> House:
+    house = House()
+    house.loaded(5)
+    return house
+
+
+def recovering() -> House:
+    return restarted(committed())
+
+
+# -- a mistake is noticed ----------------------------------------------------------------------------------------------
+
+
+def spoilt(make: Callable[[], House], **fields: object) -> House:
+    house = make()
+    for name, value in fields.items():
+        setattr(house.weights, name, value)
+    return house
+
+
+@pytest.mark.parametrize(
+    ("house", "rule"),
+    [
+        (lambda: spoilt(being_written, readers={1}), "a process writes while others read"),
+        (lambda: spoilt(being_written, draft=None), "the phase is RW, and no process writes"),
+        (lambda: spoilt(committed, readers={1}), "the phase is COMMITTED, and 1 read"),
+        (lambda: spoilt(read, readers=set()), "the phase is RO, and 0 read"),
+        (lambda: spoilt(committed, committed=None), "nothing is committed"),
+        (lambda: spoilt(empty, committed=committed().weights.committed), "layout 101 is committed"),
+        (lambda: spoilt(empty, awaited=recovering().weights.awaited), "a layout is awaited"),
+        (lambda: spoilt(recovering, awaited=None), "no layout is awaited"),
+        (lambda: spoilt(committed, committed=Layout(101, "hash", b"", 1, ())), "has no slab"),
+        (lambda: spoilt(committed, committed=Layout(102, "h", b"", 1, (Slab(1, "m", 5),))), "101 is the newest"),
+        (lambda: spoilt(read, readers={1, 7}), "reads that is not connected"),
+    ],
+)
+def test_a_broken_rule_is_named(house: Callable[[], House], rule: str) -> None:
+    assert rule in Invariants(house().machine.device).broken([])
+
+
+def test_the_writer_is_connected() -> None:
+    house = being_written()
+    del house.machine.sessions.clients[1]
+    assert "the writer is not connected" in Invariants(house.machine.device).broken([])
+
+
+@pytest.mark.parametrize(
+    ("make", "effect", "on_disk", "rule"),
+    [
+        (read, e.Send(1, m.Committed(generation=101, hash="")), Region("weights", "shared"), "not on disk"),
+        (being_written, e.Send(1, m.Opened(mode="rw", generation=101)), None, "not on disk"),
+        (
+            being_written,
+            e.Send(1, m.Opened(mode="rw", generation=101)),
+            Region("weights", "shared", 4, "h"),
+            "still on disk",
+        ),
+        (read, e.Send(1, m.Opened(mode="ro", generation=5)), Region("weights", "shared"), "not committed"),
+        (committed, e.Forget((3, 2)), Region("weights", "shared"), "slabs of weights that stand"),
+    ],
+)
+def test_what_is_told_is_on_disk_and_what_is_committed_stays(
+    make: Callable[[], House], effect: e.Effect, on_disk: Region | None, rule: str
+) -> None:
+    house = make()
+    house.machine.device.file.says = Record(101, (on_disk,)) if on_disk is not None else Record(5)
+    assert rule in Invariants(house.machine.device).broken([effect])
+
+
+@pytest.mark.parametrize(
+    ("effect", "spoil", "rule"),
+    [
+        (e.Send(1, m.PoolOwned(generation=101, adopted=False)), "", ""),
+        (e.Send(1, m.PoolOwned(generation=101, adopted=False)), "disk", "not on disk"),
+        (e.Send(2, m.PoolOwned(generation=101, adopted=False)), "", "owns none"),
+        (e.Send(3, m.Pong(server_incarnation="")), "owner", "has no owner"),
+    ],
+)
+def test_what_must_hold_of_a_pool_is_looked_at_from_the_outcome(effect: e.Effect, spoil: str, rule: str) -> None:
+    house = House()
+    for conn in (1, 2):
+        house.hello(conn, key="kv", policy="exclusive")
+    house.says(1, m.ClaimPool(digest="a", sizes=[5], table_size=4096, token=1, proven=True, timeout_s=1.0))
+    device = house.machine.device
+    if spoil == "disk":
+        device.file.says = Record(101)
+    elif spoil == "owner":
+        setattr(device.regions["kv"].pool, "owner", None)  # type: ignore[attr-defined]  # noqa: B010
+    found = Invariants(device).broken([effect])
+    assert rule in found if rule else found == ""
+
+
+def test_two_writes_are_never_under_way_together() -> None:
+    """The second would not say what the first one does."""
+    house = House()
+    house.writer(1, 5)
+    house.hello(2, key="other")
+    effects = house.machine.handle(e.Received(1, m.Commit(layout=document(5))), e.Time(0.0, 0.0))
+    assert any(isinstance(effect, e.Persist) for effect in effects)
+    effects = house.machine.handle(e.Received(2, m.Open(mode="rw")), e.Time(0.0, 0.0))
+    assert not [effect for effect in effects if isinstance(effect, e.Persist | e.CheckPeer)], "it waits for the disk"
+    house.machine.handle(e.Received(1, m.Commit(layout=document(5))), e.Time(0.0, 0.0))
+    assert "while another is under way" in house.machine.context.alarms["rule"]
+
+
+def test_questions_have_a_bound() -> None:
+    house = House()
+    house.machine.device.questions.extend([None] * 65)  # type: ignore[list-item]
+    assert "questions" in Invariants(house.machine.device).broken([])
+
+
+def test_what_is_done_in_spite_of_a_mistake_harms_nobody() -> None:
+    welcome = e.Send(1, m.Withdrawn())
+    effects: list[e.Effect] = [
+        e.Persist(1, Record(1)),
+        e.Allocate(1, (5,)),
+        e.Send(1, m.Opened(mode="rw", generation=6)),
+        e.Send(1, m.Drop(generation=6)),
+        e.Forget((3, 11)),
+        e.Send(1, m.PoolOwned(generation=6, adopted=True)),
+        welcome,
+    ]
+    assert harmless(effects, [Slab(11, "m1", 5)]) == [e.Forget((3,)), welcome]
+
+
+def test_an_event_in_a_report_is_short() -> None:
+    said = in_words(e.Received(1, m.Commit(layout=bytes(1 << 20))))
+    assert len(said) < 200 and "1048576" in said
+
+
+# -- bounds ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_process_that_does_nothing_makes_room_and_one_that_does_something_does_not() -> None:
+    house = House()
+    house.writer(1, 5)
+    for conn in range(2, MOST_CLIENTS + 1):
+        house.hello(conn)
+    house.hello(5000)
+    assert house.closed == {2}, "the oldest but the writer"
+    for conn in list(house.machine.sessions.clients)[1:]:
+        house.says(conn, m.Open(mode="ro"))
+    answer = house.says(5001, m.Hello(protocol=m.PROTOCOL, engine_id="late", pid=1))
+    assert isinstance(answer, m.Problem) and answer.about == "place"
+    for conn in range(10_000, 10_001 + MOST_OBSERVERS):
+        house.feed(e.Received(conn, m.Observe(protocol=m.PROTOCOL)))
+        if conn < 10_003:
+            house.says(conn, m.Watch())
+    assert 10_003 in house.closed and 10_000 not in house.closed, "the oldest that doesn't watch"
+
+
+def test_not_every_process_hands_back_at_the_same_time() -> None:
+    house = House()
+    house.loaded(5, 7)
+    house = restarted(house)
+    said, memory = house.record, memory_of(house)
+    back = m.HandBack(generation=said.generation, hash=said.hash, sizes=[5, 7], layout=document(5, 7))
+    for conn in range(MOST_HAND_BACKS + 1):
+        house.hello(conn)
+        house.says(conn, back, memory[:1])
+    assert house.closed == {MOST_HAND_BACKS}, "it comes again by itself"
+    house.leaves(0)
+    house.hello(50)
+    house.says(50, back, memory[:1])
+    assert 50 not in house.closed
+
+
+def test_memory_that_is_not_wanted_any_more_when_it_comes_is_forgotten() -> None:
+    house = House()
+    house.writer(1)
+    house.machine.handle(e.Received(1, m.Create(size=5)), e.Time(0.0, 0.0))
+    house.machine.handle(e.Received(1, m.Withdraw()), e.Time(0.0, 0.0))
+    effects = house.machine.handle(e.Allocated(1, (e.Slab(77, "m77"),)), e.Time(0.0, 0.0))
+    assert e.Forget((77,)) in effects
+
+
+def test_long_lists_are_cut_and_say_so() -> None:
+    house = House()
+    house.loaded(5)
+    for conn in range(2, 200):
+        house.hello(conn)
+        house.says(conn, m.Open(mode="ro"))
+        house.says(conn, m.Withdraw(keeps=101))
+    house.writer(999)
+    for conn in range(200, 301):
+        house.hello(conn)
+        house.says(conn, m.Open(mode="ro"))
+    seen = house.status
+    assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
+    assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 52 more"
+    assert len(seen.pending_drops) == status.MOST_SENTENCES
+    summary = status.summary(house.machine.device)
+    assert "phase RW" in summary and len(summary) < 2000
+
+
+# -- versions ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_stranger_is_named_between_its_starts_until_one_of_them_can_talk(context: Context) -> None:
+    strangers = versions.Strangers(context)
+    for start in range(5):  # as far apart as kubelet starts a container that always fails
+        context.begin(Time(300.0 * start, 0.0))
+        strangers.step()
+        assert start == 0 or f"b (pid {start})" in context.alarms["protocol"]
+        strangers.came(m.Hello(protocol=98, engine_id="b", pid=start + 1))
+        strangers.step()
+        assert context.alarms["protocol"].count("b (pid ") == 1, "each start of an engine takes the last one's place"
+    strangers.talks("b")
+    strangers.step()
+    assert "protocol" not in context.alarms
+
+
+def test_strangers_are_named_for_a_while_and_not_without_end(context: Context) -> None:
+    strangers = versions.Strangers(context)
+    for number in range(100):
+        strangers.came(m.Hello(protocol=98, engine_id=f"e{number}", pid=number))
+    strangers.step()
+    alarm = context.alarms["protocol"]
+    assert "e99" in alarm and "e1 " not in alarm and len(alarm) <= 2000
+    context.begin(Time(versions.REMEMBERED_S, 0.0))
+    strangers.step()
+    assert not context.alarms

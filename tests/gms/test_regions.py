@@ -1,0 +1,209 @@
+"""Many regions on one device, by the machine alone: models side by side, pools beside them, and one that is dropped."""
+
+import pytest
+
+from gms import events as e
+from gms import messages as m
+from gms import record
+from gms.machine import MOST_REGIONS
+from gms.sessions import Doing
+from gms.weights import Phase
+from tests.gms.machine_shell import WINDOW_S, House, document, restarted
+
+A, B = "model-a", "model-b"
+
+
+def side_by_side() -> House:
+    """Two models, each with a reader: 2 of the first and 4 of the second."""
+    house = House()
+    house.loaded(10, by=1, key=A)
+    house.loaded(20, 30, by=3, key=B)
+    for conn, key in ((2, A), (4, B)):
+        house.hello(conn, key=key)
+        house.says(conn, m.Open(mode="ro"))
+    return house
+
+
+def hand_back(house: House, key: str, *, reading: bool = False) -> tuple[m.HandBack, tuple[tuple[str, int], ...]]:
+    said = house.on_disk.region(key)
+    assert said is not None
+    sizes = [slab.size for slab in said.slabs]
+    back = m.HandBack(generation=said.generation, hash=said.hash, sizes=sizes, layout=document(*sizes), reading=reading)
+    return back, tuple((slab.identity, slab.size) for slab in said.slabs)
+
+
+# -- side by side ------------------------------------------------------------------------------------------------------
+
+
+def test_models_lie_side_by_side_and_one_is_written_while_another_is_read() -> None:
+    house = side_by_side()
+    assert (house.doing(2), house.doing(4)) == (Doing.READING, Doing.READING)
+    house.leaves(2)
+    house.writer(5, 15, key=A)
+    assert house.region(A).phase is Phase.RW and house.doing(4) is Doing.READING
+    house.commits(5, 15)
+    assert not house.heard(4, m.Changed) and not house.heard(4, m.Drop), "nothing that another model's readers hear"
+
+
+def test_numbers_are_never_shared_by_two_regions() -> None:
+    house = side_by_side()
+    generations = [region.generation for region in house.on_disk.regions]
+    assert len(set(generations)) == 2 and house.on_disk.given == max(generations)
+
+
+def test_all_regions_come_back_to_a_new_server_each_by_its_own_processes() -> None:
+    house = restarted(side_by_side())
+    assert {house.region(key).phase for key in (A, B)} == {Phase.RECOVERING}
+    house.hello(2, key=A)
+    house.says(2, *hand_back(house, A, reading=True))
+    assert (house.region(A).phase, house.region(B).phase) == (Phase.RO, Phase.RECOVERING)
+    house.hello(4, key=A)
+    answer = house.says(4, *hand_back(house, B))
+    assert house.heard(4, m.Refused) and answer is not None, "what is another region's is stale"
+    house.hello(6, key=B)
+    assert isinstance(house.says(6, *hand_back(house, B)), m.HandedBack)
+    assert house.status.state in ("COMMITTED", "RO")
+
+
+def test_a_write_for_one_region_says_what_is_so_of_all() -> None:
+    """Else a crash after it would lose the others."""
+    house = side_by_side()
+    before = house.on_disk.region(B)
+    house.leaves(2)
+    house.writer(5, key=A)
+    assert house.on_disk.region(A) is None, "it is cleared"
+    assert house.on_disk.region(B) == before
+
+
+def test_a_pool_and_a_model_cant_have_the_same_key() -> None:
+    house = side_by_side()
+    answer = house.says(7, m.Hello(protocol=m.PROTOCOL, engine_id="x", pid=7, key=A, policy="exclusive"))
+    assert isinstance(answer, m.Problem) and "take another key" in answer.why
+
+
+def test_a_pool_beside_models_takes_nothing_from_them() -> None:
+    house = side_by_side()
+    house.hello(7, key="kv", policy="exclusive")
+    claim = m.ClaimPool(digest="d", sizes=[40], table_size=4096, token=3, proven=True, timeout_s=1.0)
+    assert isinstance(house.says(7, claim), m.PoolOwned)
+    told = {region.key: (region.policy, region.bytes) for region in house.status.regions}
+    assert told == {A: ("shared", 10), B: ("shared", 50), "kv": ("exclusive", 40)}
+    assert house.status.bytes == 60, "of the weights"
+
+
+def test_there_is_a_bound_and_regions_without_anything_make_room() -> None:
+    house = House()
+    for number in range(MOST_REGIONS - 1):
+        house.loaded(1, by=number, key=f"m{number}")
+    answer = house.says(9000, m.Hello(protocol=m.PROTOCOL, engine_id="x", pid=1, key="more"))
+    assert isinstance(answer, m.Problem) and answer.about == "place" and "gmsctl drop" in answer.why
+    house.says(9999, m.Observe(protocol=m.PROTOCOL))
+    house.says(9999, m.DropRegion(key="m0"))
+    house.hello(9001, key="more")
+
+
+def test_an_old_or_foreign_file_is_unreadable_and_says_of_which_format_it_is() -> None:
+    with pytest.raises(record.UnreadableRecord, match="format 1"):
+        record.decode(b'{"given": 7, "generation": 6, "hash": "", "format": 1, "check": "00"}')
+
+
+# -- one is dropped ----------------------------------------------------------------------------------------------------
+
+
+def drops(house: House, key: str, timeout_s: float = 1.0) -> m.ServerMessage | None:
+    if 9999 not in house.machine.sessions.observers:
+        house.says(9999, m.Observe(protocol=m.PROTOCOL))
+    return house.says(9999, m.DropRegion(key=key, timeout_s=timeout_s))
+
+
+def test_what_is_read_or_written_is_not_dropped_and_its_users_are_named() -> None:
+    house = side_by_side()
+    answer = drops(house, A)
+    assert isinstance(answer, m.Refused) and "engine-2 (pid 2) reads" in answer.why
+    house.leaves(2)
+    house.writer(5, key=A)
+    answer = drops(house, A)
+    assert isinstance(answer, m.Refused) and "engine-5 (pid 5) is writing" in answer.why
+    assert drops(house, "no-such") == m.Refused(
+        why="there is no region no-such; there are: weights, model-a, model-b", reason="not_now"
+    )
+
+
+def test_a_model_is_dropped_first_on_disk_and_its_memory_goes_and_no_other_model_notices() -> None:
+    house = side_by_side()
+    house.leaves(2)
+    before, slabs = house.on_disk.region(B), len(house.slabs)
+    house.log.clear()
+    assert drops(house, A) == m.RegionDropped(key=A, bytes=10, seen=True)
+    kinds = [type(effect) for effect in house.log]
+    assert kinds.index(e.Persist) < kinds.index(e.Forget), "first on disk, then the memory goes"
+    assert house.on_disk.region(A) is None and house.on_disk.region(B) == before
+    assert len(house.slabs) == slabs - 1 and house.doing(4) is Doing.READING
+    assert restarted(house).machine.regions.keys() == {m.WEIGHTS, B}
+
+
+def test_it_is_said_to_be_gone_only_when_every_process_has_let_go_of_it() -> None:
+    house = side_by_side()
+    generation = house.region(A).weights.there[0]
+    house.says(2, m.Withdraw(keeps=generation))
+    assert drops(house, A) is None, "it waits for the sleeper"
+    assert house.heard(2, m.Drop) == [m.Drop(generation=generation)]
+    house.says(2, m.Dropped(generation=generation))
+    assert house.last(9999) == m.RegionDropped(key=A, bytes=10, seen=True)
+
+
+def test_the_device_is_asked_until_no_process_has_it_whoever_says_what() -> None:
+    house = side_by_side()
+    house.leaves(2)
+    said = house.on_disk.region(A)
+    assert said is not None
+    house.held = {slab.identity for slab in said.slabs}
+    assert drops(house, A, timeout_s=2.0) is None, "a process that is not connected has it"
+    house.later(1.0)
+    assert not house.heard(9999, m.RegionDropped)
+    house.held.clear()
+    house.later(0.2)
+    assert house.last(9999) == m.RegionDropped(key=A, bytes=10, seen=True)
+
+
+def test_where_the_device_cant_tell_the_processes_words_are_all_there_is() -> None:
+    house = side_by_side()
+    house.tells = False
+    house.leaves(2)
+    assert drops(house, A) == m.RegionDropped(key=A, bytes=10, seen=False)
+
+
+def test_a_process_that_does_not_let_go_is_named_in_time() -> None:
+    house = side_by_side()
+    house.says(2, m.Withdraw(keeps=house.region(A).weights.there[0]))
+    drops(house, A, timeout_s=1.0)
+    house.later(1.1)
+    answer = house.last(9999)
+    assert isinstance(answer, m.RegionDropped) and "engine-2 (pid 2)" in answer.still[0] and not answer.seen
+
+
+def test_a_drop_that_the_disk_refuses_drops_nothing() -> None:
+    house = side_by_side()
+    house.leaves(2)
+    house.disk_fails = True
+    answer = drops(house, A)
+    assert isinstance(answer, m.Refused) and answer.reason == "disk"
+    assert house.region(A).phase is Phase.COMMITTED and house.on_disk.region(A) is not None
+
+
+def test_in_the_window_of_a_new_server_nothing_is_dropped_and_after_it_what_is_awaited_may_be() -> None:
+    house = restarted(side_by_side())
+    answer = drops(house, A)
+    assert isinstance(answer, m.Refused) and "may still be handed back" in answer.why
+    house.later(WINDOW_S + 1)
+    house.held.clear()
+    assert drops(house, A) == m.RegionDropped(key=A, bytes=10, seen=True)
+    assert house.on_disk.region(A) is None
+
+
+def test_a_process_that_hands_back_nothing_where_there_is_nothing_has_nothing() -> None:
+    """Seed 2346 of the simulator."""
+    house = House()
+    house.hello(1)
+    house.says(1, m.HandBack(generation=0, hash="", sizes=[7], reading=True))
+    assert house.heard(1, m.Refused) and house.doing(1) is not Doing.READING
