@@ -2,7 +2,7 @@
 
     client = GmsClient("/run/failover", "host:0", "engine-a")
 
-    with client.write() as writer:                  # alone, once nobody reads or writes
+    with client.write() as writer:                  # alone, once no process reads or writes
         slab = writer.create(size)
         writer.memory(slab)[:] = ...
         reader = writer.commit(layout)              # and this process reads it from here on
@@ -153,7 +153,7 @@ class GmsClient:
         return self._shell.problem
 
     def write(self, timeout_s: float | None = None, *, bytes: int = 0) -> Writer:
-        """Waits until nobody writes and nobody reads. A layout that is there is gone from then on. Raises NoRoom,
+        """Waits until no process writes or reads. A layout that is there is gone from then on. Raises NoRoom,
         before anything is cleared, if so many bytes can't be had even without it.
         """
         return self._writer(self._shell.want(c.Want("rw", timeout_s, bytes=bytes)))

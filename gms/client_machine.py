@@ -8,8 +8,9 @@ or a `Create` that waits, and whatever is answered before `Withdrawn` means noth
 
  1. A reader reads on while the server is away: its memory is its own. When it is back it is a reader there again; or it
     is told that its layout is gone (`Stale`), and has to end.
- 2. A writer whose connection ends has lost its work (`Lost`): its slabs are nobody's. Only if its commit was under way
-    may it be that the file has it: then it comes back as any reader does, with its own number, which nobody else has.
+ 2. A writer whose connection ends has lost its work (`Lost`): its slabs are given back. Only if its commit was under
+    way may it be that the file has it: then it comes back as any reader does, with its own number, which no other
+    layout has.
  3. A sleeper that is told to drop a layout drops it. It may still wake on another of the same structure.
  4. Every request ends in time, with a server or without one.
  5. A server that can't talk to this process, or has no room for it, takes nothing away: a reader reads on, a sleeper
@@ -58,7 +59,8 @@ from sidecar.reconnect import Reconnect
 
 # The pools' client goes by the same three (`pool_client_machine.py`).
 RETRY_MOST_S = 0.01
-"""What stood stands again once those who have it are back: a new server should not wait. It is a cheap call."""
+"""How long a client waits, at most, before it tries to connect again. A new server has a layout again only when readers
+bring it, so they should be quick; and a try costs little."""
 TURNED_AWAY_S = 1.0
 """A server that has said why it won't have us is left alone for so long."""
 GRACE_S = 5.0
@@ -116,7 +118,7 @@ class ClientMachine:
         self._now = 0.0
         self._awaiting = Awaiting.NONE
         self._session = False
-        """The server takes us for somebody who waits, reads or writes."""
+        """The server takes this process for a waiter, a reader or a writer."""
         self._returned = True
         """This server knows what we have kept."""
         self._recovering: tuple[int, str] | None = None
@@ -425,7 +427,7 @@ class ClientMachine:
     def _on_make(self, event: Make) -> None:
         if self.doing is Doing.WRITING and self._make is None and self._publish is None:
             self._make = event
-        elif self._make != event:  # asked again, because whoever asked was interrupted: its answer is under way
+        elif self._make != event:  # asked again after an interruption: its answer is under way
             self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
 
     def _on_publish(self, event: Publish) -> None:

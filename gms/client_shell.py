@@ -5,7 +5,7 @@ the connection, asleep or awake: it answers a server that wants memory dropped, 
 when one dies. One request is under way at a time, and the others wait for their turn. A request that was interrupted
 may be made again: if it was answered meanwhile, that is the answer.
 
-What this file may not do: know what a program has of the weights. Who uses it: `client.py`, `reader.py`, `writer.py`.
+What this file may not do: know what a program has of the weights. Used by `client.py`, `reader.py`, `writer.py`.
 """
 
 import os
@@ -250,7 +250,7 @@ class ClientShell(client_shell.ClientShell):
         super().connect_anew()
         kept = self._machine.kept
         if kept is not None and len(self._store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
-            self.feed(c.Release())  # its slabs were just arriving: nobody has them mapped
+            self.feed(c.Release())  # its slabs were just arriving: no reader has them mapped
 
     def _do_connect(self, _: c.Connect) -> c.Event:
         self.connection.hang_up()

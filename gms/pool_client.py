@@ -55,7 +55,7 @@ _ERRORS: dict[str, type[GmsError]] = {
 
 
 class PoolMapping:
-    """The owner's. Until `release`, or the end of the process, nobody else can have one."""
+    """The owner's. Until `release`, or the end of the process, no other process can have one."""
 
     def __init__(self, pool: "Pool", got: c.Got, memory: Memory, descriptors: list[int]) -> None:
         self.generation = got.generation
@@ -159,7 +159,7 @@ class Pool(ClientShell):
         """By generation: the ranges', and the table's last."""
         self._mapping: PoolMapping | None = None
         self._claim: Ask | None = None
-        """The one that isn't answered."""
+        """The claim that isn't answered."""
         self._releases: list[Ask] = []
         self.loop.start()
 

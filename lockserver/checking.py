@@ -4,6 +4,7 @@ A question that comes while a check is under way is answered by a further one: w
 asked may be older than what the server wants to know. Of several only the newest is answered.
 """
 
+import contextlib
 import threading
 from collections.abc import Callable
 
@@ -14,7 +15,9 @@ class Checking:
         self._check = check
         self._checked = checked
         self._round = 0
-        self._asked = threading.Event()
+        self._asked = threading.Lock()
+        """Free once a question is asked: an Event takes longer, and this is within a grant."""
+        self._asked.acquire()
         self._thread = threading.Thread(target=self._run, name="lock-check", daemon=True)
 
     def start(self) -> None:
@@ -24,17 +27,16 @@ class Checking:
 
     def ask(self, round: int) -> None:
         self._round = round
-        self._asked.set()
+        with contextlib.suppress(RuntimeError):  # it has not come to the last one yet
+            self._asked.release()
 
     def end(self) -> None:
         """A check that hangs ends with the process."""
-        self._round = -1
-        self._asked.set()
+        self.ask(-1)
 
     def _run(self) -> None:
         while True:
-            self._asked.wait()
-            self._asked.clear()
+            self._asked.acquire()
             round = self._round
             if round < 0:
                 return

@@ -5,7 +5,7 @@
     with engine.permit():                           # one engine at a time initialises device memory
         ...
     grant = engine.acquire({"GPU-...": 40 << 30})   # blocks until it is this engine's turn
-    engine.serving("http://...")                    # to everybody who watches
+    engine.serving("http://...")                    # to all that watch the lock
     ...                                             # dying releases it; nothing else does
 
     join()                                          # in every other process of the engine, before it touches a device
@@ -60,7 +60,7 @@ class Grant:
     """Grows with every grant; it tells this one from every earlier one."""
     proven: bool = False
     """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
-    nobody writes to what the other one left.
+    no process writes to what the holder before has left.
     """
 
 
@@ -144,7 +144,7 @@ class LockClient(Session):
         self.tell(c.SetServing(url, room))
 
     def ready(self, ready: bool, needs: Mapping[str, int] | None = None) -> None:
-        """A waiter's word about itself. One that isn't ready isn't granted."""
+        """A waiter's word about itself: until it is ready it isn't granted."""
         new = None if needs is None else dict(needs)
         m.check(m.Ready(ready=ready, needs=new))
         self.tell(c.SetReady(ready, new))
@@ -222,7 +222,7 @@ def join(
     timeout_s: float | None = None,
 ) -> Membership:
     """Makes this process a member of its engine's tree; call it before it touches a device. Both names come from the
-    environment as a rule. Whoever has joined already gets the same membership again.
+    environment as a rule. A process that has joined already gets the same membership again.
     """
     run_dir = run_dir or os.environ.get(RUN_DIR_VARIABLE)
     tree = tree or os.environ.get(TREE_VARIABLE)

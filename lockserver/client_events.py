@@ -12,10 +12,10 @@ from lockserver import messages as m
 
 
 class There(enum.Enum):
-    """Who may be serving where the path leads, as seen by a client that isn't connected."""
+    """Which server may be at the end of the path, as seen by a client that isn't connected."""
 
-    SAME = "whoever serves in the directory that is ours"
-    NOBODY = "nobody: there is no server"
+    SAME = "the server of the directory that is ours"
+    NOBODY = "none"
     ANOTHER = "another directory's server, or it can't be told"
 
 
@@ -92,7 +92,7 @@ class AdoptChild(msgspec.Struct, frozen=True):
 
 
 class ChildEnded(msgspec.Struct, frozen=True):
-    """An adopted one. Nobody needs to hear of it again."""
+    """An adopted child. No server needs to hear of it again."""
 
     child: int
 
@@ -123,7 +123,7 @@ class LookAtPath(msgspec.Struct, frozen=True):
 
 
 class Warn(msgspec.Struct, frozen=True):
-    """Somebody should know, and nothing ends."""
+    """A person should know, and nothing ends."""
 
     text: str
 
@@ -163,7 +163,7 @@ class No(msgspec.Struct, frozen=True):
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """What was held is held no more, or may soon be somebody else's: end the process."""
+    """What was held is held no more, or may soon be another engine's: end the process."""
 
     why: str
 

@@ -5,15 +5,15 @@ One of these runs in every process of an engine: the main process registers and 
 come back by themselves when the server does.
 
 The rules:
- 1. Nothing is held before `Granted` (or a `Welcome` that says so), and nobody counts before `Welcome`.
+ 1. Nothing is held before `Granted` (or a `Welcome` that says so), and no process counts before `Welcome`.
  2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes,
     the address.
- 3. A holder whose server is away goes on for as long as nobody else can be granted. That is so while the path of the
-    run directory leads to the directory in which it was granted, or to no server at all. If it leads to another server
-    that doesn't take this holder back, that server may grant as soon as it has settled: this process ends before.
-    Under `--unsafe-presume-dead` a new server grants when its window is over: the holder ends before that, too.
+ 3. A holder whose server is away goes on for as long as no other engine can be granted. That is so while the path of
+    the run directory leads to the directory in which it was granted, or to no server at all. If it leads to another
+    server that doesn't take this holder back, that server may grant as soon as it has settled: this process ends
+    before. Under `--unsafe-presume-dead` a new server grants when its window is over: the holder ends before that, too.
  4. A main process looks where its path leads, when the kernel says that it may have changed and every second besides.
-    If it leads elsewhere, whoever serves there has to hear of us at once: the connection is made there.
+    If it leads elsewhere, the server there has to hear of this process at once: the connection is made there.
  5. Told that another holds, or refused: it ends at once. So does a member that is refused.
  6. What the server gives to keep is kept, and handed to the next server before anything is asked of it.
  7. Giving up is asked for: the server says that it is withdrawn, or the grant came first and is taken. A server that is
@@ -78,7 +78,7 @@ LOOK_S = 1.0
 LATER_S = 2.0
 """For a server that can't have us now; sooner where a server settles sooner."""
 ANSWER_S = 2.0
-"""So long a program that gives up waits for the server's word; one that is stopped says nothing."""
+"""So long a program that gives up waits for the server's word; a server that is stopped says nothing."""
 PRESUMED_DEAD_SHARE = 0.8
 """This share of the window: when it is over, a holder that its server may presume dead has ended."""
 
@@ -136,7 +136,7 @@ class ClientMachine:
         self._look_at = math.inf
         self._away_since = 0.0
         self._unheard_since = math.inf
-        """Since when somebody may be serving where the path leads who doesn't have us back."""
+        """Since when a server may be at the end of the path that hasn't taken this holder back."""
         self._warned = ""
         self.last_word: Lost | No | None = None
         """It is over."""
@@ -186,7 +186,7 @@ class ClientMachine:
 
     @property
     def _settle_s(self) -> float:
-        """How long a new server waits for whoever may hold: nobody who has joined is silent for so long."""
+        """How long a new server waits for a holder that it can't know of. No process that has joined is silent so long."""
         return self._policy.settle_s if self._policy is not None else math.inf
 
     def _must_end_at(self) -> tuple[float, str]:
@@ -252,7 +252,7 @@ class ClientMachine:
 
     def _on_path_seen(self, event: PathSeen) -> None:
         """While there is a connection. If it leads elsewhere, the server at the other end of the connection is not the
-        one that others find.
+        server that others find.
         """
         if event.elsewhere and self.link is not Link.AWAY:
             self._out.append(HangUp())
@@ -397,8 +397,8 @@ class ClientMachine:
             self._over(No(why))
 
     def _problem(self, why: str) -> None:
-        """The server says that this process has made a mistake. Said to one that it has never welcomed that is final;
-        one that it knows comes back, and somebody should know.
+        """The server says that this process has made a mistake. Before the first welcome that is final; a process that
+        was welcomed comes back, and a person should know.
         """
         if self.server_incarnation:
             self._warn(f"the lock server ended the connection: {why}")

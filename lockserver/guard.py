@@ -1,9 +1,9 @@
 """The guard of a held command: its parent, which sees to it that nothing of it stays behind.
 
-It adopts every orphan below it. When the command has ended, or whoever holds the lock has, it kills its children until
-there are none, whoever's children they were before. It holds the life lock by inheritance, and isn't known to the lock
-server, which would kill it before it is done: so the lock waits for it, and with it for everything that can't be killed
-(another user's process, one that is stuck in the kernel).
+It adopts every orphan below it. When the command has ended, or the holder of the lock has, it kills its children until
+there are none, also those that were another process's before. It holds the life lock by inheritance, and isn't known to
+the lock server, which would kill it before it is done: so the lock waits for it, and with it for everything that can't
+be killed (another user's process, a process that is stuck in the kernel).
 
 This is code in the fork of a process with threads: it takes no lock of theirs, loads nothing, and logs nothing.
 """
@@ -47,7 +47,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Pipes:
-    """Ends of pipes to whoever holds the lock."""
+    """Ends of pipes to the holder of the lock."""
 
     go: int
     """The command reads the token from it, and then runs."""
@@ -117,7 +117,7 @@ def _be_the_command(guard: int, command: Command, pipes: Pipes) -> NoReturn:
         life = LifeLock.join(command.life_directory, command.life)
         os.set_inheritable(life.fd, True)
         environment = {**os.environb, **{os.fsencode(n): os.fsencode(v) for n, v in command.environment.items()}}
-        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by whoever started lockctl
+        for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # by Python, not by lockctl's parent
             signal.signal(ignored, signal.SIG_DFL)
         os.write(pipes.of_command, f"{READY}\n".encode())
         if token := os.read(pipes.go, 64).strip():

@@ -183,11 +183,11 @@ class HeldCommand:
         threading.Thread(target=self._mind_the_command, name="hold-mind", daemon=True).start()
 
     def _command_lives(self) -> bool:
-        """Else the lock goes to the next one, and not to nobody."""
+        """Else the next engine is asked."""
         return self._pidfd >= 0 and not peers.is_dead(self._pidfd)
 
     def _mind_the_command(self) -> None:
-        """In a thread of its own, while it waits: if somebody kills the command, there is nothing to wait for."""
+        """In a thread of its own, while it waits: if the command is killed, there is nothing to wait for."""
         peers.await_end(self._pidfd)
         with self._decision:
             if not self._granted:
@@ -245,7 +245,7 @@ class HeldCommand:
         try:
             signal.pidfd_send_signal(self._pidfd, number)
         except ProcessLookupError:
-            return  # it has ended: somebody waits for that already
+            return  # it has ended: a thread waits for that already
         except PermissionError:
             _complain(f"process {self._pid} is another user's now (set-uid) and gets no {signal.Signals(number).name}")
 

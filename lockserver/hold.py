@@ -17,7 +17,7 @@ NOT_FOUND = 127
 
 def declare(command: Parser) -> None:
     command.usage = "lockctl hold --engine-id ID [--needs DEVICE=BYTES]... [--serving URL] [...] -- COMMAND..."
-    command.setting("--engine-id", parse=name, required=True, metavar="ID", help="who this is, in status")
+    command.setting("--engine-id", parse=name, required=True, metavar="ID", help="what this is called in status")
     command.add_argument(
         "--needs",
         type=_need,
@@ -30,7 +30,7 @@ def declare(command: Parser) -> None:
         "--serving",
         default="",
         metavar="URL",
-        help="where the command serves, for everybody who watches; said when it is started",
+        help="where the command serves, for all that watch; said when it is started",
     )
     command.add_argument(
         "--timeout-s",

@@ -69,9 +69,9 @@ class Session(ClientShell):
         self.name = incarnation_name(me.engine_id, me.incarnation)
         self._on_lost = on_lost
         self._directory: RunDir | None = None
-        """The one that is ours: its server has welcomed this process."""
+        """The directory that is ours: its server has welcomed this process."""
         self._there: RunDir | None = None
-        """The one whose server is at the other end of the connection."""
+        """The directory whose server is at the other end of the connection."""
         self._watch: PathWatch | None = None
         self._life: LifeLock | None = None
         self._old_lives: list[LifeLock] = []
@@ -309,12 +309,12 @@ class Session(ClientShell):
 
     def _take_life(self, there: RunDir) -> LifeLock:
         """The life lock of this process. Where its file isn't (any more), it is made anew: in a directory that was made
-        anew, or emptied, the old one shows nobody anything.
+        anew, or emptied, the old file shows no server anything.
         """
         directory = there.inside / LIFE
         if self._life is not None and self._life.is_named(directory):
             return self._life
-        if self.me.main or self._joined:  # one that never counted must not bring back an engine that may be gone
+        if self.me.main or self._joined:  # a process that never counted must not bring back an engine that may be gone
             with contextlib.suppress(OSError):  # where that isn't possible, the next line says so
                 make_private_directory(directory)
             try:

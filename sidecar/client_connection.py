@@ -1,8 +1,8 @@
 """A client's connection to its server, as far as it is the same for every client: said, heard, ended, and made anew as
 often as the client's machine wants it.
 
-It lives in the thread of a `ClientLoop`. What this file may not do: know a message, or decide when to connect. Who
-uses it: `client_shell.py`.
+It lives in the thread of a `ClientLoop`. What this file may not do: know a message, or decide when to connect. Used
+by `client_shell.py`.
 """
 
 import contextlib

@@ -12,7 +12,7 @@ Nothing may leave a client deaf:
   left undone. What goes wrong each time pauses longer and longer, and fills neither a processor nor a log.
 * Where the program has closed the loop's own descriptors, nothing can be heard any more: `deaf` is called.
 
-What this file may not do: know what the machine is, or what is on the connection. Who uses it: `client_shell.py`.
+What this file may not do: know what the machine is, or what is on the connection. Used by `client_shell.py`.
 """
 
 import contextlib

@@ -157,7 +157,7 @@ class Connections:
             self._on_connect(0)  # the kernel says at once whether there are descriptors, though no caller waits
 
     def listen(self, listener: socket.socket) -> None:
-        """Its owner from now on. One that it had before is closed; who came by it stays."""
+        """Its owner from now on. A listener that it had before is closed; the connections that came through it stay."""
         if self._listener is not None:
             self._loop.remove(self._listener.fileno())
             self._listener.close()

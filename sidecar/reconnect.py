@@ -1,8 +1,8 @@
 """When a client connects again. Pure; every client's machine asks it.
 
 A connection that lasted is made again at once: its server has just died, and the next one is there within
-milliseconds. One that didn't last is waited for longer and longer, up to a bound: nobody should keep a server busy
-with being turned away.
+milliseconds. One that didn't last is waited for longer and longer, up to a bound: no client should keep a server busy
+with turning it away.
 """
 
 import math
@@ -35,6 +35,6 @@ class Reconnect:
         self._steady_at = math.inf
 
     def later(self, now: float, seconds: float) -> None:
-        """Not before that: whoever is at the other end can't have this client now."""
+        """Not before that: the server at the other end can't have this client now."""
         self._not_before = now + seconds
         self.at = max(self.at, self._not_before)

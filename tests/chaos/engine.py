@@ -280,6 +280,7 @@ class Engine:
         self.client: LockClient | None = None
         self.membership: Membership | None = None
         self.well = True
+        self.check_hangs = False
         self.drain = "ok"
         self.permit_over = threading.Event()
         self.raw: dict[str, Any] = {}
@@ -348,13 +349,18 @@ class Engine:
         self.client = LockClient(
             run_dir,
             engine_id,
-            check=lambda: self.well,
+            check=self._check,
             on_lost=lost,
             on_drain=self._drain,
             on_resume=resume,
             on_exit=self._exit,
         ).start(timeout_s)
         return {"environment": self.client.environment(), "tree": self.client.name}
+
+    def _check(self) -> bool:
+        if self.check_hangs:
+            threading.Event().wait()
+        return self.well
 
     def _exit(self) -> None:
         self._say("exit")
@@ -439,6 +445,23 @@ class Engine:
         grant = self._client.acquire(timeout_s=30.0)
         return {"token": grant.token, "interrupted": interrupted, "alone": take_witness(witness, f"{grant.token}")}
 
+    def do_begin_acquire_and_leave_it(self, after_s: float) -> dict[str, Any]:
+        """In the main thread, until a signal handler raises."""
+
+        class Interrupted(Exception):
+            pass
+
+        def handler(*_: object) -> None:
+            raise Interrupted
+
+        signal.signal(signal.SIGALRM, handler)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+            self._client.acquire()
+        except Interrupted:
+            return {"interrupted": True}
+        return {"interrupted": False}
+
     def do_chdir(self, path: str) -> None:
         os.chdir(path)
 
@@ -513,7 +536,7 @@ class Engine:
         self._client.ready(ready, needs)
 
     def do_set(self, **settings: Any) -> None:
-        """`well`: what `check` answers. `drain`: ok, fail or hang."""
+        """`well`: what `check` answers; or `check_hangs`. `drain`: ok, fail or hang."""
         for name, value in settings.items():
             setattr(self, name, value)
 

@@ -61,6 +61,34 @@ def test_signal_handlers_that_raise_in_acquire_leave_a_client_that_hears(house: 
     assert b.granted()["dead"] == [True]
 
 
+def test_what_a_signal_handler_raises_in_acquire_gives_up_the_lock(house: House) -> None:
+    server = house.server()
+    a, b = house.engine("a"), house.engine("b")
+    a.holds()
+    assert b.do("begin_acquire_and_leave_it", after_s=0.2)["interrupted"]
+    server.shows(lambda s: [waiter.ready for waiter in s.waiters] == [False], "the wish is withdrawn")
+    a.kill()
+    server.shows(lambda s: s.state == "FREE", "nobody is granted")
+    b.never_hears("lost", for_s=0)
+    assert b.holds()
+
+
+def test_a_check_that_hangs_keeps_its_client_from_nothing(house: House) -> None:
+    server = house.server("--prepare-timeout-s", "0.1")
+    a, b, c = house.engine("a"), house.engine("b"), house.engine("c")
+    a.holds()
+    b.do("set", check_hangs=True)
+    b.wants(watching=[a])
+    server.shows(lambda s: len(s.waiters) == 1)
+    c.wants(watching=[a])
+    server.shows(lambda s: len(s.waiters) == 2)
+    a.kill()
+    assert c.granted()["dead"] == [True], "the one whose check hangs is passed over"
+    server.kill()
+    server = house.server("--prepare-timeout-s", "0.1")
+    server.has_back(b, c)
+
+
 def test_a_grant_that_comes_as_the_time_ends_is_held_and_ends_nobody(house: House) -> None:
     """Many wait for moments only, again and again, while one holder after the other is killed."""
     server, chance = house.server(warm=True), seeded()
