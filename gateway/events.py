@@ -245,6 +245,8 @@ class Over(Event, frozen=True):
     """`passed`, `continued`, `compared`, `restarted`: what the engines' deaths made of it."""
     tokens: int
     why: str = ""
+    proved: bool = False
+    """An engine has given some of the answer, and lives."""
 
 
 class Gap(msgspec.Struct, frozen=True):

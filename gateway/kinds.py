@@ -26,7 +26,7 @@ class Api(enum.Enum):
     OTHER = "other"
 
 
-class Way(enum.Enum):
+class Recovery(enum.Enum):
     CONTINUED = "continued"
     COMPARED = "compared"
     RESTARTED = "restarted"
@@ -41,7 +41,7 @@ class Kind(msgspec.Struct, frozen=True):
     body: bytes
     """As an engine gets it, the first time and whenever it is asked for the whole."""
     api: Api = Api.OTHER
-    way: Way = Way.ENDED
+    recovery: Recovery = Recovery.ENDED
     """What can be done once the client has some of the answer. Before, it is restarted, if it is repeatable."""
     why: str = ""
     """Why it isn't continued: the field that forbids it."""
@@ -244,7 +244,7 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
         base,
         **said,
         body=_extended(base.body, fields, add),
-        way=Way.COMPARED if why else Way.CONTINUED,
+        recovery=Recovery.COMPARED if why else Recovery.CONTINUED,
         why=why,
         choices=_per_prompt(fields) * _prompts(base.api, fields),
         per_prompt=_per_prompt(fields),

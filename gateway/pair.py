@@ -157,7 +157,7 @@ class Pair:
 
     async def get(self, target: bytes) -> bytes | None:
         """What the engine that serves answers; None when it doesn't."""
-        grant = self.machine.door.grants.current
+        grant = self.machine.admission.grants.current
         if grant is None or not grant.url:
             return None
         number = -secrets.randbits(60) - 1
@@ -171,7 +171,7 @@ class Pair:
             return None
 
     def _learn_models(self) -> None:
-        grant = self.machine.door.grants.current
+        grant = self.machine.admission.grants.current
         if grant is None or not grant.url or grant.token == self._models_of:
             return
         self._models_of = grant.token

@@ -13,26 +13,27 @@ The client has the bytes that were passed on, and nothing takes them back. Every
 5. A stream whose engine says nothing for long ends with an error: comments keep its client's own time-out from passing.
 6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
 
-Its parts: `legs.py` has the exchanges with the engine, `passing.py`, `continuing.py` and `comparing.py` each make an
-answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of phases,
-and `ways.py` says how an answer can go on. Pure.
+Its parts: `legs.py` has the exchanges with the engine, `undisturbed.py`, `continuing.py` and `comparing.py` each make
+an answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of
+phases, and `recovery.py` says how an answer can go on. Pure.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-from gateway import answers, errors, sse, ways
+from gateway import answers, errors, sse
 from gateway import events as e
 from gateway.answers import Account
+from gateway.clients_part import UNFINISHED, ClientsPart, End
 from gateway.comparing import Comparison
 from gateway.continuing import Continuing
 from gateway.delivery import Delivery
-from gateway.kinds import Api, Kind, Way
+from gateway.kinds import Api, Kind, Recovery
 from gateway.legs import Leg, Legs
-from gateway.passing import Passing
 from gateway.phases import FOLLOWS, WITH_AN_ENGINE, Phase
-from gateway.took import UNFINISHED, End, Took
+from gateway.recovery import obstacle, recovery_of, tokens_to_read
+from gateway.undisturbed import Undisturbed
 
 
 class BrokenRule(Exception):
@@ -51,8 +52,25 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Request:
     __slots__ = (
-        "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
-        "account", "kind", "max_len", "number", "phase", "silent", "token", "url", "ways",
+        "_asked_at",
+        "_bounds",
+        "_delivery",
+        "_failure",
+        "_heard_at",
+        "_legs",
+        "_mode",
+        "_out",
+        "_proven",
+        "_restarts",
+        "account",
+        "kind",
+        "max_len",
+        "number",
+        "phase",
+        "recoveries",
+        "silent",
+        "token",
+        "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
@@ -64,7 +82,7 @@ class Request:
         self.url = ""
         self.account: Account | None = None
         """What the client has, where that is known."""
-        self.ways: list[Way] = []
+        self.recoveries: list[Recovery] = []
         """How it has gone on so far."""
         self.silent = False
         """It was said that nothing comes."""
@@ -73,7 +91,7 @@ class Request:
         self._bounds = bounds
         self._legs = Legs(number, kind)
         self._delivery = Delivery(number, now)
-        self._mode: Passing | Continuing | Comparison | None = None
+        self._mode: Undisturbed | Continuing | Comparison | None = None
         self._proven = False
         """The engine has given some of the answer."""
         self._failure: Failure | None = None
@@ -85,13 +103,19 @@ class Request:
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def begin(self) -> list[e.Effect]:
-        tokens = ways.tokens_to_read(self.kind, self.account)
+        tokens = tokens_to_read(self.kind, self.account)
         return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        """Raises BrokenRule, or whatever else a mistake in here brings."""
         self._out = []
         if self.phase is not Phase.OVER:
             _HANDLERS[type(event)](self, event, now)
+        if (self.phase in WITH_AN_ENGINE) is not bool(self.token) or (not self.token and self._legs):
+            legs = len(self._legs)
+            raise BrokenRule(
+                f"it is {self.phase.value} with token {self.token}, and speaks with an engine on {legs} legs"
+            )
         return self._out
 
     def mind_time(self, now: float, moved_at: float) -> list[e.Effect]:
@@ -122,17 +146,9 @@ class Request:
         """Its rules are broken: nobody knows any more what its client should have."""
         return [*self._legs.drop_all(), e.Cut(self.number)]
 
-    def check(self) -> str:
-        """What is wrong with it, if anything is."""
-        if (self.phase in WITH_AN_ENGINE) is not bool(self.token):
-            return f"request {self.number} is {self.phase.value} with token {self.token}"
-        if self.phase not in WITH_AN_ENGINE and self._legs:
-            return f"request {self.number} is {self.phase.value} and speaks with an engine"
-        return ""
-
     def _move(self, to: Phase) -> None:
         if to not in FOLLOWS[self.phase]:
-            raise BrokenRule(f"request {self.number} can't go from {self.phase.value} to {to.value}")
+            raise BrokenRule(f"it can't go from {self.phase.value} to {to.value}")
         self.phase = to
 
     def _is_silent(self, now: float, moved_at: float) -> bool:
@@ -150,21 +166,21 @@ class Request:
         self.token, self.url = event.token, event.url
         self._proven, self._asked_at, self._heard_at = False, now, now
         self._delivery.admitted(now, event.since)
-        way = self._way() if self._delivery.opened else None
-        if way is None:
+        recovery = self._recovery() if self._delivery.opened else None
+        if recovery is None:
             self._move(Phase.ASKED)
             self.account = self._mode = None
             self._out.append(self._legs.ask_all(self.token, self.url))
             return
-        self.ways.append(way)
-        if way is Way.CONTINUED:
+        self.recoveries.append(recovery)
+        if recovery is Recovery.CONTINUED:
             self._continue(now)
         else:
             self._repeat()
 
-    def _way(self) -> Way | None:
+    def _recovery(self) -> Recovery | None:
         """How it goes on from what the client has; None while that is nothing."""
-        return ways.way_of(self.kind, self.account, self.max_len) if self._delivery.opened else None
+        return recovery_of(self.kind, self.account, self.max_len) if self._delivery.opened else None
 
     def _continue(self, now: float) -> None:
         assert self.account is not None
@@ -205,7 +221,7 @@ class Request:
             known = self.kind.api is not Api.OTHER and self.kind.streams
             if self.phase is Phase.ASKED:
                 self.account = Account(self.kind) if known else None
-                self._mode = Passing(self.kind, self.account)
+                self._mode = Undisturbed(self.kind, self.account)
             leg.passes = not known
         elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
             leg.passes = True
@@ -221,8 +237,7 @@ class Request:
         if nothing and event.status < 300 and not streams and not large and not leg.whole:
             self._legs.pop(event.leg)
             leg.body.append(event.body)
-            self._prove(now)
-            self._in_one_piece(leg, event.body)
+            self._in_one_piece(leg, event.body, now)
             return
         self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
         self._came(e.Came(event.request, event.leg, event.body), now)
@@ -241,21 +256,21 @@ class Request:
         mode = self._mode
         assert mode is not None
         try:
-            took = mode.take(leg, event.data)
+            part = mode.take(leg, event.data)
         except sse.TooLarge as error:
-            took = Took(b"", End.MALFORMED, str(error))
-        if not self._proven and mode.proven:
+            part = ClientsPart(b"", End.MALFORMED, str(error))
+        if mode.proven:
             self._prove(now)
-        if took.data:
-            self._say(took.data, now, leg)
-        if took.end is not None:
-            self._ends(took, event.leg, now)
+        if part.data:
+            self._say(part.data, now, leg)
+        if part.end is not None:
+            self._ends(part, event.leg, now)
         elif type(mode) is Continuing:
             self._mind_continued(mode, now)
 
     def _gather(self, leg: Leg, data: bytes, now: float) -> None:
         """A part of an answer that is passed on in one piece."""
-        if not self._proven and leg.status < 300:
+        if leg.status < 300:
             self._prove(now)
         if leg.passes:
             self._say(data, now, leg)
@@ -270,19 +285,19 @@ class Request:
             body, leg.body = b"".join(leg.body), []
             self._say(body, now, leg)
 
-    def _ends(self, took: Took, number: int, now: float) -> None:
-        if took.end is End.COMPLETE:
+    def _ends(self, part: ClientsPart, number: int, now: float) -> None:
+        if part.end is End.COMPLETE:
             self._complete(number)
-        elif took.end is not End.DIFFERS and self.account is not None and self.account.complete:
+        elif part.end is not End.DIFFERS and self.account is not None and self.account.complete:
             self._close_stream(now)  # whatever it says behind the answer
-        elif took.end is End.BROKEN:
-            self._doubt(Failure(took.why, event=took.event))
-        elif took.end is End.MALFORMED:
-            self._malformed(took.why, now)
-        elif took.end is End.TORN:
-            self._torn(took.why)
+        elif part.end is End.BROKEN:
+            self._doubt(Failure(part.why, event=part.event))
+        elif part.end is End.MALFORMED:
+            self._malformed(part.why, now)
+        elif part.end is End.TORN:
+            self._torn(part.why)
         else:
-            self._end_badly("the answer could not be continued: made once more, it is another one", took.why)
+            self._end_badly("the answer could not be continued: made once more, it is another one", part.why)
 
     def _finished(self, event: e.Finished, now: float) -> None:
         leg = self._legs.pop(event.leg)
@@ -298,28 +313,31 @@ class Request:
         elif leg.status >= 500:
             self._doubt(Failure(f"it answered {leg.status}", leg))
         elif self.phase is Phase.ASKED and not self._delivery.opened:
-            self._in_one_piece(leg, b"".join(leg.body))
+            self._in_one_piece(leg, b"".join(leg.body), now)
         elif leg.status < 300:
             self._malformed("it answers a stream's request without a stream", now)
         else:
             why = f"another engine would not go on with it: it answered {leg.status}"
             self._end_badly(why, b"".join(leg.body)[:500].decode("utf-8", "replace"))
 
-    def _in_one_piece(self, leg: Leg, body: bytes) -> None:
+    def _in_one_piece(self, leg: Leg, body: bytes, now: float) -> None:
         known = self.kind.api is not Api.OTHER
-        if leg.status < 300 and (known or self._should_be_json(leg, body)):
-            why = answers.why_no_answer(body, choices=known)
-            if why:
-                why = (answers.broken_off(body) if known else "") or why
-                self._note("engine_malformed", alarm=True, why=why)
-                self._doubt(Failure(why))
-                return
-            why = answers.broken_off(body) if known else ""
-            if why:
-                self._doubt(Failure(why, leg))
+        if leg.status < 300:
+            failure = self._failure_of(leg, body, known) if known or self._should_be_json(leg, body) else None
+            if failure is not None:
+                self._prove(now)
+                self._doubt(failure)
                 return
         self._out.append(self._delivery.whole(leg.status, leg.headers, body))
-        self._over(e.Outcome.ANSWERED)
+        self._over(e.Outcome.ANSWERED, proved=leg.status < 300)
+
+    def _failure_of(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
+        malformed = answers.why_no_answer(body, choices=known)
+        broken_off = answers.broken_off(body) if known else ""
+        if malformed:
+            self._note("engine_malformed", alarm=True, why=broken_off or malformed)
+            return Failure(broken_off or malformed)
+        return Failure(broken_off, leg) if broken_off else None
 
     def _should_be_json(self, leg: Leg, body: bytes) -> bool:
         """Its form isn't known here: an answer in sound, say, is no JSON and need not be."""
@@ -343,12 +361,14 @@ class Request:
         """No text is guessed: the answer is made again and compared, where it is the same every time, or ends."""
         self._out += self._legs.drop_all()
         if self.kind.same_again:
-            self.ways[-1] = Way.COMPARED
+            self.recoveries[-1] = Recovery.COMPARED
             self._repeat()
         else:
-            self._end_badly("the answer could not be continued without a seam", why)
+            self._end_badly("the answer could not be continued from where the client stands", why)
 
     def _prove(self, now: float) -> None:
+        if self._proven:
+            return
         self._proven = True
         self._delivery.read(now)
         self._out.append(e.Proved(self.number))
@@ -374,9 +394,9 @@ class Request:
         if self._legs.pop(event.leg) is None:
             return
         if self.phase is not Phase.ASKED:
-            self.ways.pop()
+            self.recoveries.pop()
         self._leave_engine()
-        self._out.append(e.Wait(self.number, self._delivery.paused, ways.tokens_to_read(self.kind, self.account)))
+        self._out.append(e.Wait(self.number, self._delivery.paused, tokens_to_read(self.kind, self.account)))
 
     def _doubt(self, failure: Failure) -> None:
         self._out += self._legs.drop_all()
@@ -415,17 +435,17 @@ class Request:
         self._leave_engine()
         self._delivery.lost(now)
         account = self.account
-        way = self._way()
-        if way is None and not self.kind.repeatable:
+        recovery = self._recovery()
+        if recovery is None and not self.kind.repeatable:
             self._end_badly("the engine was lost, and nobody knows whether it has done what was asked")
-        elif way is not None and account is not None and account.complete:
+        elif recovery is not None and account is not None and account.complete:
             self._close_stream(now)
-        elif way is Way.ENDED:
-            self._end_badly(f"the engine was lost, and this answer can't be continued ({ways.obstacle(self.kind)})")
+        elif recovery is Recovery.ENDED:
+            self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
         else:
-            if way is None:
+            if recovery is None:
                 self._restarts += 1
-            self._out.append(e.Wait(self.number, True, ways.tokens_to_read(self.kind, self.account)))
+            self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
 
     def _leave_engine(self) -> None:
         self._out += [*self._legs.drop_all(), e.Free(self.number)]
@@ -484,15 +504,15 @@ class Request:
         self._out += self._delivery.fail(said, named=named, headers=[*errors.JSON, *again])
         self._over(e.Outcome.ENDED, why + (f" ({detail})" if detail else ""))
 
-    def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0) -> None:
+    def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0, proved: bool = False) -> None:
         self._out += self._legs.drop_all(leg)
         how = "passed"
         if self._restarts:
-            how = Way.RESTARTED.value
-        if self.ways:
-            how = self.ways[-1].value
+            how = Recovery.RESTARTED.value
+        if self.recoveries:
+            how = self.recoveries[-1].value
         tokens = self.account.tokens if self.account is not None else 0
-        self._out.append(e.Over(self.number, outcome, how, tokens, why))
+        self._out.append(e.Over(self.number, outcome, how, tokens, why, proved))
         self.token = 0
         self._move(Phase.OVER)
 

@@ -148,7 +148,7 @@ class Gateway:
         known = {name: pair for pair in reversed(self.pairs) for name in pair.machine.models}
         pair = known.get(kind.model)
         if pair is None and not kind.model and kind.method in ("GET", "HEAD", "OPTIONS"):
-            serving = (pair for pair in self.pairs if pair.machine.door.ready(time.monotonic()))
+            serving = (pair for pair in self.pairs if pair.machine.admission.ready(time.monotonic()))
             pair = next(serving, self.pairs[0])
         if pair is None:
             there = ", ".join(sorted(known)) or "none yet"
@@ -196,16 +196,16 @@ class Gateway:
         now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
         why = []
         for pair in self.pairs:
-            door = pair.machine.door
-            if door.ready(now):
+            admission = pair.machine.admission
+            if admission.ready(now):
                 continue
-            if door.ended:
+            if admission.ended:
                 why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
-            elif math.isinf(door.last_served):
+            elif math.isinf(admission.last_served):
                 since_s = time.time() - self.began
                 why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
             else:
-                for_s = f"{now - door.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
+                for_s = f"{now - admission.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
                 why.append(f"{pair.run_dir}: nobody has served for {for_s}")
         return "; ".join(why)
 
@@ -225,7 +225,7 @@ class Gateway:
             "ready": self.ready,
             "pairs": [self._pair_state(pair) for pair in self.pairs],
             "in_flight": sum(pair.machine.in_flight for pair in self.pairs),
-            "waiting": sum(pair.machine.door.visitors.waiting for pair in self.pairs),
+            "waiting": sum(pair.machine.admission.visitors.waiting for pair in self.pairs),
             "continued": counts.how("continued"),
             "compared": counts.how("compared"),
             "restarted": counts.how("restarted"),
@@ -238,20 +238,20 @@ class Gateway:
 
     def _pair_state(self, pair: Pair) -> dict[str, object]:
         machine = pair.machine
-        door = machine.door
-        grant, lock = door.grants.current, door.grants.lock
+        admission = machine.admission
+        grant, lock = admission.grants.current, admission.grants.lock
         serves = grant is not None and grant.url and grant.phase.value in ("open", "draining")
         return {
             "run_dir": str(pair.run_dir),
             "models": list(machine.models),
-            "lock": "away" if door.grants.away else lock.state,
+            "lock": "away" if admission.grants.away else lock.state,
             "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
             "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
             "redundant": list(lock.ready),
             "in_flight": machine.in_flight,
-            "waiting": door.visitors.waiting,
-            "interrupted": door.interrupted,
-            "severed": door.severed,
+            "waiting": admission.visitors.waiting,
+            "interrupted": admission.interrupted,
+            "severed": admission.severed,
             "silent": sum(request.silent for request in machine.requests.values()),
             "last_failover": pair.failover.json(),
             "failovers": pair.failover.count,
@@ -288,17 +288,22 @@ class Gateway:
             ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
         for pair in self.pairs:
-            door, labels = pair.machine.door, {"run_dir": str(pair.run_dir)}
-            newest = float(door.grants.newest)
+            admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
+            newest = float(admission.grants.newest)
             values += [
                 ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("gateway_waiting", "Requests that wait for an engine", labels, float(door.visitors.waiting)),
-                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(door.interrupted)),
+                ("gateway_waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
+                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
                 ("gateway_token", "The newest fencing token that was seen", labels, newest),
                 ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
-                ("gateway_severed", "Requests that a switchover took away at its bound", labels, float(door.severed)),
-                ("gateway_redundant", "Engines that could take over", labels, float(len(door.grants.lock.ready))),
-                ("gateway_lock_away", "1 while no lock server answers", labels, float(door.grants.away)),
+                (
+                    "gateway_severed",
+                    "Requests that a switchover took away at its bound",
+                    labels,
+                    float(admission.severed),
+                ),
+                ("gateway_redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("gateway_lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
         return Gauges(values)
 

@@ -87,11 +87,11 @@ async def reaches_it_by_a_kept_connection(directory: Path) -> None:
         clients = [client()]
         await it.full.wait()
         clients.append(client())
-        await until(lambda: machine.door.visitors.waiting == 1)  # it was refused, and waits to be tried alone
+        await until(lambda: machine.admission.visitors.waiting == 1)  # it was refused, and waits to be tried alone
         it.answers.release()
         await until(lambda: it.asked == 2)  # on the connection of the first
         clients.append(client())
-        grant = machine.door.grants.current
+        grant = machine.admission.grants.current
         assert grant is not None
         await until(lambda: len(grant.leases) == 2)  # it is admitted while the second has no answer yet
         it.answers.release()

@@ -8,9 +8,10 @@ COMPARING = "gateway/comparing.py"
 CONTINUING = "gateway/continuing.py"
 DEATHS = "gateway/deaths.py"
 DELIVERY = "gateway/delivery.py"
-DOOR = "gateway/door.py"
+ADMISSION = "gateway/admission.py"
+DUE = "gateway/due.py"
 GRANTS = "gateway/grants.py"
-PASSING = "gateway/passing.py"
+UNDISTURBED = "gateway/undisturbed.py"
 REQUEST = "gateway/request.py"
 TOLD = "reference_engine/answer.py"
 _BROKEN = "tests/gateway/test_broken_answers.py::"
@@ -36,60 +37,62 @@ GATEWAY = (
         ),
     ),
     _rule(
-        PASSING,
+        UNDISTURBED,
         "early-done",
         "[DONE] without a reason to end is held",
         f"{_RULES}test_an_end_without_a_reason_is_held_until_the_lock_has_spoken",
         (
-            '                last = Took(b"", End.COMPLETE) if account.complete else Took(b"", End.BROKEN, UNFINISHED)\n                end = ends if account.complete else end\n',
-            '                last, end = Took(b"", End.COMPLETE), ends\n',
+            '                last = ClientsPart(b"", End.COMPLETE) if account.complete else ClientsPart(b"", End.BROKEN, UNFINISHED)\n                end = ends if account.complete else end\n',
+            '                last, end = ClientsPart(b"", End.COMPLETE), ends\n',
         ),
     ),
     _rule(
-        DOOR,
+        DUE,
         "kept-contexts-take-no-turns",
         "a context that is kept counts as its last block",
         f"{_RULES}test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept",
         (
-            "        return min(visitor.tokens, grant.kept_block) if kept else visitor.tokens",
-            "        return visitor.tokens",
+            "    return min(visitor.tokens, grant.kept_block) if kept else visitor.tokens",
+            "    return visitor.tokens",
         ),
     ),
     _rule(
-        DOOR,
+        ADMISSION,
         "kept-contexts-fit",
         "contexts that don't fit in what was kept count whole",
         f"{_RULES}test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept",
-        ("            grant.kept_tokens -= visitor.tokens\n", "            pass\n"),
+        ("                grant.kept_tokens -= visitor.tokens\n", "                pass\n"),
     ),
     _rule(
-        DOOR,
+        DUE,
         "kept-by-the-last",
         "what is kept is what the last engine that served had read",
         f"{_RULES}test_a_context_is_kept_only_by_the_last_engine_that_served[an engine that gave it nothing]",
-        ("visitor.read_by == self._served_last and", "visitor.read_by and"),
+        ("visitor.read_by == state.served_last and", "visitor.read_by and"),
     ),
     _rule(
-        DOOR,
+        DUE,
         "doubts-are-held",
         "a failure is held back until the lock has said whether that engine still holds",
         f"{_RULES}test_an_end_without_a_reason_is_held_until_the_lock_has_spoken",
-        ("            if not at_once and not self._reached(since + patience_s):\n", "            if False:\n"),
+        ("    if now < held_until:\n        return held_until\n", ""),
     ),
     _rule(
-        DOOR,
+        DUE,
         "nobody-there",
         "an engine where nobody listens is dead, whatever the lock says by now",
         f"{_RULES}test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer",
-        ("self._there_at < since + patience_s)\n", "False)\n"),
-        ("                self._look(grants.open)\n                return\n", "                pass\n"),
+        (
+            "    if state.there_at >= held_until or now >= last_at:\n        return Judge(request, state.there_at < held_until)\n",
+            "    if True:\n        return Judge(request, False)\n",
+        ),
     ),
     _rule(
-        DOOR,
+        DUE,
         "turns",
         "whoever waits for its turn is not given up while others have theirs",
         f"{_RULES}test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs",
-        ("max(visitors[longest].since, self._moved_at)", "visitors[longest].since"),
+        ("max(visitors[longest].since, state.moved_at)", "visitors[longest].since"),
     ),
     _rule(
         DELIVERY,
@@ -191,7 +194,7 @@ GATEWAY = (
         "only-what-asks",
         "only what asks is ever sent twice",
         f"{_KINDS}test_what_changes_something_is_not_sent_again",
-        ("        if way is None and not self.kind.repeatable:\n", "        if False:\n"),
+        ("        if recovery is None and not self.kind.repeatable:\n", "        if False:\n"),
     ),
     _rule(
         GRANTS,
@@ -238,13 +241,13 @@ GATEWAY = (
         ),
     ),
     _rule(
-        DOOR,
+        DUE,
         "strikes",
         "a death counts against a request only if that engine had given it nothing",
         f"{_RULES}test_an_engine_that_gave_something_is_no_strike_among_those_that_gave_nothing",
         (
-            "            request in grant.unproven\n            and request in grant.sent\n",
-            "            request in grant.sent\n",
+            "        and request in grant.unproven\n        and request in grant.sent\n",
+            "        and request in grant.sent\n",
         ),
     ),
     _rule(
@@ -255,11 +258,11 @@ GATEWAY = (
         ("    if _per_prompt(fields) > MOST_CHOICES or type", "    if type"),
     ),
     _rule(
-        DOOR,
+        ADMISSION,
         "poison-is-remembered",
         "what three engines died of is refused to any client",
         f"{_RULES}test_poison_is_refused_for_a_while_whoever_sends_it",
-        ("        if strikes > self.bounds.strikes:\n", "        if False:\n"),
+        ("            elif strikes > self.bounds.strikes:\n", "            elif False:\n"),
     ),
     _rule(
         DEATHS,
@@ -269,11 +272,11 @@ GATEWAY = (
         ("            if died and now < until:\n", "            if False:\n"),
     ),
     _rule(
-        DOOR,
+        DUE,
         "the-last-has-left",
         "when the last engine has left in order a new request doesn't wait",
         f"{_RULES}test_when_the_last_engine_is_told_to_end_who_is_new_is_refused",
-        ("                self._refuse(request, 503, ENDED, 1)\n", "                return\n"),
+        ("    return Refuse(first, 503, ENDED) if now >= at else at\n", "    return NEVER\n"),
     ),
     _rule(
         GRANTS,
@@ -293,20 +296,20 @@ GATEWAY = (
         ("        elif now >= self._heard_at + bounds.silence_s:\n", "        elif False:\n"),
     ),
     _rule(
-        DOOR,
+        ADMISSION,
         "suspects-are-alone",
         "nobody is admitted beside a suspect until it has got something",
         f"{_RULES}test_nobody_comes_beside_a_suspect_until_it_has_got_something",
-        ("                self._trial = request\n", "                pass\n"),
+        ("            state.trial = request\n", "            pass\n"),
     ),
     _rule(
-        DOOR,
+        ADMISSION,
         "queue",
         "only so many new requests wait",
         f"{_RULES}test_only_so_many_wait_and_only_for_so_long",
         (
-            "        if new and self.visitors.fresh(preflights=event.preflight) >= self.bounds.queue:\n",
-            "        if False:\n",
+            "            if visitors.fresh(preflights=event.preflight) >= self.bounds.queue:\n",
+            "            if False:\n",
         ),
     ),
     _rule(
