@@ -167,14 +167,17 @@ _Raw = dict[str, msgspec.Raw]
 read_fields = msgspec.json.Decoder(_Raw).decode
 
 
-class _Asked(msgspec.Struct, gc=False):
+class _Asked(msgspec.Struct):
     """All that counts while nothing is streamed."""
 
-    model: msgspec.Raw = msgspec.Raw(b"null")
-    stream: msgspec.Raw = msgspec.Raw(b"null")
+    model: Any = None
+    stream: Any = None
 
 
 _read_asked = msgspec.json.Decoder(_Asked).decode
+
+
+_GENERATES = {"/v1/completions": Api.COMPLETION, "/v1/chat/completions": Api.CHAT}
 
 
 def allowed(method: str, target: bytes) -> str:
@@ -202,33 +205,45 @@ def kind_of(
     """
     path = allowed(method, target)
     fingerprint = hash((path, body)) if body else 0
-    again = method != "DELETE"
-    base = Kind(method, target, headers, body, repeatable=again, request_id=request_id, fingerprint=fingerprint)
-    if method != "POST":
-        return base
-    if path not in ("/v1/completions", "/v1/chat/completions"):
-        model, streams = _model_and_stream(body, headers)
-        return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
-    api = Api.CHAT if "chat" in path else Api.COMPLETION
+    api, again, model, streams = Api.OTHER, method != "DELETE", "", False
+    asked = None
+    if method == "POST":
+        generates = _GENERATES.get(path)
+        if generates is None:
+            again = path in _ASKS
+            model, streams = _model_and_stream(body, headers)
+        elif (asked := _asked_of(body)) is not None:
+            api, model = generates, asked.model if isinstance(asked.model, str) else ""
+    kind = Kind(
+        method, target, headers, body, api, Recovery.ENDED, "", again, streams,
+        model=model, request_id=request_id, fingerprint=fingerprint,
+    )  # fmt: skip
+    return kind if asked is None or asked.stream is not True else _asking(kind, seed, parses)
+
+
+def _asked_of(body: bytes) -> _Asked | None:
+    """None: it is no request that an engine takes, and the engine says what is wrong with it."""
     try:
-        asked = _read_asked(body)
-        if bytes(asked.stream) != b"true":
-            model = msgspec.json.decode(asked.model)
-            return msgspec.structs.replace(base, api=api, model=model if isinstance(model, str) else "")
-        return _asking(msgspec.structs.replace(base, api=api), read_fields(body), seed, parses)
+        return _read_asked(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _asking(base: Kind, seed: int, parses: Callable[[str], bool]) -> Kind:
+    """The same, for an answer that streams."""
+    try:
+        return _streaming(base, read_fields(base.body), seed, parses)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
-        return base  # it is no request that an engine takes: the engine says what is wrong with it
+        return msgspec.structs.replace(base, api=Api.OTHER, model="")  # the engine says what is wrong with it
 
 
-def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
-    model = value(fields, "model")
-    said = {"model": model if isinstance(model, str) else "", "streams": True}
+def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
     if _per_prompt(fields) > MOST_CHOICES or type(value(fields, "n")) not in (int, type(None)):
-        return msgspec.structs.replace(base, **said, api=Api.OTHER)
+        return msgspec.structs.replace(base, streams=True, api=Api.OTHER)
     options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     why = _why_not_continued(base.api, fields)
-    if not why and base.api is Api.CHAT and parses(str(said["model"])):
+    if not why and base.api is Api.CHAT and parses(base.model):
         why = "reasoning"
     greedy = value(fields, "temperature") == 0
     if not why and not greedy and value(fields, "seed") is not None:
@@ -242,7 +257,7 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
         add["seed"] = seed
     return msgspec.structs.replace(
         base,
-        **said,
+        streams=True,
         body=_extended(base.body, fields, add),
         recovery=Recovery.COMPARED if why else Recovery.CONTINUED,
         why=why,

@@ -65,6 +65,7 @@ class Gateway:
         self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
         self._random = random.Random()
         """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
+        self._hidden = _NOT_FOR_ENGINES if settings.keys is None else _NOR_WITH_KEYS
         self.stopping = False
         self.began = time.time()
         self._own: dict[str, Callable[[Request, Reply], None]] = {
@@ -107,21 +108,14 @@ class Gateway:
                 allow = [*errors.JSON, (b"allow", b"GET, HEAD")]
                 reply.send(405, errors.body(405, f"{path} takes GET"), allow)
             return
-        given = request.header(b"x-request-id")
-        known = given and _REQUEST_ID.fullmatch(given)
-        request_id = given.decode("ascii") if known else f"{self._random.getrandbits(128):032x}"
-        hidden = _NOT_FOR_ENGINES if self.settings.keys is None else _NOR_WITH_KEYS
-        named = hop_by_hop(request.headers)
-        hidden = hidden | named if named else hidden
-        headers = [header for header in request.headers if header[0] not in hidden]
-        headers += [_HOST, (b"x-request-id", request_id.encode())]
+        headers, name = self._for_engines(request)
         try:
             kind = kinds.kind_of(
                 request.method,
                 request.target,
                 headers,
                 request.body,
-                request_id=request_id,
+                request_id=name,
                 seed=self._random.getrandbits(31),
                 parses=self._parses,
             )
@@ -136,6 +130,26 @@ class Gateway:
         pair = self.pairs[0] if len(self.pairs) == 1 else self._pair(kind, path, reply)
         if pair is not None:
             pair.take(kind, reply, path, request.peer, now)
+
+    def _for_engines(self, request: Request) -> tuple[list[tuple[bytes, bytes]], str]:
+        """The headers that an engine gets, and the request's name, which is one of them."""
+        hidden = self._hidden
+        headers, name = [], b""
+        for header in request.headers:
+            key = header[0]
+            if key not in hidden:
+                headers.append(header)
+            elif key == b"x-request-id":
+                name = header[1]
+            elif key == b"connection" and header[1] != b"keep-alive":
+                named = hop_by_hop(request.headers)
+                headers = [other for other in request.headers if other[0] not in hidden and other[0] not in named]
+                name = request.header(b"x-request-id")
+                break
+        if not name or not _REQUEST_ID.fullmatch(name):
+            name = b"%032x" % self._random.getrandbits(128)
+        headers += (_HOST, (b"x-request-id", name))
+        return headers, name.decode("ascii")
 
     def _parses(self, model: str) -> bool:
         return any(model in pair.machine.parses for pair in self.pairs)

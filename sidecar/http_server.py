@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
-from sidecar.http_requests import CONTINUE, Bodies, Door, RequestReader, anybody
+from sidecar.http_requests import CONTINUE, Bodies, LetIn, RequestReader, anybody
 
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
@@ -68,11 +68,11 @@ class HttpServer:
         handle: Handler,
         refusal: Refusal,
         limits: Limits,
-        door: Door = anybody,
+        let_in: LetIn = anybody,
     ) -> None:
-        """`door` is asked when a request's head is complete; only what it lets in is read on."""
+        """`let_in` is asked when a request's head is complete; only what it lets in is read on."""
         self.loop = loop
-        self.door = door
+        self.let_in = let_in
         self.handle = handle
         self.refusal = refusal
         self.limits = limits
@@ -156,7 +156,7 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         limits = server.limits
-        self._reader = RequestReader(limits.header_bytes, limits.body_bytes, server.bodies, server.door, self._go_on)
+        self._reader = RequestReader(limits.header_bytes, limits.body_bytes, server.bodies, server.let_in, self._go_on)
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
         self._reply: Reply | None = None
@@ -337,12 +337,13 @@ class _Connection(asyncio.Protocol):
 
     def _take(self) -> None:
         reader = self._reader
-        request, chunked, keeps, self._asked_by, self._held = reader.ready.popleft()
+        request = reader.ready.popleft()
+        self._asked_by, self._held = request.client, request.held
         self.deadline = float("inf")
         self._said = self._nudged = False
         asks_more = not self._ended or bool(reader.ready or self._early)
-        keeps = keeps and asks_more and not self._server.closing
-        reply = self._reply = Reply(self, chunked=chunked, headless=request.method == "HEAD", keeps=keeps)
+        keeps = request.keeps and asks_more and not self._server.closing
+        reply = self._reply = Reply(self, chunked=request.chunked, headless=request.method == "HEAD", keeps=keeps)
         self._server.handle(request, reply)
         if self._reply is not reply:
             return

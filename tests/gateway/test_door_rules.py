@@ -636,7 +636,7 @@ def test_nobody_comes_beside_a_suspect_until_it_has_got_something() -> None:
     for _ in range(2):
         die_with_all(it)
         it.grant()
-    fresh = it.arrive(COMPLETION, BODY)
+    fresh = it.arrive(COMPLETION, {**BODY, "prompt": "another"})
     assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number]
     step(it, suspect)
     assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number, fresh.number]
