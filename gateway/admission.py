@@ -71,6 +71,9 @@ class Admission:
         while isinstance(step := due.plan(self.state, now), due.Step):
             _STEPS[type(step)](self, step)
         self.deadline = step
+        wrong = self._wrong(getattr(event, "request", None))
+        if wrong:
+            self._out.append(e.Note("broken_rule", {"why": wrong}, True))
         return self._out
 
     @property
@@ -93,7 +96,7 @@ class Admission:
         """Its engines have ended in order, and none is there that could follow."""
         return self.grants.ended
 
-    def check(self, request: int | None) -> str:
+    def _wrong(self, request: int | None) -> str:
         """What is wrong, if anything is: after an event of this request's; None: of the lock's or the clock's."""
         grant, scout = self.grants.current, self.state.scout
         if scout is not None and (grant is None or scout not in grant.leases):
@@ -172,7 +175,7 @@ class Admission:
         else:
             refusal = None
             strikes = self.deaths.of(event.fingerprint, self._now)
-            if visitors.fresh(preflights=event.preflight) >= self.bounds.queue:
+            if visitors.count_new(preflights=event.preflight) >= self.bounds.queue:
                 refusal = e.Refuse(request, 503, f"{self.bounds.queue} requests are waiting for an engine already", 1)
             elif strikes > self.bounds.strikes:
                 refusal = e.Refuse(request, 502, POISON, for_good=True)
@@ -248,7 +251,7 @@ class Admission:
 
     def _stop(self, event: e.Stop) -> None:
         self.state.stop_at = self._now + event.within_s
-        while (request := self.visitors.first_fresh) is not None:
+        for request in list(self.visitors.new):
             self._turn_away(request, 503, CLOSING)
 
     def _tick(self, event: e.Tick) -> None:

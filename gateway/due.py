@@ -111,7 +111,7 @@ def plan(state: State, now: float) -> Step | float:
         if now >= grant.sever_at:
             return Sever()
         at = min(at, grant.sever_at)
-    if state.visitors.waiting:
+    if state.visitors.new or state.visitors.interrupted:
         for question in (_turn, _in_vain, _patience):
             found = question(state, now)
             if isinstance(found, Step):
@@ -161,8 +161,8 @@ def to_blame(state: State, request: int, now: float) -> bool:
 
 
 def _turn(state: State, now: float) -> Step | float:
-    grant, at = state.grants.open, NEVER
-    if grant is None or state.returning:
+    grant, at = state.grants.current, NEVER
+    if grant is None or grant.phase is not Phase.OPEN or state.returning:
         return NEVER
     if grant.unproven:
         first = next(iter(grant.unproven))
@@ -187,10 +187,11 @@ def _next(state: State, grant: Grant) -> int | None:
             return request if to_compute(state, grant, visitors[request]) <= room or not grant.rereading else None
         suspect = request if suspect is None else suspect
     if suspect is None:
-        first = visitors.first_fresh
-        if first is None or visitors[first].strikes < strikes:
-            return first
-        suspect = first
+        if not visitors.new:
+            return None
+        suspect = visitors.new[0]
+        if visitors[suspect].strikes < strikes:
+            return suspect
     return None if grant.unproven else suspect
 
 
@@ -207,11 +208,10 @@ def _in_vain(state: State, now: float) -> Step | float:
     """When a pod ends its engines are told before its door is, and Services may still send requests here. One that
     waited would wait in vain. An engine that only binds its socket again is given some time.
     """
-    first = state.visitors.first_fresh
-    if state.alone_since is None or first is None:
+    if state.alone_since is None or not state.visitors.new:
         return NEVER
     at = state.alone_since + state.bounds.hold_s
-    return Refuse(first, 503, ENDED) if now >= at else at
+    return Refuse(state.visitors.new[0], 503, ENDED) if now >= at else at
 
 
 def _patience(state: State, now: float) -> Step | float:
@@ -219,13 +219,14 @@ def _patience(state: State, now: float) -> Step | float:
     others have theirs, it isn't given up.
     """
     bounds, visitors, at = state.bounds, state.visitors, NEVER
-    longest, first = visitors.longest_interrupted, visitors.first_fresh
-    if longest is not None:
-        at = max(visitors[longest].since, state.moved_at) + bounds.failover_timeout_s
+    if visitors.longest:
+        since, longest = visitors.longest[0]
+        at = max(since, state.moved_at) + bounds.failover_timeout_s
         if now >= at:
             why = f"the engine was lost, and no other took over within {bounds.failover_timeout_s:g} s"
             return Refuse(longest, 502, why)
-    if first is not None:
+    if visitors.new:
+        first = visitors.new[0]
         first_at = visitors[first].since + bounds.queue_timeout_s
         if now >= first_at:
             return Refuse(first, 503, f"no engine was there to serve it within {bounds.queue_timeout_s:g} s")

@@ -67,17 +67,17 @@ class Machine:
             if kind in _FOR_A_REQUEST:
                 queue += self._ask(said, now)
             elif kind in _FOR_ADMISSION:
-                queue += self._ask_admission(said, now)
+                queue += self.admission.handle(said, now)
             elif kind is e.Arrived:
                 queue += self._begin(said, now)
             elif kind is e.NotSent:
-                queue += [*self._ask_admission(said, now), *self._ask(said, now)]
+                queue += [*self.admission.handle(said, now), *self._ask(said, now)]
             elif kind is e.Over:
                 out.append(said)
                 self._forget(said)
-                queue += self._ask_admission(said, now)
+                queue += self.admission.handle(said, now)
             elif kind is e.Tick:
-                queue += [*self._mind_time(now), *self._ask_admission(said, now)]
+                queue += [*self._mind_time(now), *self.admission.handle(said, now)]
             elif kind is e.Models:
                 self.models, self.max_len = said.names, said.max_len
             else:
@@ -95,13 +95,6 @@ class Machine:
             return []
         self._look_at = now + LOOK_S if self.requests else math.inf
         return [effect for request in self.requests.values() for effect in request.mind_time(now, self._moved_at)]
-
-    def _ask_admission(self, event: Any, now: float) -> list[e.Effect]:
-        effects = self.admission.handle(event, now)
-        wrong = self.admission.check(getattr(event, "request", None))
-        if wrong:
-            effects.append(e.Note("broken_rule", {"why": wrong}, True))
-        return effects
 
     def _ask(self, event: Any, now: float) -> list[e.Effect]:
         request = self.requests.get(event.request)

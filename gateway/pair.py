@@ -5,10 +5,8 @@ order. What this file may not do: decide.
 """
 
 import asyncio
-import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from gateway.watch import seen, watch
 from lockserver.observer import Status
 from sidecar.http_exchange import Reply
 from sidecar.logs import Log
+from sidecar.turns import Turns
 
 OWN_TIMEOUT_S = 5.0
 MODELS_RETRY_S = 1.0
@@ -67,12 +66,11 @@ class Pair:
         self.on_changed: Callable[[], None] = lambda: None
         """Its models may have changed, or who serves."""
         self._on_over = on_over
-        self._ups = Upstreams(loop, self._told, self._came)
-        self._numbers = 0
-        self._own: dict[int, _Own] = {}
+        self._ups = Upstreams(loop, self.feed)
+        self._numbers = self._own_numbers = 0
         self._models_of = 0
         """The token of the grant whose models are known."""
-        self._pending: deque[Any] = deque()
+        self._turns = Turns(self, self._handle, _EFFECTS)
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
         self._now = 0.0
@@ -106,19 +104,13 @@ class Pair:
     # -- the machine -----------------------------------------------------------------------------------------------
 
     def feed(self, event: object) -> None:
-        pending = self._pending
-        pending.append(event)
-        if len(pending) > 1:
-            return  # an effect of the event before brought this one; the loop below comes to it
-        machine = self.machine
-        while pending:
-            self._now = now = time.monotonic()
-            for effect in machine.handle(pending[0], now):
-                _EFFECTS[type(effect)](self, effect)
-            pending.popleft()
-        deadline = machine.deadline
-        if deadline != self._armed:
-            self._arm(deadline)
+        self._turns.feed(event)
+        if self.machine.deadline != self._armed:
+            self._arm(self.machine.deadline)
+
+    def _handle(self, event: object) -> Iterable[e.Effect]:
+        self._now = time.monotonic()
+        return self.machine.handle(event, self._now)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -131,19 +123,6 @@ class Pair:
     def _due(self) -> None:
         self._timer, self._armed = None, float("inf")
         self.feed(e.Tick())
-
-    def _came(self, event: e.Came) -> None:
-        (self.feed if event.request > 0 else self._told)(event)
-
-    def _told(self, event: e.Event) -> None:
-        """An engine has said something."""
-        number: int = getattr(event, "request", 0)
-        if number < 0 and not isinstance(event, e.Connected):  # that somebody listens there is for the door to know
-            own = self._own.get(number)
-            if own is not None and own.hear(event):
-                del self._own[number]
-        else:
-            self.feed(event)
 
     def _lock_said(self, status: Status | None) -> None:
         event = seen(status)
@@ -160,13 +139,13 @@ class Pair:
         grant = self.machine.admission.grants.current
         if grant is None or not grant.url:
             return None
-        number = -secrets.randbits(60) - 1
-        own = self._own[number] = _Own(self.loop)
-        self._ups.ask(e.Ask(number, 1, grant.token, grant.url, "GET", target, [(b"host", b"engine")], b"", True))
+        self._own_numbers -= 1  # those of clients' requests are positive
+        number, own = self._own_numbers, _Own(self.loop)
+        ask = e.Ask(number, 1, grant.token, grant.url, "GET", target, [(b"host", b"engine")], b"", True)
+        self._ups.ask(ask, own.hear)
         try:
             return await asyncio.wait_for(own.answer, OWN_TIMEOUT_S)
         except TimeoutError:
-            self._own.pop(number, None)
             self._ups.drop(e.Drop(number, 1, False))
             return None
 
@@ -276,8 +255,7 @@ class _Own:
         self._status = 0
         self._body: list[bytes] = []
 
-    def hear(self, event: e.Event) -> bool:
-        """True when it is over."""
+    def hear(self, event: e.Event) -> None:
         if isinstance(event, e.Headed):
             self._status = event.status
         elif isinstance(event, e.Came):
@@ -288,8 +266,6 @@ class _Own:
             whole = isinstance(event, e.Finished | e.Answered) and self._status == 200
             if not self.answer.done():
                 self.answer.set_result(b"".join(self._body) if whole else None)
-            return True
-        return False
 
 
 def _headers(headers: e.Headers, kind: Kind) -> Headers:

@@ -5,7 +5,7 @@ order, so a number says which came first.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 
 class Visitor:
@@ -30,12 +30,12 @@ class Visitor:
 class Visitors:
     def __init__(self) -> None:
         self._known: dict[int, Visitor] = {}
-        self._interrupted: list[int] = []
-        """Those of them that wait, in order."""
-        self._longest: list[tuple[float, int]] = []
+        self.new: list[int] = []
+        """Those that wait and are new, in order."""
+        self.interrupted: list[int] = []
+        """Those that wait and were interrupted, in order."""
+        self.longest: list[tuple[float, int]] = []
         """The same, by when they were interrupted."""
-        self._fresh: list[int] = []
-        """Those that are new and wait, in order."""
         self._preflights: set[int] = set()
         """Those of the new ones that may need no key."""
 
@@ -50,24 +50,12 @@ class Visitors:
 
     @property
     def waiting(self) -> int:
-        return len(self._fresh) + len(self._interrupted)
+        return len(self.new) + len(self.interrupted)
 
-    def fresh(self, *, preflights: bool) -> int:
-        """How many are new and wait: preflights, or all others."""
+    def count_new(self, *, preflights: bool) -> int:
+        """How many wait and are new: preflights, or all others."""
         apart = len(self._preflights)
-        return apart if preflights else len(self._fresh) - apart
-
-    @property
-    def interrupted(self) -> Sequence[int]:
-        return self._interrupted
-
-    @property
-    def first_fresh(self) -> int | None:
-        return self._fresh[0] if self._fresh else None
-
-    @property
-    def longest_interrupted(self) -> int | None:
-        return self._longest[0][1] if self._longest else None
+        return apart if preflights else len(self.new) - apart
 
     def come(self, request: int, visitor: Visitor) -> None:
         self._known[request] = visitor
@@ -75,20 +63,20 @@ class Visitors:
     def wait(self, request: int) -> None:
         visitor = self._known[request]
         if visitor.again:
-            insort(self._interrupted, request)
-            insort(self._longest, (visitor.since, request))
+            insort(self.interrupted, request)
+            insort(self.longest, (visitor.since, request))
         else:
-            insort(self._fresh, request)
+            insort(self.new, request)
             if visitor.preflight:
                 self._preflights.add(request)
 
     def stop_waiting(self, request: int) -> None:
         visitor = self._known[request]
         if not visitor.again:
-            if _remove(self._fresh, request):
+            if _remove(self.new, request):
                 self._preflights.discard(request)
-        elif _remove(self._interrupted, request):
-            _remove(self._longest, (visitor.since, request))
+        elif _remove(self.interrupted, request):
+            _remove(self.longest, (visitor.since, request))
 
     def leave(self, request: int) -> None:
         if request in self._known:

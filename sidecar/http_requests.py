@@ -20,6 +20,9 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _MOST_HEADERS = 256
 _MOST_UNCOUNTED = 64
 """Requests that are put down to no client, and wait for their turn on one connection."""
+_KNOWN_MOST, _KNOWN_BYTES = 512, 4096
+"""Heads that are known again, and how long one of them may be."""
+_NOT_PLAIN = re.compile(rb"\n(?:transfer-encoding|upgrade|expect):", re.IGNORECASE)
 _REQUEST_BYTES, _HEADER_BYTES = 1024, 128
 """What a request and a header take beside their own bytes: a thousand small ones take more than they say."""
 
@@ -69,38 +72,42 @@ class Bodies:
         return None
 
 
+class Head(NamedTuple):
+    """A head as it was read, of a request that came in one piece."""
+
+    method: str
+    target: bytes
+    headers: list[tuple[bytes, bytes]]
+    size: int
+    chunked: bool
+    keeps: bool
+    length: int
+    """The body's."""
+
+
+Heads = dict[bytes, Head]
+"""A client sends the same head again and again, and in the same bytes the parser would find the same."""
+
+
 class RequestReader:
     __slots__ = (
-        "__weakref__",
-        "_ask",
-        "_bodies",
-        "_body",
-        "_body_bytes",
-        "_client",
-        "_go_on",
-        "_head_bytes",
-        "_headed",
-        "_headers",
-        "_held",
-        "_most_body",
-        "_most_head",
-        "_parser",
-        "_request",
-        "_target",
-        "_uncounted",
-        "_version",
-        "begun",
-        "home",
-        "peer",
-        "ready",
-        "refused",
+        "__weakref__", "_ask", "_bodies", "_body", "_body_bytes", "_client", "_go_on", "_head_bytes", "_headed",
+        "_headers", "_heads", "_held", "_most_body", "_most_head", "_parser", "_request", "_target",
+        "_uncounted", "_version", "begun", "home", "peer", "ready", "refused",
     )  # fmt: skip
 
     def __init__(
-        self, most_head: int, most_body: int, bodies: Bodies, let_in: LetIn, go_on: Callable[[], None]
+        self,
+        most_head: int,
+        most_body: int,
+        bodies: Bodies,
+        let_in: LetIn,
+        go_on: Callable[[], None],
+        heads: Heads | None = None,
     ) -> None:
-        """`go_on`: the client waits for a word before it sends the body."""
+        """`go_on`: the client waits for a word before it sends the body. `heads`: those that are known already."""
         self._most_head, self._most_body, self._bodies = most_head, most_body, bodies
+        self._heads: Heads = {} if heads is None else heads
         self._ask, self._go_on = let_in, go_on
         self._parser: Any = httptools.HttpRequestParser(self)
         self._version = ""
@@ -128,7 +135,41 @@ class RequestReader:
         """Something of a request is here."""
 
     def feed(self, data: bytes) -> None:
+        if self.begun:
+            self._read(data)
+            return
         self.begun = True
+        end = data.find(b"\r\n\r\n") + 4
+        head = self._heads.get(data[:end])
+        if head is not None and len(data) == end + head.length:
+            self._read_again(head, data[end:])
+            return
+        had = len(self.ready)
+        self._read(data)
+        if len(self.ready) == had + 1 and not self.begun and self.refused is None:
+            self._know_again(data, end, self.ready[-1])
+
+    def _read_again(self, head: Head, body: bytes) -> None:
+        self._let_in(
+            Request(head.method, head.target, head.headers, body, self.peer), head.size, head.length > 0, False
+        )
+        if self.refused is None:
+            self._uncounted += head.length
+            self._complete(head.chunked, head.keeps)
+
+    def _know_again(self, data: bytes, end: int, request: Request) -> None:
+        """The only request of this piece, if its head was all that told where it ends."""
+        length = len(request.body)
+        if len(data) != end + length or end > _KNOWN_BYTES or _NOT_PLAIN.search(data, 0, end):
+            return
+        if len(self._heads) >= _KNOWN_MOST:
+            self._heads.clear()
+        size = len(request.target) + sum(len(name) + len(value) for name, value in request.headers)
+        self._heads[data[:end]] = Head(
+            request.method, request.target, request.headers, size, request.chunked, request.keeps, length
+        )
+
+    def _read(self, data: bytes) -> None:
         had = self._body_bytes
         self._head_bytes += len(data)
         rest: bytes | memoryview = data
@@ -243,12 +284,12 @@ class RequestReader:
         elif said > self._most_body:
             self._refuse(413, f"a request may have {self._most_body} bytes, and this one has {said}")
         else:
-            self._let_in(size, has_body, expects)
+            method = self._parser.get_method().decode("ascii")
+            target = self._target if self._target[:1] == b"/" else _in_origin_form(self._target)
+            self._let_in(Request(method, target, self._headers, b"", self.peer), size, has_body, expects)
 
-    def _let_in(self, size: int, has_body: bool, expects: bool) -> None:
-        method = self._parser.get_method().decode("ascii")
-        target = self._target if self._target[:1] == b"/" else _in_origin_form(self._target)
-        request = self._request = Request(method, target, self._headers, b"", self.peer)
+    def _let_in(self, request: Request, size: int, has_body: bool, expects: bool) -> None:
+        self._request = request
         client = self._ask(request, has_body)
         if isinstance(client, Refused):
             self._refuse(*client)
@@ -262,7 +303,7 @@ class RequestReader:
                 why = f"at most {_MOST_UNCOUNTED} such requests may be sent before the first of them is answered"
                 self._refuse(429, why, [(b"retry-after", b"1")])
             return
-        self._uncounted = _REQUEST_BYTES + size + _HEADER_BYTES * len(self._headers)
+        self._uncounted = _REQUEST_BYTES + size + _HEADER_BYTES * len(request.headers)
         if expects:
             self._count()
             if self.refused is None:
@@ -284,14 +325,17 @@ class RequestReader:
             self._uncounted += len(data)
 
     def on_message_complete(self) -> None:
+        if self._request is not None:
+            self._request.body = self._body if type(self._body) is bytes else bytes(self._body)
+        self._complete(self._version == "1.1", self._parser.should_keep_alive())
+
+    def _complete(self, chunked: bool, keeps: bool) -> None:
         request = self._request
         if self._uncounted:
             self._count()
         if self.refused is not None or request is None:
             return
-        request.chunked = self._version == "1.1"
-        request.keeps = self._parser.should_keep_alive() and request.method != "CONNECT"
-        request.body = self._body if type(self._body) is bytes else bytes(self._body)
+        request.chunked, request.keeps = chunked, keeps and request.method != "CONNECT"
         request.client, request.held = self._client, self._held
         self.ready.append(request)
         self._clear()

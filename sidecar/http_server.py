@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
-from sidecar.http_requests import CONTINUE, Bodies, LetIn, RequestReader, anybody
+from sidecar.http_requests import CONTINUE, Bodies, Heads, LetIn, RequestReader, anybody
 
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
@@ -36,7 +36,9 @@ _LEAST_READ = 16 << 10
 @dataclass(frozen=True)
 class Limits:
     connections: int = 1000
-    """When there are more, the one that has been idle longest goes, or the new one."""
+    """When there are more, the one that has been idle longest goes; if none is idle, the new one."""
+    first_goes: bool = False
+    """If none is idle, the one that came first goes instead: none has much to ask, and none may keep others out."""
     header_bytes: int = 16 << 10
     body_bytes: int = 1 << 20
     bodies_bytes: int = 1 << 30
@@ -76,12 +78,14 @@ class HttpServer:
         self.handle = handle
         self.refusal = refusal
         self.limits = limits
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}
+        """In the order of their coming."""
         self.idle: dict[_Connection, None] = {}
         """Those without a request, longest first."""
         self.stuck: dict[_Connection, None] = {}
         """Those that don't read, longest first."""
         self.bodies = Bodies(limits.bodies_bytes, limits.client_bodies_bytes)
+        self.heads: Heads = {}
         self.closing = False
         """Every answer is its connection's last."""
         self._servers: list[asyncio.Server] = []
@@ -156,7 +160,9 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         limits = server.limits
-        self._reader = RequestReader(limits.header_bytes, limits.body_bytes, server.bodies, server.let_in, self._go_on)
+        self._reader = RequestReader(
+            limits.header_bytes, limits.body_bytes, server.bodies, server.let_in, self._go_on, server.heads
+        )
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
         self._reply: Reply | None = None
@@ -184,12 +190,16 @@ class _Connection(asyncio.Protocol):
         self._reader.peer = peer = _named(transport.get_extra_info("peername"))
         self._reader.home = _home(peer)
         server = self._server
-        server.connections.add(self)
+        server.connections[self] = None
         if len(server.connections) > server.limits.connections:
             longest = next(iter(server.idle), None)
+            if longest is None and server.limits.first_goes:
+                longest = next(iter(server.connections))
             if longest is None:
                 self._refuse(503, "there are too many connections")
                 return
+            server.idle.pop(longest, None)  # at once: others may come before it is closed
+            server.connections.pop(longest, None)
             longest.close()
         self._rest()
 
@@ -220,7 +230,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._over = True
         server = self._server
-        server.connections.discard(self)
+        server.connections.pop(self, None)
         server.idle.pop(self, None)
         server.stuck.pop(self, None)
         self.deadline, self._late = float("inf"), nothing  # each of these would keep it alive, and its bodies with it

@@ -873,7 +873,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
         elif deed < 0.112:  # both engines are told to end, and one is started again later
             ends_alone(it)
             it.wait(2 * it.machine.bounds.hold_s)
-            assert not it.machine.admission.visitors.fresh(preflights=False), "somebody waits in vain"
+            assert not it.machine.admission.visitors.count_new(preflights=False), "somebody waits in vain"
             it.others = True
             it.grant()
         elif it.connecting and deed < 0.4:

@@ -92,7 +92,7 @@ GATEWAY = (
         "turns",
         "whoever waits for its turn is not given up while others have theirs",
         f"{_RULES}test_nobody_who_waits_for_its_turn_is_given_up_while_others_have_theirs",
-        ("max(visitors[longest].since, state.moved_at)", "visitors[longest].since"),
+        ("max(since, state.moved_at)", "since"),
     ),
     _rule(
         DELIVERY,
@@ -276,7 +276,7 @@ GATEWAY = (
         "the-last-has-left",
         "when the last engine has left in order a new request doesn't wait",
         f"{_RULES}test_when_the_last_engine_is_told_to_end_who_is_new_is_refused",
-        ("    return Refuse(first, 503, ENDED) if now >= at else at\n", "    return NEVER\n"),
+        ("    return Refuse(state.visitors.new[0], 503, ENDED) if now >= at else at\n", "    return NEVER\n"),
     ),
     _rule(
         GRANTS,
@@ -308,7 +308,7 @@ GATEWAY = (
         "only so many new requests wait",
         f"{_RULES}test_only_so_many_wait_and_only_for_so_long",
         (
-            "            if visitors.fresh(preflights=event.preflight) >= self.bounds.queue:\n",
+            "            if visitors.count_new(preflights=event.preflight) >= self.bounds.queue:\n",
             "            if False:\n",
         ),
     ),
