@@ -161,17 +161,8 @@ def _run_dirs(it: Parser, options: argparse.Namespace) -> list[Path]:
 
 
 def _bounds(options: argparse.Namespace) -> Bounds:
-    return Bounds(
-        failover_timeout_s=options.failover_timeout_s,
-        hold_s=options.hold_s,
-        queue=options.queue,
-        queue_timeout_s=options.queue_timeout_s,
-        reread_tokens=options.reread_tokens,
-        drain_timeout_s=options.drain_timeout_s,
-        stall_s=options.stall_s,
-        comment_s=options.comment_s,
-        silence_s=options.silence_s,
-    )
+    """Flags and bounds have the same names."""
+    return Bounds(**{name: value for name, value in vars(options).items() if name in Bounds.__dataclass_fields__})
 
 
 def _limits(options: argparse.Namespace) -> "Limits":

@@ -69,7 +69,7 @@ class Admission:
             return self._out
         _HANDLERS[kind](self, event)
         while isinstance(step := due.plan(self.state, now), due.Step):
-            _STEPS[type(step)](self, step)
+            _STEPS[step.do](self, step)
         self.deadline = step
         wrong = self._wrong(getattr(event, "request", None))
         if wrong:
@@ -259,12 +259,12 @@ class Admission:
 
     # -- the steps that are due ------------------------------------------------------------------------------------
 
-    def _close(self, step: due.Close) -> None:
+    def _close(self, step: due.Step) -> None:
         self.state.stop_at = math.inf
         for request in list(self.visitors):
             self._turn_away(request, 503, CLOSING)
 
-    def _judge(self, step: due.Judge) -> None:
+    def _judge(self, step: due.Step) -> None:
         request, grant, visitor = step.request, self.grants.current, self.visitors[step.request]
         del self.state.doubts[request]
         planned = grant is not None and grant.planned
@@ -275,12 +275,12 @@ class Admission:
         else:
             self._out.append(e.Verdict(request, step.lost))
 
-    def _look(self, step: due.Look) -> None:
+    def _look(self, step: due.Step) -> None:
         grant = self._grant()
         self.state.looking = True
         self._out.append(e.Look(grant.token, grant.url))
 
-    def _sever(self, step: due.Sever) -> None:
+    def _sever(self, step: due.Step) -> None:
         grant = self._grant()
         self.severed += len(grant.leases)
         self._note("severed", token=grant.token, requests=len(grant.leases))
@@ -293,18 +293,18 @@ class Admission:
         self.state.returning.add(request)
         self._out.append(e.TakeAway(request))
 
-    def _refuse(self, step: due.Refuse) -> None:
+    def _refuse(self, step: due.Step) -> None:
         self._turn_away(step.request, step.status, step.why)
 
     def _turn_away(self, request: int, status: int, why: str) -> None:
         self.visitors.stop_waiting(request)
         self._out.append(e.Refuse(request, status, why, 1))
 
-    def _acquit(self, step: due.Acquit) -> None:
+    def _acquit(self, step: due.Step) -> None:
         self._grant().prove(step.request)
         self._end_trial(step.request)
 
-    def _admit(self, step: due.Admit) -> None:
+    def _admit(self, step: due.Step) -> None:
         request, state, grant = step.request, self.state, self._grant()
         visitor = self.visitors[request]
         self.visitors.stop_waiting(request)
@@ -344,12 +344,12 @@ _HANDLERS: dict[type, Callable[[Admission, Any], None]] = {
     e.Stop: Admission._stop,
     e.Tick: Admission._tick,
 }
-_STEPS: dict[type, Callable[[Admission, Any], None]] = {
-    due.Close: Admission._close,
-    due.Judge: Admission._judge,
-    due.Look: Admission._look,
-    due.Sever: Admission._sever,
-    due.Refuse: Admission._refuse,
-    due.Acquit: Admission._acquit,
-    due.Admit: Admission._admit,
+_STEPS: dict[due.Do, Callable[[Admission, due.Step], None]] = {
+    due.Do.CLOSE: Admission._close,
+    due.Do.JUDGE: Admission._judge,
+    due.Do.LOOK: Admission._look,
+    due.Do.SEVER: Admission._sever,
+    due.Do.REFUSE: Admission._refuse,
+    due.Do.ACQUIT: Admission._acquit,
+    due.Do.ADMIT: Admission._admit,
 }

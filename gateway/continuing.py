@@ -121,7 +121,7 @@ class Continuing:
     def _take(self, index: int, data: bytes) -> bytes:
         """An event of the rest of this choice. What can be told by now. Raises Malformed, BrokenOff or Torn."""
         rest, had = self._rests[index], self._account.choice(index)
-        chunk = answers.read(data, answers.decode, 1)
+        chunk = answers.read(data, 1)
         self._account.fingerprint = chunk.system_fingerprint or self._account.fingerprint
         said = b""
         for choice in chunk.choices:

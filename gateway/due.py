@@ -5,6 +5,7 @@ asks again until none is due; so each step sees what the one before it has chang
 answer. What this file may not do: change anything. Pure.
 """
 
+import enum
 import math
 
 import msgspec
@@ -54,45 +55,32 @@ class State:
 # -- the steps ------------------------------------------------------------------------------------------------------
 
 
-class Step(msgspec.Struct, frozen=True, gc=False):
-    pass
+class Do(enum.Enum):
+    __hash__ = object.__hash__  # an Enum's own is made of Python, and asked for very often
 
-
-class Close(Step, frozen=True):
-    """The door's time is over: every request is refused."""
-
-
-class Judge(Step, frozen=True):
+    CLOSE = "close"
+    """The time that was left is over: every request is refused."""
+    JUDGE = "judge"
     """A request whose engine failed is told whether that engine has lost the lock."""
-
-    request: int
-    lost: bool
-
-
-class Look(Step, frozen=True):
+    LOOK = "look"
     """Does the newest grant's engine listen?"""
-
-
-class Sever(Step, frozen=True):
+    SEVER = "sever"
     """The drain has taken as long as it may: the requests that are left are continued by the successor."""
-
-
-class Refuse(Step, frozen=True):
+    REFUSE = "refuse"
     """A request has waited in vain."""
-
-    request: int
-    status: int
-    why: str
-
-
-class Acquit(Step, frozen=True):
+    ACQUIT = "acquit"
     """A request shows nothing until it has all, and has been there for long: it is no longer waited for."""
+    ADMIT = "admit"
 
-    request: int
 
-
-class Admit(Step, frozen=True):
-    request: int
+class Step(msgspec.Struct, frozen=True, gc=False):
+    do: Do
+    request: int = 0
+    lost: bool = False
+    """Of a judgement."""
+    status: int = 0
+    why: str = ""
+    """Of a refusal."""
 
 
 def plan(state: State, now: float) -> Step | float:
@@ -100,7 +88,7 @@ def plan(state: State, now: float) -> Step | float:
     grant, at = state.grants.current, NEVER
     if state.stop_at is not None:
         if now >= state.stop_at:
-            return Close()
+            return Step(Do.CLOSE)
         at = state.stop_at
     if state.doubts:
         verdict = _verdict(state, now)
@@ -109,7 +97,7 @@ def plan(state: State, now: float) -> Step | float:
         at = min(at, verdict)
     if grant is not None and grant.phase is Phase.DRAINING and grant.leases:
         if now >= grant.sever_at:
-            return Sever()
+            return Step(Do.SEVER)
         at = min(at, grant.sever_at)
     if state.visitors.new or state.visitors.interrupted:
         for question in (_turn, _in_vain, _patience):
@@ -133,15 +121,15 @@ def _verdict(state: State, now: float) -> Step | float:
     token = grants.current.token if grants.current is not None else 0
     last_at = since + bounds.failover_timeout_s
     if not (grants.lock_knows and grants.lock.token == token and grants.open is not None):
-        return Judge(request, True) if grants.lock_knows or now >= last_at else last_at
+        return Step(Do.JUDGE, request, lost=True) if grants.lock_knows or now >= last_at else last_at
     held_until = since + bounds.hold_s
     if now < held_until:
         return held_until
     if state.there_at >= held_until or now >= last_at:
-        return Judge(request, state.there_at < held_until)
+        return Step(Do.JUDGE, request, lost=state.there_at < held_until)
     if state.looking:
         return last_at
-    return Look() if now >= state.look_at else min(state.look_at, last_at)
+    return Step(Do.LOOK) if now >= state.look_at else min(state.look_at, last_at)
 
 
 def to_blame(state: State, request: int, now: float) -> bool:
@@ -168,13 +156,13 @@ def _turn(state: State, now: float) -> Step | float:
         first = next(iter(grant.unproven))
         at = grant.leases[first] + state.bounds.acquit_s
         if now >= at:
-            return Acquit(first)
+            return Step(Do.ACQUIT, first)
     if state.trial is not None or state.scout is not None:
         return at
     if state.try_at is not None and now < state.try_at:
         return min(at, state.try_at)
     request = _next(state, grant)
-    return at if request is None else Admit(request)
+    return at if request is None else Step(Do.ADMIT, request)
 
 
 def _next(state: State, grant: Grant) -> int | None:
@@ -211,7 +199,7 @@ def _in_vain(state: State, now: float) -> Step | float:
     if state.alone_since is None or not state.visitors.new:
         return NEVER
     at = state.alone_since + state.bounds.hold_s
-    return Refuse(state.visitors.new[0], 503, ENDED) if now >= at else at
+    return Step(Do.REFUSE, state.visitors.new[0], status=503, why=ENDED) if now >= at else at
 
 
 def _patience(state: State, now: float) -> Step | float:
@@ -224,11 +212,13 @@ def _patience(state: State, now: float) -> Step | float:
         at = max(since, state.moved_at) + bounds.failover_timeout_s
         if now >= at:
             why = f"the engine was lost, and no other took over within {bounds.failover_timeout_s:g} s"
-            return Refuse(longest, 502, why)
+            return Step(Do.REFUSE, longest, status=502, why=why)
     if visitors.new:
         first = visitors.new[0]
         first_at = visitors[first].since + bounds.queue_timeout_s
         if now >= first_at:
-            return Refuse(first, 503, f"no engine was there to serve it within {bounds.queue_timeout_s:g} s")
+            return Step(
+                Do.REFUSE, first, status=503, why=f"no engine was there to serve it within {bounds.queue_timeout_s:g} s"
+            )
         at = min(at, first_at)
     return at

@@ -51,40 +51,25 @@ class Left(Event, frozen=True):
     request: int
 
 
-class Headed(Event, frozen=True):
-    """An engine's answer has begun."""
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """Of an engine's answer."""
 
-    request: int
-    leg: int
     status: int
     headers: Headers
     length: int | None
     """The body's, if it was said."""
 
 
-class Answered(Event, frozen=True):
-    """A whole answer in one: what `Headed`, `Came` and `Finished` say together."""
+class Heard(Event, frozen=True):
+    """An engine has said some of its answer, and often all of it at once."""
 
     request: int
     leg: int
-    status: int
-    headers: Headers
-    body: bytes
-
-
-class Came(Event, frozen=True):
-    """Some of an answer's body."""
-
-    request: int
-    leg: int
-    data: bytes
-
-
-class Finished(Event, frozen=True):
-    """An answer is whole, as far as HTTP can tell."""
-
-    request: int
-    leg: int
+    head: Head | None = None
+    """Here the answer begins."""
+    data: bytes = b""
+    ended: bool = False
+    """The answer is whole, as far as HTTP can tell."""
 
 
 class Broke(Event, frozen=True):
@@ -246,7 +231,7 @@ class Over(Event, frozen=True):
     tokens: int
     why: str = ""
     proved: bool = False
-    """An engine has given some of the answer, and lives."""
+    """An engine has just given some of the answer: what `Proved` says otherwise."""
 
 
 class Gap(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import enum
 import math
 
 from gateway import events as e
+from gateway.phases import BrokenRule
 
 
 class Phase(enum.Enum):
@@ -32,10 +33,6 @@ FOLLOWS: dict[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.OPEN, Phase.DRAINING, Phase.LOST}),
     Phase.LOST: frozenset(),
 }
-
-
-class BrokenRule(Exception):
-    """The machine itself is wrong."""
 
 
 class Grant:

@@ -40,6 +40,10 @@ class Kind(msgspec.Struct, frozen=True):
     """As an engine gets them."""
     body: bytes
     """As an engine gets it, the first time and whenever it is asked for the whole."""
+    request_id: str = ""
+    fingerprint: int = 0
+    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
+    a secret key."""
     api: Api = Api.OTHER
     recovery: Recovery = Recovery.ENDED
     """What can be done once the client has some of the answer. Before, it is restarted, if it is repeatable."""
@@ -62,10 +66,6 @@ class Kind(msgspec.Struct, frozen=True):
     seeded: bool = False
     """The seed is ours: another one will do where the answer is continued."""
     model: str = ""
-    request_id: str = ""
-    fingerprint: int = 0
-    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
-    a secret key."""
 
 
 class NotAllowed(Exception):
@@ -204,37 +204,20 @@ def kind_of(
     WrongMethod.
     """
     path = allowed(method, target)
-    fingerprint = hash((path, body)) if body else 0
-    api, again, model, streams = Api.OTHER, method != "DELETE", "", False
-    asked = None
-    if method == "POST":
-        generates = _GENERATES.get(path)
-        if generates is None:
-            again = path in _ASKS
-            model, streams = _model_and_stream(body, headers)
-        elif (asked := _asked_of(body)) is not None:
-            api, model = generates, asked.model if isinstance(asked.model, str) else ""
-    kind = Kind(
-        method, target, headers, body, api, Recovery.ENDED, "", again, streams,
-        model=model, request_id=request_id, fingerprint=fingerprint,
-    )  # fmt: skip
-    return kind if asked is None or asked.stream is not True else _asking(kind, seed, parses)
-
-
-def _asked_of(body: bytes) -> _Asked | None:
-    """None: it is no request that an engine takes, and the engine says what is wrong with it."""
-    try:
-        return _read_asked(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-def _asking(base: Kind, seed: int, parses: Callable[[str], bool]) -> Kind:
-    """The same, for an answer that streams."""
-    try:
-        return _streaming(base, read_fields(base.body), seed, parses)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
-        return msgspec.structs.replace(base, api=Api.OTHER, model="")  # the engine says what is wrong with it
+    named = request_id, hash((path, body)) if body else 0
+    again, model, streams = method != "DELETE", "", False
+    if method == "POST" and path in _GENERATES:
+        try:
+            asked = _read_asked(body)
+            model = asked.model if isinstance(asked.model, str) else ""
+            kind = Kind(method, target, headers, body, *named, _GENERATES[path], model=model)
+            return kind if asked.stream is not True else _streaming(kind, read_fields(body), seed, parses)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
+            model = ""  # it is no request that an engine takes: the engine says what is wrong with it
+    elif method == "POST":
+        again = path in _ASKS
+        model, streams = _model_and_stream(body, headers)
+    return Kind(method, target, headers, body, *named, repeatable=again, streams=streams, model=model)
 
 
 def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:

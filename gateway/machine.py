@@ -29,11 +29,10 @@ _FOR_ADMISSION = frozenset(
 )
 _FOR_A_REQUEST = frozenset(
     (
-        *(e.Came, e.Answered, e.Headed, e.Finished, e.Broke, e.Left),
+        *(e.Heard, e.Broke, e.Left),
         *(e.Admit, e.Refuse, e.TakeAway, e.Verdict),
     )
 )
-_FROM_AN_ENGINE = frozenset({e.Came, e.Answered})
 
 
 class Machine:
@@ -58,7 +57,7 @@ class Machine:
         return len(self.requests)
 
     def handle(self, event: Any, now: float) -> list[e.Effect]:
-        if type(event) in _FROM_AN_ENGINE:
+        if type(event) is e.Heard:
             self._moved_at = now
         out: list[e.Effect] = []
         queue = [event]

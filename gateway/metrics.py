@@ -132,14 +132,11 @@ def _middle(seconds: list[float]) -> float:
     return round(sorted(seconds)[len(seconds) // 2] * 1000, 3)
 
 
-class Gauges:
-    """What there is at the moment, asked when it is shown."""
-
-    def __init__(self, values: Iterable[tuple[str, str, dict[str, str], float]]) -> None:
-        self.values = list(values)
+Gauge = tuple[str, str, dict[str, str], float]
+"""Name, what it says, labels, and what it is now."""
 
 
-def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
+def collect(counts: Counts, gauges: Iterable[Gauge]) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily(
@@ -167,7 +164,7 @@ def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
         parts.add_metric([part], seconds)
     yield parts
     families: dict[str, GaugeMetricFamily] = {}
-    for name, help, labels, value in gauges.values:
+    for name, help, labels, value in gauges:
         family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))
         family.add_metric(list(labels.values()), value)
     yield from families.values()

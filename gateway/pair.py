@@ -105,8 +105,9 @@ class Pair:
 
     def feed(self, event: object) -> None:
         self._turns.feed(event)
-        if self.machine.deadline != self._armed:
-            self._arm(self.machine.deadline)
+        deadline = self.machine.deadline
+        if deadline != self._armed:
+            self._arm(deadline)
 
     def _handle(self, event: object) -> Iterable[e.Effect]:
         self._now = time.monotonic()
@@ -170,18 +171,6 @@ class Pair:
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
-    def _ask(self, effect: e.Ask) -> None:
-        self._ups.ask(effect)
-
-    def _look(self, effect: e.Look) -> None:
-        self._ups.look(effect)
-
-    def _drop(self, effect: e.Drop) -> None:
-        self._ups.drop(effect)
-
-    def _forget(self, effect: e.Forget) -> None:
-        self._ups.forget(effect.token)
-
     def _whole(self, effect: e.Whole) -> None:
         client = self.clients[effect.request]
         self._note_first(client, effect.status)
@@ -202,9 +191,6 @@ class Pair:
             self._note_first(client, client.status)
         client.last_at = now
         client.reply.stream(effect.data)
-
-    def _end(self, effect: e.End) -> None:
-        self.clients[effect.request].reply.end()
 
     def _cut(self, effect: e.Cut) -> None:
         client = self.clients[effect.request]
@@ -256,16 +242,14 @@ class _Own:
         self._body: list[bytes] = []
 
     def hear(self, event: e.Event) -> None:
-        if isinstance(event, e.Headed):
-            self._status = event.status
-        elif isinstance(event, e.Came):
+        if isinstance(event, e.Heard):
+            self._status = event.head.status if event.head is not None else self._status
             self._body.append(event.data)
-        else:
-            if isinstance(event, e.Answered):
-                self._status, self._body = event.status, [event.body]
-            whole = isinstance(event, e.Finished | e.Answered) and self._status == 200
-            if not self.answer.done():
-                self.answer.set_result(b"".join(self._body) if whole else None)
+            if not event.ended:
+                return
+        if not self.answer.done():
+            whole = isinstance(event, e.Heard) and self._status == 200
+            self.answer.set_result(b"".join(self._body) if whole else None)
 
 
 def _headers(headers: e.Headers, kind: Kind) -> Headers:
@@ -275,14 +259,14 @@ def _headers(headers: e.Headers, kind: Kind) -> Headers:
 
 
 _EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
-    e.Ask: Pair._ask,
-    e.Look: Pair._look,
-    e.Drop: Pair._drop,
-    e.Forget: Pair._forget,
+    e.Ask: lambda pair, ask: pair._ups.ask(ask),
+    e.Look: lambda pair, look: pair._ups.look(look),
+    e.Drop: lambda pair, drop: pair._ups.drop(drop),
+    e.Forget: lambda pair, forget: pair._ups.forget(forget.token),
     e.Whole: Pair._whole,
     e.Open: Pair._open,
     e.Send: Pair._send,
-    e.End: Pair._end,
+    e.End: lambda pair, end: pair.clients[end.request].reply.end(),
     e.Cut: Pair._cut,
     e.Over: Pair._over,
     e.Resumed: Pair._resumed,

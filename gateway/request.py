@@ -31,13 +31,9 @@ from gateway.continuing import Continuing
 from gateway.delivery import Delivery
 from gateway.kinds import Api, Kind, Recovery
 from gateway.legs import Leg, Legs
-from gateway.phases import FOLLOWS, WITH_AN_ENGINE, Phase
+from gateway.phases import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Phase
 from gateway.recovery import obstacle, recovery_of, tokens_to_read
 from gateway.undisturbed import Undisturbed
-
-
-class BrokenRule(Exception):
-    """The machine itself is wrong."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,25 +48,8 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Request:
     __slots__ = (
-        "_asked_at",
-        "_bounds",
-        "_delivery",
-        "_failure",
-        "_heard_at",
-        "_legs",
-        "_mode",
-        "_out",
-        "_proven",
-        "_restarts",
-        "account",
-        "kind",
-        "max_len",
-        "number",
-        "phase",
-        "recoveries",
-        "silent",
-        "token",
-        "url",
+        "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
+        "_untold", "account", "kind", "max_len", "number", "phase", "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
@@ -94,6 +73,8 @@ class Request:
         self._mode: Undisturbed | Continuing | Comparison | None = None
         self._proven = False
         """The engine has given some of the answer."""
+        self._untold = False
+        """And that wasn't said yet."""
         self._failure: Failure | None = None
         self._asked_at = self._heard_at = now
         """When its engine was asked, and when it last said anything."""
@@ -111,6 +92,9 @@ class Request:
         self._out = []
         if self.phase is not Phase.OVER:
             _HANDLERS[type(event)](self, event, now)
+        if self._untold:
+            self._untold = False
+            self._out.insert(0, e.Proved(self.number))  # before all that follows from the same event
         if (self.phase in WITH_AN_ENGINE) is not bool(self.token) or (not self.token and self._legs):
             legs = len(self._legs)
             raise BrokenRule(
@@ -211,46 +195,34 @@ class Request:
 
     # -- what an engine says ---------------------------------------------------------------------------------------
 
-    def _headed(self, event: e.Headed, now: float) -> None:
+    def _heard(self, event: e.Heard, now: float) -> None:
         leg = self._legs.get(event.leg)
         if leg is None:
             return
-        leg.status, leg.headers = event.status, event.headers
-        if event.status < 300 and leg.form.startswith(b"text/event-stream"):
+        if event.head is not None:
+            self._begins(leg, event.head)
+        if event.data and not leg.whole:
+            if leg.reader is None:
+                self._gather(leg, event.data, now)
+            else:
+                self._read(leg, event, now)
+        if event.ended:
+            self._finished(event, now)
+
+    def _begins(self, leg: Leg, head: e.Head) -> None:
+        leg.status, leg.headers = head.status, head.headers
+        if head.status < 300 and leg.form.startswith(b"text/event-stream"):
             leg.reader = sse.Reader(self._bounds.event_bytes)
             known = self.kind.api is not Api.OTHER and self.kind.streams
             if self.phase is Phase.ASKED:
                 self.account = Account(self.kind) if known else None
                 self._mode = Undisturbed(self.kind, self.account)
             leg.passes = not known
-        elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
+        elif (head.length or 0) > self._bounds.answer_bytes and head.status < 300:
             leg.passes = True
 
-    def _answered(self, event: e.Answered, now: float) -> None:
-        leg = self._legs.get(event.leg)
-        if leg is None:
-            return
-        leg.status, leg.headers = event.status, event.headers
-        streams = leg.form.startswith(b"text/event-stream")
-        large = len(event.body) > self._bounds.answer_bytes
-        nothing = self.phase is Phase.ASKED and not self._delivery.opened  # is what the client has
-        if nothing and event.status < 300 and not streams and not large and not leg.whole:
-            self._legs.pop(event.leg)
-            leg.body.append(event.body)
-            self._in_one_piece(leg, event.body, now)
-            return
-        self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
-        self._came(e.Came(event.request, event.leg, event.body), now)
-        if self.phase is not Phase.OVER:
-            self._finished(e.Finished(event.request, event.leg), now)
-
-    def _came(self, event: e.Came, now: float) -> None:
-        leg = self._legs.get(event.leg)
-        if leg is None or leg.whole:
-            return
-        if leg.reader is None:
-            self._gather(leg, event.data, now)
-            return
+    def _read(self, leg: Leg, event: e.Heard, now: float) -> None:
+        """Some of a stream."""
         if b"data:" in event.data:  # comments alone are nothing
             self._heard_at = now
         mode = self._mode
@@ -299,7 +271,7 @@ class Request:
         else:
             self._end_badly("the answer could not be continued: made once more, it is another one", part.why)
 
-    def _finished(self, event: e.Finished, now: float) -> None:
+    def _finished(self, event: e.Heard, now: float) -> None:
         leg = self._legs.pop(event.leg)
         if leg is None or leg.whole:
             return
@@ -313,23 +285,22 @@ class Request:
         elif leg.status >= 500:
             self._doubt(Failure(f"it answered {leg.status}", leg))
         elif self.phase is Phase.ASKED and not self._delivery.opened:
-            self._in_one_piece(leg, b"".join(leg.body), now)
+            self._in_one_piece(leg, b"".join(leg.body))
         elif leg.status < 300:
             self._malformed("it answers a stream's request without a stream", now)
         else:
             why = f"another engine would not go on with it: it answered {leg.status}"
             self._end_badly(why, b"".join(leg.body)[:500].decode("utf-8", "replace"))
 
-    def _in_one_piece(self, leg: Leg, body: bytes, now: float) -> None:
+    def _in_one_piece(self, leg: Leg, body: bytes) -> None:
         known = self.kind.api is not Api.OTHER
         if leg.status < 300:
             failure = self._failure_of(leg, body, known) if known or self._should_be_json(leg, body) else None
             if failure is not None:
-                self._prove(now)
                 self._doubt(failure)
                 return
         self._out.append(self._delivery.whole(leg.status, leg.headers, body))
-        self._over(e.Outcome.ANSWERED, proved=leg.status < 300)
+        self._over(e.Outcome.ANSWERED)
 
     def _failure_of(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
         malformed = answers.why_no_answer(body, choices=known)
@@ -369,9 +340,8 @@ class Request:
     def _prove(self, now: float) -> None:
         if self._proven:
             return
-        self._proven = True
+        self._proven = self._untold = True
         self._delivery.read(now)
-        self._out.append(e.Proved(self.number))
 
     # -- when it fails ---------------------------------------------------------------------------------------------
 
@@ -504,7 +474,7 @@ class Request:
         self._out += self._delivery.fail(said, named=named, headers=[*errors.JSON, *again])
         self._over(e.Outcome.ENDED, why + (f" ({detail})" if detail else ""))
 
-    def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0, proved: bool = False) -> None:
+    def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0) -> None:
         self._out += self._legs.drop_all(leg)
         how = "passed"
         if self._restarts:
@@ -512,7 +482,8 @@ class Request:
         if self.recoveries:
             how = self.recoveries[-1].value
         tokens = self.account.tokens if self.account is not None else 0
-        self._out.append(e.Over(self.number, outcome, how, tokens, why, proved))
+        self._out.append(e.Over(self.number, outcome, how, tokens, why, self._untold))
+        self._untold = False
         self.token = 0
         self._move(Phase.OVER)
 
@@ -522,10 +493,7 @@ class Request:
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     e.Admit: Request._admitted,
-    e.Headed: Request._headed,
-    e.Answered: Request._answered,
-    e.Came: Request._came,
-    e.Finished: Request._finished,
+    e.Heard: Request._heard,
     e.Broke: Request._broke,
     e.NotSent: Request._not_sent,
     e.Verdict: Request._verdict,

@@ -269,39 +269,33 @@ class _Connection(asyncio.Protocol):
             wrong = str(error) or type(error).__name__
         if wrong and self._complete:
             wrong, self._keeps = "", False
-        exchange = self._exchange
-        if exchange is not None and not headed and self._complete and not wrong:
-            self._finish(whole=True)
-            return
+        exchange, ended, heard = self._exchange, self._complete and not wrong, None
         if exchange is not None:
-            self._tell(exchange, headed)
+            begins = self._status and not headed
+            head = e.Head(self._status, self._for_others(), self._length) if begins else None
+            heard = e.Heard(exchange.ask.request, exchange.ask.leg, head, self._taken(), ended)
+        if ended:
+            self._finish()
+        if exchange is not None and exchange.wanted and heard is not None and (heard.head or heard.data or ended):
+            exchange.tell(heard)
         if wrong:
             self._give_up(f"its HTTP can't be read: {wrong}", malformed=True)
-        elif self._complete:
-            self._finish()
-
-    def _tell(self, exchange: _Exchange, headed: bool) -> None:
-        ask = exchange.ask
-        if self._status and not headed:
-            exchange.tell(e.Headed(ask.request, ask.leg, self._status, self._for_others(), self._length))
-        if self._body:
-            body = self._taken()
-            if exchange.wanted:
-                exchange.tell(e.Came(ask.request, ask.leg, body))
 
     def _for_others(self) -> e.Headers:
-        hidden = hop_by_hop(self._hops) if self._hops else ()
+        if not self._hops:
+            return self._headers
+        hidden = hop_by_hop(self._hops)
         return [header for header in self._headers if header[0] not in hidden]
 
     def _taken(self) -> bytes:
         body, self._body = self._body, []
         return body[0] if len(body) == 1 else b"".join(body)
 
-    def _finish(self, *, whole: bool = False) -> None:
-        """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
+    def _finish(self) -> None:
+        """The answer is complete, and the connection can be used for another."""
         exchange, self._exchange = self._exchange, None
-        status, body = self._status, self._taken() if whole else b""
-        headers: e.Headers = self._for_others() if self._hops else self._headers
+        if exchange is not None:
+            self._ups.finished(exchange.ask)
         if self._keeps and not self.closed and self._transport is not None:
             self._clear()
             if self._paused:  # the client that had this answer may not have read
@@ -309,14 +303,6 @@ class _Connection(asyncio.Protocol):
             self._ups.keep(self)
         else:
             self.close()
-        if exchange is None or not exchange.wanted:
-            return
-        ask = exchange.ask
-        self._ups.finished(ask)
-        if whole:
-            exchange.tell(e.Answered(ask.request, ask.leg, status, headers, body))
-        else:
-            exchange.tell(e.Finished(ask.request, ask.leg))
 
     def _give_up(self, why: str, *, malformed: bool = False) -> None:
         exchange, self._exchange = self._exchange, None

@@ -400,8 +400,8 @@ def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
     had = client.body
     it.newest += 1
     it.lock("HELD")  # a newer token was given; who has it isn't seen yet
-    it.feed(e.Came(client.number, exchange.ask.leg, b'data: {"id": "evil"}\n\n'))
-    it.feed(e.Finished(client.number, exchange.ask.leg))
+    it.feed(e.Heard(client.number, exchange.ask.leg, data=b'data: {"id": "evil"}\n\n'))
+    it.feed(e.Heard(client.number, exchange.ask.leg, ended=True))
     assert client.body == had and not client.ended
     it.grant()
     it.run()
@@ -746,7 +746,7 @@ def test_comments_of_the_engines_own_are_no_word() -> None:
     step(it, client, 2)
     (exchange,) = it.exchanges
     for _ in range(7):
-        it.feed(e.Came(client.number, exchange.ask.leg, b": ping\n\n"))
+        it.feed(e.Heard(client.number, exchange.ask.leg, data=b": ping\n\n"))
         it.wait(10.0)
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body
 
@@ -763,7 +763,7 @@ def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes 
         del it.engines[1].exchanges[client.number, exchange.ask.leg]
         it.feed(e.Broke(client.number, exchange.ask.leg, "its connection ended"))
     elif then:
-        it.feed(e.Came(client.number, exchange.ask.leg, then))
+        it.feed(e.Heard(client.number, exchange.ask.leg, data=then))
     else:
         it.wait(it.machine.bounds.stall_s + 1.0)
     assert answered(client) and str(client.ended) == "end"
@@ -796,7 +796,7 @@ def test_an_answer_in_one_event_means_what_its_parts_mean(
         client = it.arrive(COMPLETION, body)
         if opened:
             (exchange,) = it.exchanges
-            it.feed(e.Headed(client.number, exchange.ask.leg, 200, exchange.said.headers, None))
+            it.feed(e.Heard(client.number, exchange.ask.leg, e.Head(200, exchange.said.headers, None)))
             it.wait(6.0)
             assert client.body.startswith(b": waiting")
             it.grant()
@@ -804,11 +804,11 @@ def test_an_answer_in_one_event_means_what_its_parts_mean(
         leg, headers = exchange.ask.leg, [(b"content-type", form)]
         del it.engines[exchange.ask.token].exchanges[client.number, leg]
         if whole:
-            it.feed(e.Answered(client.number, leg, status, headers, said))
+            it.feed(e.Heard(client.number, leg, e.Head(status, headers, len(said)), said, True))
         else:
-            it.feed(e.Headed(client.number, leg, status, headers, len(said)))
-            it.feed(e.Came(client.number, leg, said))
-            it.feed(e.Finished(client.number, leg))
+            it.feed(e.Heard(client.number, leg, e.Head(status, headers, len(said))))
+            it.feed(e.Heard(client.number, leg, data=said))
+            it.feed(e.Heard(client.number, leg, ended=True))
         unproven = list(it.machine.admission.grants.current.unproven)  # type: ignore[union-attr]
         it.wait(5.0)
         ended = (str(client.ended), client.status, client.body, client.outcome, client.why)

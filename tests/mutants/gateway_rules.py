@@ -83,8 +83,8 @@ GATEWAY = (
         "an engine where nobody listens is dead, whatever the lock says by now",
         f"{_RULES}test_a_death_that_the_lock_hears_of_late_costs_nobody_an_answer",
         (
-            "    if state.there_at >= held_until or now >= last_at:\n        return Judge(request, state.there_at < held_until)\n",
-            "    if True:\n        return Judge(request, False)\n",
+            "    if state.there_at >= held_until or now >= last_at:\n        return Step(Do.JUDGE, request, lost=state.there_at < held_until)\n",
+            "    if True:\n        return Step(Do.JUDGE, request)\n",
         ),
     ),
     _rule(
@@ -276,7 +276,10 @@ GATEWAY = (
         "the-last-has-left",
         "when the last engine has left in order a new request doesn't wait",
         f"{_RULES}test_when_the_last_engine_is_told_to_end_who_is_new_is_refused",
-        ("    return Refuse(state.visitors.new[0], 503, ENDED) if now >= at else at\n", "    return NEVER\n"),
+        (
+            "    return Step(Do.REFUSE, state.visitors.new[0], status=503, why=ENDED) if now >= at else at\n",
+            "    return NEVER\n",
+        ),
     ),
     _rule(
         GRANTS,
