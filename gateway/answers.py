@@ -325,8 +325,8 @@ class Piece:
 
 
 def without_ids(data: bytes) -> bytes:
-    """As the engine says it to whoever didn't ask for token ids. The quote of what is looked for can only be a name's:
-    within a string of a JSON text it would have a backslash before it.
+    """As the engine says it to a client that didn't ask for token ids. The quote of what is looked for can only be a
+    name's: within a string of a JSON text it would have a backslash before it.
     """
     return _IDS.sub(b'token_ids":null', data) if _IDS_KEY in data else data
 

@@ -6,7 +6,7 @@ COMPARED    It depends on more (a grammar, a parser, penalties), but is the same
 RESTARTED   The client has nothing yet, which is so for every answer that doesn't stream: asked again whole.
 ENDED       None of these: an error that says so.
 
-A request is CONTINUED only when each of its fields is known to allow that; a field that nobody here knows makes it
+A request is CONTINUED only when each of its fields is known to allow that; a field that isn't known here makes it
 COMPARED. So that a compared answer is the same every time, it gets a seed if its client gave none.
 """
 
@@ -262,7 +262,7 @@ def _why_not_continued(api: Api, fields: _Raw) -> str:
     """The first field that forbids it."""
     for name, raw in fields.items():
         if name in _COUNTS and type(value(fields, name)) not in (int, type(None)):
-            return name  # an engine may take "50" for 50; here nobody counts with it
+            return name  # an engine may take "50" for 50; the door doesn't count with it
         if name in SAMPLING or name in _ONCE or bytes(raw) == b"null":
             continue
         if name == "logprobs" and api is Api.COMPLETION:

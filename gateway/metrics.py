@@ -1,7 +1,7 @@
 """What the door counts, and how it is shown: Prometheus's text for machines, JSON for `GET /failover`.
 
 Counting must cost nearly nothing: some of it is done for every piece of every answer. So histograms are plain lists
-here, and become metrics when somebody asks.
+here, and become metrics when they are asked for.
 """
 
 from bisect import bisect_left
@@ -146,7 +146,7 @@ def collect(counts: Counts, gauges: Iterable[Gauge]) -> Iterator["Metric"]:
         requests.add_metric([outcome, how], count)
     yield requests
     yield CounterMetricFamily("gateway_tokens", "Tokens that clients were given in streams", counts.tokens)
-    alarms = CounterMetricFamily("gateway_alarms", "What somebody should look at", labels=["event"])
+    alarms = CounterMetricFamily("gateway_alarms", "What an operator should look at", labels=["event"])
     for event, count in counts.alarms.items():
         alarms.add_metric([event], count)
     yield alarms

@@ -30,7 +30,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Client:
-    """Who waits for the answer to one request."""
+    """The client that waits for the answer to one request."""
 
     __slots__ = ("began", "first_at", "kind", "last_at", "number", "path", "peer", "reply", "started", "status")
 
@@ -64,7 +64,7 @@ class Pair:
         self.failover = Failover()
         self.clients: dict[int, Client] = {}
         self.on_changed: Callable[[], None] = lambda: None
-        """Its models may have changed, or who serves."""
+        """Its models may have changed, or the engine that serves."""
         self._on_over = on_over
         self._ups = Upstreams(loop, self.feed)
         self._numbers = self._own_numbers = 0

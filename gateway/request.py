@@ -103,7 +103,7 @@ class Request:
         return self._out
 
     def mind_time(self, now: float, moved_at: float) -> list[e.Effect]:
-        """Looked at about every second. `moved_at`: when an engine last said something to anybody."""
+        """Looked at about every second. `moved_at`: when an engine last said something, to whichever request."""
         self._out = []
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
@@ -127,7 +127,7 @@ class Request:
         return self.phase is Phase.OVER
 
     def give_up(self) -> list[e.Effect]:
-        """Its rules are broken: nobody knows any more what its client should have."""
+        """Its rules are broken: what its client should have isn't known any more."""
         return [*self._legs.drop_all(), e.Cut(self.number)]
 
     def _move(self, to: Phase) -> None:
@@ -407,7 +407,7 @@ class Request:
         account = self.account
         recovery = self._recovery()
         if recovery is None and not self.kind.repeatable:
-            self._end_badly("the engine was lost, and nobody knows whether it has done what was asked")
+            self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
         elif recovery is not None and account is not None and account.complete:
             self._close_stream(now)
         elif recovery is Recovery.ENDED:

@@ -1,7 +1,7 @@
 """The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
 
 `/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
-(`kinds.py`): nobody can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+(`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs the request's model chooses.
 
 What this file may not do: know how an answer goes on (`machine.py`).
 """
@@ -154,7 +154,7 @@ class Gateway:
         return any(model in pair.machine.parses for pair in self.pairs)
 
     def _pair(self, kind: kinds.Kind, path: str, reply: Reply) -> Pair | None:
-        """Who is to answer it; None when that has been done."""
+        """The pair that is to answer it; None when that has been done."""
         if path == "/v1/models" and kind.method in ("GET", "HEAD"):
             self.loop.create_task(self._all_models(reply))
             return None
@@ -213,7 +213,7 @@ class Gateway:
         return not self._why_not_ready()
 
     def _why_not_ready(self) -> str:
-        """A sentence, or "" while everybody who asks can expect an answer."""
+        """A sentence, or "" while every client can expect an answer."""
         if self.stopping:
             return "the door is closing"
         now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
@@ -226,10 +226,10 @@ class Gateway:
                 why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
             elif math.isinf(admission.last_served):
                 since_s = time.time() - self.began
-                why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
+                why.append(f"{pair.run_dir}: no engine has served yet since this door was started {since_s:.0f} s ago")
             else:
                 for_s = f"{now - admission.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
-                why.append(f"{pair.run_dir}: nobody has served for {for_s}")
+                why.append(f"{pair.run_dir}: no engine has served for {for_s}")
         return "; ".join(why)
 
     def _ready(self, request: Request, reply: Reply) -> None:
@@ -306,7 +306,7 @@ class Gateway:
 
     def _gauges(self) -> list[Gauge]:
         values: list[Gauge] = [
-            ("gateway_ready", "1 when somebody serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("gateway_ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
             ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
             ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
@@ -341,8 +341,8 @@ class Gateway:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def drain(self, *, delay_s: float, within_s: float) -> None:
-        """`/ready` says no; whoever still comes is served, until the endpoints have dropped this pod; then nobody new,
-        and whoever is here may finish.
+        """`/ready` says no; new requests are served until the endpoints have dropped this pod. Then none are, and those
+        that are here may finish.
         """
         self.stopping = True
         await asyncio.sleep(delay_s)

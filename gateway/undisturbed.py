@@ -16,7 +16,7 @@ class Undisturbed:
 
     def __init__(self, kind: Kind, account: Account | None) -> None:
         self._account = account
-        """Nobody here knows what the answer says, if there is none."""
+        """What the answer says isn't known here, if there is none."""
         self._hides_ids = not kind.wants_ids
         self.proven = False
         """The engine has given some of the answer."""

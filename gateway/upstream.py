@@ -195,9 +195,9 @@ class _Connection(asyncio.Protocol):
         self._said = False
         """A byte of the answer has come."""
         self._complete = self._keeps = False
-        """All that comes behind a complete answer is nobody's: it is not looked at, and the connection isn't kept."""
+        """What comes behind a complete answer is no request's: it is not looked at, and the connection isn't kept."""
         self._ending = False
-        """Only the end of an answer is to come, and nobody waits for it."""
+        """Only the end of an answer is to come, and no client waits for it."""
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class _Connection(asyncio.Protocol):
             self.pause(True)
 
     def leave(self, *, ending: bool) -> None:
-        """Nobody wants the rest of the answer."""
+        """The rest of the answer isn't wanted."""
         self._exchange = None
         if not ending or self._transport is None:
             self.close()
@@ -259,7 +259,7 @@ class _Connection(asyncio.Protocol):
         if self.closed:
             return
         if self._exchange is None and not self._ending:
-            self.close()  # nobody asked for anything
+            self.close()  # nothing was asked for
             return
         headed, self._said = self._status != 0, True
         wrong = ""

@@ -1,4 +1,4 @@
-"""One request and its answer, as whoever answers sees them. `http_server.py` has the connections.
+"""One request and its answer, as the program that answers sees them. `http_server.py` has the connections.
 
 What this file may not do: touch a socket, or keep time. A reply writes through its connection alone.
 """

@@ -2,7 +2,7 @@
 
 Whole requests wait in `ready`; for what breaks a rule `refused` has a status and a sentence, and nothing more is read.
 
-What this file may not do: touch a socket, keep time, or know who answers.
+What this file may not do: touch a socket, keep time, or know what answers.
 """
 
 import re
@@ -35,7 +35,7 @@ class Refused(NamedTuple):
 
 LetIn = Callable[[Request, bool], str | Refused | None]
 """A request's head, and whether a body follows -> the client to which it is put down ("": the address from where it
-comes; None: to nobody, it has no body and is let in however full it is), or why it isn't let in. Nothing of its body
+comes; None: to none, it has no body and is let in however full it is), or why it isn't let in. Nothing of its body
 has been kept by then."""
 
 

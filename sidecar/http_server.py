@@ -1,16 +1,16 @@
 """The server's side of HTTP/1.1 on asyncio: the connections and their limits.
 
 A request is handed on when it is whole. Headers, body, connections, and the time that each may take are bounded.
-Whoever breaks a rule gets a sentence where that is possible, and loses its connection; nobody else notices. A client
+A client that breaks a rule gets a sentence where that is possible, and loses its connection; no other notices. One
 that only closes its sending half is still answered; one that has gone altogether is noticed (`_look_whether_it_left`).
 
 Nothing is gathered before it is sent: asyncio turns Nagle's algorithm off, and what is written goes into the socket in
-the same call. When a client doesn't read, whoever answers is told (`Reply.room`).
+the same call. When a client doesn't read, the program is told (`Reply.room`).
 
-How bytes become requests stands in `http_requests.py`, what a request and its answer are to the one who answers in
+How bytes become requests stands in `http_requests.py`, what a request and its answer are to the program in
 `http_exchange.py`.
 
-What this file may not do: know what is asked, or keep time for the one who answers. It runs in one loop's thread.
+What this file may not do: know what is asked, or keep time for the program that answers. It runs in one loop's thread.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sidecar.http_requests import CONTINUE, Bodies, Heads, LetIn, RequestReader,
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
 _BACKLOG = 4096
-"""asyncio would set it to 100, whatever it was: who comes behind a hundred others then waits for a second."""
+"""asyncio would set it to 100, whatever it was: a client behind a hundred others then waits for a second."""
 _RESET_FIRST_S, _RESET_MOST_S = 0.02, 5.0
 _LEFT = select.POLLHUP | select.POLLERR
 _LEAST_READ = 16 << 10
@@ -54,7 +54,7 @@ class Limits:
     idle_s: float = 75.0
     """Between two requests of one connection, and for the rest of an answer to be read."""
     linger_s: float = 1.0
-    """Whoever is still sending what nobody wants can read why, for so long."""
+    """A client that still sends what isn't wanted can read why, for so long."""
 
 
 Refusal = Callable[[int, str], bytes]
@@ -106,17 +106,17 @@ class HttpServer:
 
     @property
     def unsent(self) -> bool:
-        """Somebody has not read all of its answer. May be asked from any thread."""
+        """A client has not read all of its answer. May be asked from any thread."""
         return any(connection.unsent for connection in list(self.connections))
 
     def stop_accepting(self) -> None:
-        """Nobody else comes by the addresses that it has now. It may be given others."""
+        """No new client comes by the addresses that it has now. It may be given others."""
         for server in self._servers:
             server.close()
         self._servers.clear()
 
     def stop_listening(self) -> None:
-        """No new connections; whoever is here is served on, and not kept afterwards."""
+        """No new connections; those that are here are served on, and not kept afterwards."""
         self.closing = True
         self.stop_accepting()
         for connection in list(self.idle):
