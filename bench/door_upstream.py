@@ -26,6 +26,10 @@ CHUNK = (
     b'data: {"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":"%b",'
     b'"logprobs":null,"finish_reason":%b,"stop_reason":null%b}]}\n\n'
 )
+WHOLE = (
+    b'{"id":"cmpl-1","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" some text",'
+    b'"logprobs":null,"finish_reason":"length"}],"usage":{"prompt_tokens":6,"total_tokens":22,"completion_tokens":16}}'
+)
 AT_ONCE = 64
 """Chunks that are written before others have their turn."""
 
@@ -40,7 +44,7 @@ class Upstream:
             return
         body = json.loads(request.body)
         if not body.get("stream"):
-            reply.send(200, MODELS, JSON)
+            reply.send(200, WHOLE, JSON)
             return
         self.loop.create_task(self._stream(body, reply))
 

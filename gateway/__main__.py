@@ -30,7 +30,7 @@ EXAMPLES = """\
 examples:
   gateway --run-dir /run/failover --listen :8000
   gateway --run-dir /run/a --run-dir /run/b --listen :8000     two pairs; the request's model chooses
-  curl localhost:8000/failover                                 who serves, who would take over, what the last one took
+  curl localhost:8000/failover                                 which engine serves, which would take over
   kill -HUP PID                                                reads --api-keys again
 """
 BACKLOG = 4096
@@ -82,7 +82,7 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
     )
     it.setting(
         "--comment-s", default="5", parse=seconds, metavar="S",
-        help="a stream that waits gets a comment so often, so that nobody in between cuts it",
+        help="a stream that waits gets a comment so often, so that no proxy in between cuts it",
     )  # fmt: skip
     it.setting(
         "--silence-s", default="600", parse=seconds, metavar="S",
@@ -103,14 +103,14 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         "--unread-s", default="60", parse=seconds, metavar="S", help="a client that reads nothing for so long is cut"
     )
     it.setting("--request-s", default="60", parse=seconds, metavar="S", help="how long a request may take to come in")
-    it.setting("--api-keys", parse=Path, metavar="FILE", help="one a line; only who has one is let in. SIGHUP: again")
+    it.setting("--api-keys", parse=Path, metavar="FILE", help="one a line; only these are let in. SIGHUP: again")
     it.setting(
         "--shutdown-delay-s", default="5", parse=seconds_or_zero, metavar="S",
         help="after SIGTERM: how long /ready says no while requests are still taken",
     )  # fmt: skip
     it.setting(
         "--shutdown-drain-s", default="30", parse=seconds_or_zero, metavar="S",
-        help="and how long whoever is there may finish after that",
+        help="and how long the requests that are there may take after that",
     )  # fmt: skip
     keeper.declare(it)
     it.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
@@ -161,17 +161,8 @@ def _run_dirs(it: Parser, options: argparse.Namespace) -> list[Path]:
 
 
 def _bounds(options: argparse.Namespace) -> Bounds:
-    return Bounds(
-        failover_timeout_s=options.failover_timeout_s,
-        hold_s=options.hold_s,
-        queue=options.queue,
-        queue_timeout_s=options.queue_timeout_s,
-        reread_tokens=options.reread_tokens,
-        drain_timeout_s=options.drain_timeout_s,
-        stall_s=options.stall_s,
-        comment_s=options.comment_s,
-        silence_s=options.silence_s,
-    )
+    """Flags and bounds have the same names."""
+    return Bounds(**{name: value for name, value in vars(options).items() if name in Bounds.__dataclass_fields__})
 
 
 def _limits(options: argparse.Namespace) -> "Limits":
@@ -220,7 +211,7 @@ async def _serve(
 
 
 def _listener(address: tuple[str, int], flag: str) -> socket.socket:
-    """Ends the program with a sentence where nobody can listen."""
+    """Ends the program with a sentence where it can't listen."""
     try:
         return tcp.listen(*address, BACKLOG)
     except tcp.CannotListen as error:

@@ -9,7 +9,7 @@ What this file may not do: know where events come from, or decide (`request.py`)
 
 import re
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -70,6 +70,8 @@ class ChunkChoice(msgspec.Struct, gc=False):
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     stop_reason: int | str | None = None
+    logprobs: CompletionLogprobs | None = None
+    """A chat's have another form, of which nothing is needed."""
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -84,24 +86,13 @@ class Chunk(msgspec.Struct, gc=False):
     system_fingerprint: str | None = None
 
 
-decode = msgspec.json.Decoder(Chunk).decode
+_decode = msgspec.json.Decoder(Chunk).decode
 
 
-class _ChoiceWithLogprobs(ChunkChoice, gc=False):
-    logprobs: CompletionLogprobs | None = None
-
-
-class _ChunkWithLogprobs(Chunk, gc=False):
-    choices: list[_ChoiceWithLogprobs] = []  # type: ignore[assignment]
-
-
-decode_with_logprobs = msgspec.json.Decoder(_ChunkWithLogprobs).decode
-
-
-def read(data: bytes, decode: Callable[[bytes], Chunk], choices: int) -> Chunk:
+def read(data: bytes, choices: int) -> Chunk:
     """A chunk of an answer with so many choices. Raises Malformed or BrokenOff."""
     try:
-        chunk = decode(data)
+        chunk = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Malformed(f"an event of its stream is no chunk of an answer: {error}") from None
     if chunk.error is not _ABSENT and bytes(chunk.error) != b"null":
@@ -121,7 +112,7 @@ def broken_off(body: bytes) -> str:
     if b'"abort"' not in body and b'"error"' not in body:
         return ""
     try:
-        read(body, decode, 1 << 30)
+        read(body, 1 << 30)
     except BrokenOff as error:
         return str(error)
     except Malformed:
@@ -208,7 +199,7 @@ class Choice:
 class Account:
     """What the client has of one answer."""
 
-    __slots__ = ("_decode", "_wanted", "choices", "created", "fingerprint", "id", "model", "object", "usage")
+    __slots__ = ("_wanted", "choices", "created", "fingerprint", "id", "model", "object", "usage")
 
     def __init__(self, kind: Kind) -> None:
         self.choices: list[Choice] = []
@@ -218,7 +209,6 @@ class Account:
         self._wanted = kind.choices
         self.usage = False
         """The client has the closing chunk with the usage."""
-        self._decode = decode_with_logprobs if kind.logprobs else decode
 
     @property
     def empty(self) -> bool:
@@ -243,7 +233,7 @@ class Account:
 
     def take(self, data: bytes) -> Chunk:
         """One event of the answer. Raises Malformed or BrokenOff, and then has taken nothing of it."""
-        chunk = read(data, self._decode, self._wanted)
+        chunk = read(data, self._wanted)
         if not self.id:
             self.id, self.object, self.created, self.model = chunk.id, chunk.object, chunk.created, chunk.model
         if not chunk.choices and bytes(chunk.usage) != b"null":
@@ -269,15 +259,9 @@ class Account:
             if choice.prompt is None:
                 prompt = said.prompt_token_ids or chunk.prompt_token_ids
                 choice.prompt = None if prompt is None else tokens(prompt)
-            if self._decode is decode_with_logprobs:
-                _count_characters(choice, said)
+            if said.logprobs is not None and said.logprobs.tokens:
+                choice.offset = (said.logprobs.text_offset or [0])[-1] + len(said.logprobs.tokens[-1])
         return chunk
-
-
-def _count_characters(choice: Choice, said: ChunkChoice) -> None:
-    assert isinstance(said, _ChoiceWithLogprobs)
-    if said.logprobs is not None and said.logprobs.tokens:
-        choice.offset = (said.logprobs.text_offset or [0])[-1] + len(said.logprobs.tokens[-1])
 
 
 def _count_delta(choice: Choice, delta: Delta, has_ids: bool) -> None:
@@ -341,8 +325,8 @@ class Piece:
 
 
 def without_ids(data: bytes) -> bytes:
-    """As the engine says it to whoever didn't ask for token ids. The quote of what is looked for can only be a name's:
-    within a string of a JSON text it would have a backslash before it.
+    """As the engine says it to a client that didn't ask for token ids. The quote of what is looked for can only be a
+    name's: within a string of a JSON text it would have a backslash before it.
     """
     return _IDS.sub(b'token_ids":null', data) if _IDS_KEY in data else data
 

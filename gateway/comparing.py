@@ -10,10 +10,10 @@ import msgspec
 
 from gateway import sse
 from gateway.answers import Account, Choice, ChunkChoice, ToolCall, says_nothing
+from gateway.clients_part import UNFINISHED, ClientsPart, Differs, End, take_each
 from gateway.kinds import Kind
 from gateway.legs import Leg
 from gateway.sse import event
-from gateway.took import UNFINISHED, Differs, End, Took, take_each
 
 
 class Comparison:
@@ -31,14 +31,14 @@ class Comparison:
         """The engine has given some of the answer."""
         return not self._again.empty
 
-    def take(self, leg: Leg, data: bytes) -> Took:
+    def take(self, leg: Leg, data: bytes) -> ClientsPart:
         """Raises sse.TooLarge."""
         assert leg.reader is not None
 
-        def done() -> Took:
+        def done() -> ClientsPart:
             if not self._had.complete:
-                return Took(b"", End.BROKEN, UNFINISHED)
-            return Took(sse.event(sse.DONE), End.COMPLETE)
+                return ClientsPart(b"", End.BROKEN, UNFINISHED)
+            return ClientsPart(sse.event(sse.DONE), End.COMPLETE)
 
         return take_each(leg.reader.feed(data)[1], self._take, done)
 

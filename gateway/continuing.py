@@ -21,9 +21,9 @@ import msgspec
 
 from gateway import answers, kinds
 from gateway.answers import Account, Choice, Piece
+from gateway.clients_part import UNFINISHED, ClientsPart, End, Torn, take_each
 from gateway.kinds import Api, Kind
 from gateway.legs import Leg
-from gateway.took import UNFINISHED, End, Took, Torn, take_each
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,22 +106,22 @@ class Continuing:
         """Those that go on."""
         return list(self._rests)
 
-    def take(self, leg: Leg, data: bytes) -> Took:
+    def take(self, leg: Leg, data: bytes) -> ClientsPart:
         """Raises sse.TooLarge."""
         assert leg.reader is not None and leg.choice is not None
         index = leg.choice
 
-        def done() -> Took:
+        def done() -> ClientsPart:
             leg.whole = True
             over = self._account.choice(index).finish is not None
-            return Took(b"") if over else Took(b"", End.BROKEN, UNFINISHED)
+            return ClientsPart(b"") if over else ClientsPart(b"", End.BROKEN, UNFINISHED)
 
         return take_each(leg.reader.feed(data)[1], lambda event: self._take(index, event), done)
 
     def _take(self, index: int, data: bytes) -> bytes:
         """An event of the rest of this choice. What can be told by now. Raises Malformed, BrokenOff or Torn."""
         rest, had = self._rests[index], self._account.choice(index)
-        chunk = answers.read(data, answers.decode, 1)
+        chunk = answers.read(data, 1)
         self._account.fingerprint = chunk.system_fingerprint or self._account.fingerprint
         said = b""
         for choice in chunk.choices:

@@ -1,7 +1,7 @@
 """What engines have died of: how many deaths each thing that was asked is blamed for. Pure.
 
 Requests come and go, and a client asks again: so deaths are kept under the fingerprint of what was asked, for a while,
-and only of so many. What this file may not do: say which requests are to blame (`door.py`).
+and only of so many. What this file may not do: say which requests are to blame (`admission.py`).
 """
 
 from gateway.visitors import Visitor

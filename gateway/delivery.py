@@ -38,7 +38,7 @@ class Delivery:
         return out
 
     def comment(self, text: str, now: float, leg: Leg | None) -> list[e.Effect]:
-        """So that nobody between client and door takes the connection for dead."""
+        """So that no proxy between client and door takes the connection for dead."""
         out: list[e.Effect] = []
         if not self.opened and leg is not None:
             out.append(self._open(leg))

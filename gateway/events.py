@@ -51,40 +51,25 @@ class Left(Event, frozen=True):
     request: int
 
 
-class Headed(Event, frozen=True):
-    """An engine's answer has begun."""
+class Head(msgspec.Struct, frozen=True, gc=False):
+    """Of an engine's answer."""
 
-    request: int
-    leg: int
     status: int
     headers: Headers
     length: int | None
     """The body's, if it was said."""
 
 
-class Answered(Event, frozen=True):
-    """A whole answer in one: what `Headed`, `Came` and `Finished` say together."""
+class Heard(Event, frozen=True):
+    """An engine has said some of its answer, and often all of it at once."""
 
     request: int
     leg: int
-    status: int
-    headers: Headers
-    body: bytes
-
-
-class Came(Event, frozen=True):
-    """Some of an answer's body."""
-
-    request: int
-    leg: int
-    data: bytes
-
-
-class Finished(Event, frozen=True):
-    """An answer is whole, as far as HTTP can tell."""
-
-    request: int
-    leg: int
+    head: Head | None = None
+    """Here the answer begins."""
+    data: bytes = b""
+    ended: bool = False
+    """The answer is whole, as far as HTTP can tell."""
 
 
 class Broke(Event, frozen=True):
@@ -98,7 +83,7 @@ class Broke(Event, frozen=True):
 
 
 class NotSent(Event, frozen=True):
-    """Nobody listens where the engine was said to be: it never saw the request."""
+    """No engine listens where this one was said to be: it never saw the request."""
 
     request: int
     leg: int
@@ -106,15 +91,15 @@ class NotSent(Event, frozen=True):
 
 
 class Connected(Event, frozen=True):
-    """Somebody listens where this engine was said to be: a connection was made, or one that was kept is used again."""
+    """The engine listens where it was said to be: a connection was made, or one that was kept is used again."""
 
     token: int
     request: int
-    """It is sent there now; 0: nobody wanted the connection any more."""
+    """It is sent there now; 0: the connection wasn't wanted any more."""
 
 
 class Unreachable(Event, frozen=True):
-    """Nobody listens where this engine was said to be: it was looked whether anybody does."""
+    """The engine doesn't listen where it was said to be: this was looked at."""
 
     token: int
 
@@ -143,7 +128,7 @@ class LockSeen(Event, frozen=True):
     newest: int
     """The newest token that it has ever given."""
     token: int = 0
-    """The holder's; 0 when nobody holds."""
+    """The holder's; 0 when there is none."""
     engine_id: str = ""
     url: str = ""
     """Where it serves; nothing while it doesn't."""
@@ -159,11 +144,11 @@ class LockSeen(Event, frozen=True):
 
 
 class LockAway(Event, frozen=True):
-    """No lock server answers. Whoever held the lock serves on."""
+    """No lock server answers. The holder serves on."""
 
 
 class Stop(Event, frozen=True):
-    """The door is to end: whoever comes now is refused, and whoever is here may finish within this time."""
+    """The door is to end: new requests are refused, and those that are here may finish within this time."""
 
     within_s: float
 
@@ -187,7 +172,7 @@ class Ask(Event, frozen=True):
 
 
 class Look(Event, frozen=True):
-    """Is anybody there? Connects to the engine of this token, and asks nothing. `Connected` or `Unreachable` comes."""
+    """Does the engine listen? Connects to this token's, and asks nothing. `Connected` or `Unreachable` comes."""
 
     token: int
     url: str
@@ -245,6 +230,8 @@ class Over(Event, frozen=True):
     """`passed`, `continued`, `compared`, `restarted`: what the engines' deaths made of it."""
     tokens: int
     why: str = ""
+    proved: bool = False
+    """An engine has just given some of the answer: what `Proved` says otherwise."""
 
 
 class Gap(msgspec.Struct, frozen=True):
@@ -284,23 +271,23 @@ class Bounds:
     """The door's settings, as far as the machines need them."""
 
     failover_timeout_s: float = 60.0
-    """For so long somebody whose engine was lost waits for another."""
+    """For so long a request whose engine was lost waits for another."""
     hold_s: float = 1.0
     """For so long a failure is held back, until the lock has said whether that engine still holds. And longer while
-    nobody listens where it was: it is dead, and the lock hasn't heard of it."""
+    no engine listens where it was: it is dead, and the lock hasn't heard of it."""
     queue: int = 1000
     queue_timeout_s: float = 60.0
     reread_tokens: int = 8192
     """So many tokens of interrupted answers the new engine computes again at a time; one answer may have more."""
     drain_timeout_s: float | None = None
-    """At most so long whoever is with an engine may finish in a switchover; None: as the switchover says."""
+    """At most so long requests that are with an engine may finish in a switchover; None: as the switchover says."""
     stall_s: float = 10.0
     comment_s: float = 5.0
     silence_s: float = 600.0
     """A stream whose engine has said nothing for so long ends with an error: comments keep its client's own time-out
     from ever passing, and no shim may judge that engine."""
     acquit_s: float = 10.0
-    """Who shows no tokens and has been with an engine for so long isn't blamed for its death."""
+    """A request that shows no tokens and has been with an engine for so long isn't blamed for its death."""
     strikes: int = 2
     strikes_s: float = 600.0
     """For so long the door remembers which bodies engines died of; and so many bodies."""
@@ -345,7 +332,7 @@ class Free(Event, frozen=True):
 
 
 class Admit(Event, frozen=True):
-    """From the door: this engine is to have it."""
+    """From admission: this engine is to have it."""
 
     request: int
     token: int
@@ -355,7 +342,7 @@ class Admit(Event, frozen=True):
 
 
 class Refuse(Event, frozen=True):
-    """From the door: nobody can have it."""
+    """From admission: no engine can have it."""
 
     request: int
     status: int
@@ -366,13 +353,13 @@ class Refuse(Event, frozen=True):
 
 
 class TakeAway(Event, frozen=True):
-    """From the door: the engine that has it is to have it no more."""
+    """From admission: the engine that has it is to have it no more."""
 
     request: int
 
 
 class Verdict(Event, frozen=True):
-    """From the door: what the lock says of the engine that failed."""
+    """From admission: what the lock says of the engine that failed."""
 
     request: int
     lost: bool

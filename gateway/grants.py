@@ -1,14 +1,15 @@
-"""The lock's grants, as the door sees them: which is the newest, who serves under it, and which requests it has. Pure.
+"""The lock's grants, as the door sees them: the newest, the engine that serves under it, and its requests. Pure.
 
 A grant is a token of the lock and the engine that it was given to. The door decides nothing about grants. A request
-that is with a grant has a *lease* on it; leases belong to a token, so whoever is still with an old grant can delay
-nothing that concerns a newer one.
+that is with a grant has a *lease* on it; leases belong to a token, so a request that is still with an old grant can
+delay nothing that concerns a newer one.
 """
 
 import enum
 import math
 
 from gateway import events as e
+from gateway.phases import BrokenRule
 
 
 class Phase(enum.Enum):
@@ -17,11 +18,11 @@ class Phase(enum.Enum):
     OPEN = "open"
     """Requests are admitted."""
     DRAINING = "draining"
-    """A switchover is under way: nobody new; whoever is there may finish, up to a bound."""
+    """A switchover is under way: no new requests; those that are there may finish, up to a bound."""
     CLOSED = "closed"
-    """Its endpoint was withdrawn, or the lock has doubts or says that nobody holds: nobody new; whoever is there goes
-    on. That nobody holds is not the end: a server that lost its file may say so of a holder that lives and comes back.
-    """
+    """Its endpoint was withdrawn, or the lock has doubts or says that there is no holder: no new requests; those that
+    are there go on. That there is no holder is not the end: a server that lost its file may say so of one that lives
+    and comes back."""
     LOST = "lost"
     """The lock has given a newer token: nothing of it is passed on any more, and it never comes back."""
 
@@ -32,10 +33,6 @@ FOLLOWS: dict[Phase, frozenset[Phase]] = {
     Phase.CLOSED: frozenset({Phase.OPEN, Phase.DRAINING, Phase.LOST}),
     Phase.LOST: frozenset(),
 }
-
-
-class BrokenRule(Exception):
-    """The machine itself is wrong."""
 
 
 class Grant:
@@ -58,7 +55,7 @@ class Grant:
         self.sever_at = math.inf
         """When a drain's bound is over."""
         self.planned = False
-        """It is to end, or has withdrawn: what becomes of it is nobody's fault."""
+        """It is to end, or has withdrawn: no request is to blame for what becomes of it."""
 
     def move(self, to: Phase) -> None:
         if to is self.phase:
@@ -95,11 +92,11 @@ class Grant:
         self.move(Phase.LOST)
 
     def check(self, request: int | None) -> str:
-        """What is wrong with it, if anything is: with this one's lease, or with anybody's."""
+        """What is wrong with it, if anything is: with this one's lease, or with all of them."""
         if self.phase is Phase.LOST and self.leases:
             return f"token {self.token} is lost and has leases"
         if self.phase is Phase.OPEN and not self.url:
-            return f"token {self.token} is open, and nobody knows where"
+            return f"token {self.token} is open, and has no address"
         if request is None:
             right = self.rereading.keys() <= self.unproven.keys() <= self.leases.keys() >= self.sent
         elif request in self.leases:
@@ -117,7 +114,7 @@ class Grants:
         """The newest grant that is known. It may be lost."""
         self.lock = e.LockSeen(state="", newest=0)
         self.away = True
-        """No lock server answers. Whoever held the lock serves on."""
+        """No lock server answers. The holder serves on."""
         self._drain_timeout_s = drain_timeout_s
 
     @property
@@ -126,7 +123,7 @@ class Grants:
 
     @property
     def lock_knows(self) -> bool:
-        """It says for certain who holds."""
+        """It says for certain which engine holds."""
         return not self.away and self.lock.state not in ("RECOVERING", "FENCING")
 
     @property

@@ -6,7 +6,7 @@ COMPARED    It depends on more (a grammar, a parser, penalties), but is the same
 RESTARTED   The client has nothing yet, which is so for every answer that doesn't stream: asked again whole.
 ENDED       None of these: an error that says so.
 
-A request is CONTINUED only when each of its fields is known to allow that; a field that nobody here knows makes it
+A request is CONTINUED only when each of its fields is known to allow that; a field that isn't known here makes it
 COMPARED. So that a compared answer is the same every time, it gets a seed if its client gave none.
 """
 
@@ -26,7 +26,7 @@ class Api(enum.Enum):
     OTHER = "other"
 
 
-class Way(enum.Enum):
+class Recovery(enum.Enum):
     CONTINUED = "continued"
     COMPARED = "compared"
     RESTARTED = "restarted"
@@ -40,8 +40,12 @@ class Kind(msgspec.Struct, frozen=True):
     """As an engine gets them."""
     body: bytes
     """As an engine gets it, the first time and whenever it is asked for the whole."""
+    request_id: str = ""
+    fingerprint: int = 0
+    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
+    a secret key."""
     api: Api = Api.OTHER
-    way: Way = Way.ENDED
+    recovery: Recovery = Recovery.ENDED
     """What can be done once the client has some of the answer. Before, it is restarted, if it is repeatable."""
     why: str = ""
     """Why it isn't continued: the field that forbids it."""
@@ -62,10 +66,6 @@ class Kind(msgspec.Struct, frozen=True):
     seeded: bool = False
     """The seed is ours: another one will do where the answer is continued."""
     model: str = ""
-    request_id: str = ""
-    fingerprint: int = 0
-    """It tells path and body, as the client sent them, from others; 0 without a body. Python's own hash of bytes has
-    a secret key."""
 
 
 class NotAllowed(Exception):
@@ -167,14 +167,17 @@ _Raw = dict[str, msgspec.Raw]
 read_fields = msgspec.json.Decoder(_Raw).decode
 
 
-class _Asked(msgspec.Struct, gc=False):
+class _Asked(msgspec.Struct):
     """All that counts while nothing is streamed."""
 
-    model: msgspec.Raw = msgspec.Raw(b"null")
-    stream: msgspec.Raw = msgspec.Raw(b"null")
+    model: Any = None
+    stream: Any = None
 
 
 _read_asked = msgspec.json.Decoder(_Asked).decode
+
+
+_GENERATES = {"/v1/completions": Api.COMPLETION, "/v1/chat/completions": Api.CHAT}
 
 
 def allowed(method: str, target: bytes) -> str:
@@ -201,34 +204,29 @@ def kind_of(
     WrongMethod.
     """
     path = allowed(method, target)
-    fingerprint = hash((path, body)) if body else 0
-    again = method != "DELETE"
-    base = Kind(method, target, headers, body, repeatable=again, request_id=request_id, fingerprint=fingerprint)
-    if method != "POST":
-        return base
-    if path not in ("/v1/completions", "/v1/chat/completions"):
+    named = request_id, hash((path, body)) if body else 0
+    again, model, streams = method != "DELETE", "", False
+    if method == "POST" and path in _GENERATES:
+        try:
+            asked = _read_asked(body)
+            model = asked.model if isinstance(asked.model, str) else ""
+            kind = Kind(method, target, headers, body, *named, _GENERATES[path], model=model)
+            return kind if asked.stream is not True else _streaming(kind, read_fields(body), seed, parses)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
+            model = ""  # it is no request that an engine takes: the engine says what is wrong with it
+    elif method == "POST":
+        again = path in _ASKS
         model, streams = _model_and_stream(body, headers)
-        return msgspec.structs.replace(base, repeatable=path in _ASKS, streams=streams, model=model)
-    api = Api.CHAT if "chat" in path else Api.COMPLETION
-    try:
-        asked = _read_asked(body)
-        if bytes(asked.stream) != b"true":
-            model = msgspec.json.decode(asked.model)
-            return msgspec.structs.replace(base, api=api, model=model if isinstance(model, str) else "")
-        return _asking(msgspec.structs.replace(base, api=api), read_fields(body), seed, parses)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, TypeError, KeyError):
-        return base  # it is no request that an engine takes: the engine says what is wrong with it
+    return Kind(method, target, headers, body, *named, repeatable=again, streams=streams, model=model)
 
 
-def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
-    model = value(fields, "model")
-    said = {"model": model if isinstance(model, str) else "", "streams": True}
+def _streaming(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) -> Kind:
     if _per_prompt(fields) > MOST_CHOICES or type(value(fields, "n")) not in (int, type(None)):
-        return msgspec.structs.replace(base, **said, api=Api.OTHER)
+        return msgspec.structs.replace(base, streams=True, api=Api.OTHER)
     options = value(fields, "stream_options")
     usage = isinstance(options, dict) and options.get("include_usage") is True
     why = _why_not_continued(base.api, fields)
-    if not why and base.api is Api.CHAT and parses(str(said["model"])):
+    if not why and base.api is Api.CHAT and parses(base.model):
         why = "reasoning"
     greedy = value(fields, "temperature") == 0
     if not why and not greedy and value(fields, "seed") is not None:
@@ -242,9 +240,9 @@ def _asking(base: Kind, fields: _Raw, seed: int, parses: Callable[[str], bool]) 
         add["seed"] = seed
     return msgspec.structs.replace(
         base,
-        **said,
+        streams=True,
         body=_extended(base.body, fields, add),
-        way=Way.COMPARED if why else Way.CONTINUED,
+        recovery=Recovery.COMPARED if why else Recovery.CONTINUED,
         why=why,
         choices=_per_prompt(fields) * _prompts(base.api, fields),
         per_prompt=_per_prompt(fields),
@@ -264,7 +262,7 @@ def _why_not_continued(api: Api, fields: _Raw) -> str:
     """The first field that forbids it."""
     for name, raw in fields.items():
         if name in _COUNTS and type(value(fields, name)) not in (int, type(None)):
-            return name  # an engine may take "50" for 50; here nobody counts with it
+            return name  # an engine may take "50" for 50; the door doesn't count with it
         if name in SAMPLING or name in _ONCE or bytes(raw) == b"null":
             continue
         if name == "logprobs" and api is Api.COMPLETION:

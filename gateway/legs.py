@@ -22,7 +22,7 @@ class Leg:
         self.body: list[bytes] = []
         self.size = 0
         self.passes = False
-        """It goes to the client as it comes, and nobody here knows what it says."""
+        """It goes to the client as it comes, and what it says isn't known here."""
         self.whole = False
         """It has said all that is wanted; what still comes is its end."""
 

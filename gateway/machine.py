@@ -1,35 +1,44 @@
-"""The door's machine: the rules about who may be with which engine (`door.py`), and each request's own (`request.py`).
+"""The machine of a pair: which request may be with which engine (`admission.py`), and what each request is told
+(`request.py`).
 
 An event and the time go in. What one part says to the other is passed on here, in the order in which it was said, and
-what is left are effects for the shell. The parts don't know each other, and nobody but this file knows both.
+what is left are effects for the shell. The parts don't know each other; this file alone knows both.
 
 After each event it looks at its own rules, as far as that request is concerned; at those of all requests with the
-lock's events and the clock's. A broken rule is reported; a request that breaks one of its own is cut, and costs nobody
-else anything: whoever wrote it was wrong, and its client has to know that its answer isn't whole. Pure.
+lock's events and the clock's. A broken rule is reported; a request that breaks one of its own is cut, and costs no
+other request anything: its code was wrong, and its client has to know that its answer isn't whole. Pure.
 """
 
 import math
-from collections.abc import Iterable
 from typing import Any
 
 from gateway import events as e
-from gateway.door import Door
-from gateway.kinds import Api, Way
+from gateway.admission import Admission
+from gateway.kinds import Api, Recovery
 from gateway.request import Request
 
 LOOK_S = 1.0
-"""So often those are looked at to whom nothing is said."""
+"""Every so often each request is looked at, whether or not an event has come for it."""
 _MODELS_MOST = 1000
 
-_TO_DOOR = frozenset({e.Wait, e.Doubt, e.Proved, e.Free})
-_TO_REQUEST = frozenset({e.Admit, e.Refuse, e.TakeAway, e.Verdict})
-_FOR_THE_DOOR = frozenset({e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable})
+_FOR_ADMISSION = frozenset(
+    (
+        *(e.LockSeen, e.LockAway, e.Stop, e.Connected, e.Unreachable),
+        *(e.Wait, e.Doubt, e.Proved, e.Free),
+    )
+)
+_FOR_A_REQUEST = frozenset(
+    (
+        *(e.Heard, e.Broke, e.Left),
+        *(e.Admit, e.Refuse, e.TakeAway, e.Verdict),
+    )
+)
 
 
 class Machine:
     def __init__(self, bounds: e.Bounds) -> None:
         self.bounds = bounds
-        self.door = Door(bounds)
+        self.admission = Admission(bounds)
         self.requests: dict[int, Request] = {}
         self.models: tuple[str, ...] = ()
         self.max_len: int | None = None
@@ -38,93 +47,63 @@ class Machine:
         self._look_at = math.inf
         self._moved_at = -math.inf
         """When an engine last said something."""
-        self._out: list[e.Effect] = []
 
     @property
     def deadline(self) -> float:
-        return min(self.door.deadline, self._look_at)
+        return min(self.admission.deadline, self._look_at)
 
     @property
     def in_flight(self) -> int:
         return len(self.requests)
 
     def handle(self, event: Any, now: float) -> list[e.Effect]:
-        self._out = []
-        kind = type(event)
-        if kind is e.Came:  # nearly all events are of this kind
+        if type(event) is e.Heard:
             self._moved_at = now
-            effects = self._ask(event.request, event, now)
-            if len(effects) == 1 and type(effects[0]) is e.Send:
-                return effects
-            self._pass(effects, now)
-        elif kind is e.Answered:
-            self._pass(self._ask(event.request, event, now), now)
-        elif kind is e.Arrived:
-            request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now)
-            if now + LOOK_S < self._look_at:
-                self._look_at = now + LOOK_S
-            self._pass(request.begin(), now)
-        elif kind in _FOR_THE_DOOR:
-            effects = self._tell_door(event, now)
-            if effects:
-                self._pass(effects, now)
-        elif kind is e.Models:
-            self.models, self.max_len = event.names, event.max_len
-        elif kind is e.Tick:
-            self._mind_time(now)
-        else:
-            effects = self._ask(event.request, event, now)
-            if kind is e.NotSent:
-                effects = [*self._tell_door(event, now), *effects]
-            self._pass(effects, now)
-        return self._out
-
-    def _mind_time(self, now: float) -> None:
-        if now >= self._look_at:
-            for request in list(self.requests.values()):
-                self._pass(request.mind_time(now, self._moved_at), now)
-            self._look_at = now + LOOK_S if self.requests else math.inf
-        self._pass(self._tell_door(e.Tick(), now), now)
-
-    def _pass(self, effects: Iterable[e.Effect], now: float) -> None:
-        """To whom each is said."""
-        queue: list[Any] = list(effects)
-        ends = bool(queue) and type(queue[-1]) is e.Over
-        for effect in queue:  # it grows meanwhile
-            kind = type(effect)
-            if ends and kind is e.Proved:
-                self.door.acquit(effect.request)  # all else follows from its end
-                continue
-            if kind in _TO_DOOR:
-                queue += self._tell_door(effect, now)
-            elif kind in _TO_REQUEST:
-                queue += self._ask(effect.request, effect, now)
+        out: list[e.Effect] = []
+        queue = [event]
+        for said in queue:  # it grows meanwhile
+            kind = type(said)
+            if kind in _FOR_A_REQUEST:
+                queue += self._ask(said, now)
+            elif kind in _FOR_ADMISSION:
+                queue += self.admission.handle(said, now)
+            elif kind is e.Arrived:
+                queue += self._begin(said, now)
+            elif kind is e.NotSent:
+                queue += [*self.admission.handle(said, now), *self._ask(said, now)]
+            elif kind is e.Over:
+                out.append(said)
+                self._forget(said)
+                queue += self.admission.handle(said, now)
+            elif kind is e.Tick:
+                queue += [*self._mind_time(now), *self.admission.handle(said, now)]
+            elif kind is e.Models:
+                self.models, self.max_len = said.names, said.max_len
             else:
-                self._out.append(effect)
-                if kind is e.Over:
-                    self._forget(effect)
-                    queue += self._tell_door(effect, now)
+                out.append(said)
+        return out
 
-    def _tell_door(self, event: Any, now: float) -> list[e.Effect]:
-        effects = self.door.handle(event, now)
-        wrong = self.door.check(getattr(event, "request", None))
-        if wrong:
-            effects.append(e.Note("broken_rule", {"why": wrong}, True))
-        return effects
+    def _begin(self, event: e.Arrived, now: float) -> list[e.Effect]:
+        request = self.requests[event.request] = Request(event.request, event.kind, self.bounds, now)
+        if now + LOOK_S < self._look_at:
+            self._look_at = now + LOOK_S
+        return request.begin()
 
-    def _ask(self, number: int, event: e.Event, now: float) -> list[e.Effect]:
-        request = self.requests.get(number)
+    def _mind_time(self, now: float) -> list[e.Effect]:
+        if now < self._look_at:
+            return []
+        self._look_at = now + LOOK_S if self.requests else math.inf
+        return [effect for request in self.requests.values() for effect in request.mind_time(now, self._moved_at)]
+
+    def _ask(self, event: Any, now: float) -> list[e.Effect]:
+        request = self.requests.get(event.request)
         if request is None:
-            return [e.Free(number)] if isinstance(event, e.Admit) else []
+            return [e.Free(event.request)] if type(event) is e.Admit else []
         request.max_len = self.max_len
         try:
-            effects = request.handle(event, now)
-            wrong = request.check()
-        except Exception as error:  # whatever it is: a mistake in here costs this request, and nobody else's
-            wrong = f"{type(error).__name__}: {error}"
-        if wrong:
-            return self._give_up(request, wrong, type(event).__name__)
-        return effects
+            return request.handle(event, now)
+        except Exception as error:  # whatever it is: a mistake in here costs this request, and no other
+            return self._give_up(request, f"{type(error).__name__}: {error}", type(event).__name__)
 
     def _give_up(self, request: Request, wrong: str, event: str) -> list[e.Effect]:
         detail: dict[str, str | int | float | bool] = {
@@ -139,7 +118,7 @@ class Machine:
     def _forget(self, over: e.Over) -> None:
         request = self.requests.pop(over.request)
         account, kind = request.account, request.kind
-        if account is None or kind.api is not Api.CHAT or kind.way is not Way.CONTINUED:
+        if account is None or kind.api is not Api.CHAT or kind.recovery is not Recovery.CONTINUED:
             return
         if any(choice.parsed for choice in account.choices) and len(self.parses) < _MODELS_MOST:
             self.parses.add(kind.model)

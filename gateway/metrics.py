@@ -1,7 +1,7 @@
 """What the door counts, and how it is shown: Prometheus's text for machines, JSON for `GET /failover`.
 
 Counting must cost nearly nothing: some of it is done for every piece of every answer. So histograms are plain lists
-here, and become metrics when somebody asks.
+here, and become metrics when they are asked for.
 """
 
 from bisect import bisect_left
@@ -132,14 +132,11 @@ def _middle(seconds: list[float]) -> float:
     return round(sorted(seconds)[len(seconds) // 2] * 1000, 3)
 
 
-class Gauges:
-    """What there is at the moment, asked when it is shown."""
-
-    def __init__(self, values: Iterable[tuple[str, str, dict[str, str], float]]) -> None:
-        self.values = list(values)
+Gauge = tuple[str, str, dict[str, str], float]
+"""Name, what it says, labels, and what it is now."""
 
 
-def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
+def collect(counts: Counts, gauges: Iterable[Gauge]) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily(
@@ -149,7 +146,7 @@ def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
         requests.add_metric([outcome, how], count)
     yield requests
     yield CounterMetricFamily("gateway_tokens", "Tokens that clients were given in streams", counts.tokens)
-    alarms = CounterMetricFamily("gateway_alarms", "What somebody should look at", labels=["event"])
+    alarms = CounterMetricFamily("gateway_alarms", "What an operator should look at", labels=["event"])
     for event, count in counts.alarms.items():
         alarms.add_metric([event], count)
     yield alarms
@@ -167,7 +164,7 @@ def collect(counts: Counts, gauges: Gauges) -> Iterator["Metric"]:
         parts.add_metric([part], seconds)
     yield parts
     families: dict[str, GaugeMetricFamily] = {}
-    for name, help, labels, value in gauges.values:
+    for name, help, labels, value in gauges:
         family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))
         family.add_metric(list(labels.values()), value)
     yield from families.values()

@@ -5,10 +5,8 @@ order. What this file may not do: decide.
 """
 
 import asyncio
-import secrets
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +22,7 @@ from gateway.watch import seen, watch
 from lockserver.observer import Status
 from sidecar.http_exchange import Reply
 from sidecar.logs import Log
+from sidecar.turns import Turns
 
 OWN_TIMEOUT_S = 5.0
 MODELS_RETRY_S = 1.0
@@ -31,7 +30,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class Client:
-    """Who waits for the answer to one request."""
+    """The client that waits for the answer to one request."""
 
     __slots__ = ("began", "first_at", "kind", "last_at", "number", "path", "peer", "reply", "started", "status")
 
@@ -65,14 +64,13 @@ class Pair:
         self.failover = Failover()
         self.clients: dict[int, Client] = {}
         self.on_changed: Callable[[], None] = lambda: None
-        """Its models may have changed, or who serves."""
+        """Its models may have changed, or the engine that serves."""
         self._on_over = on_over
-        self._ups = Upstreams(loop, self._told, self._came)
-        self._numbers = 0
-        self._own: dict[int, _Own] = {}
+        self._ups = Upstreams(loop, self.feed)
+        self._numbers = self._own_numbers = 0
         self._models_of = 0
         """The token of the grant whose models are known."""
-        self._pending: deque[Any] = deque()
+        self._turns = Turns(self, self._handle, _EFFECTS)
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
         self._now = 0.0
@@ -106,19 +104,14 @@ class Pair:
     # -- the machine -----------------------------------------------------------------------------------------------
 
     def feed(self, event: object) -> None:
-        pending = self._pending
-        pending.append(event)
-        if len(pending) > 1:
-            return  # an effect of the event before brought this one; the loop below comes to it
-        machine = self.machine
-        while pending:
-            self._now = now = time.monotonic()
-            for effect in machine.handle(pending[0], now):
-                _EFFECTS[type(effect)](self, effect)
-            pending.popleft()
-        deadline = machine.deadline
+        self._turns.feed(event)
+        deadline = self.machine.deadline
         if deadline != self._armed:
             self._arm(deadline)
+
+    def _handle(self, event: object) -> Iterable[e.Effect]:
+        self._now = time.monotonic()
+        return self.machine.handle(event, self._now)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -132,19 +125,6 @@ class Pair:
         self._timer, self._armed = None, float("inf")
         self.feed(e.Tick())
 
-    def _came(self, event: e.Came) -> None:
-        (self.feed if event.request > 0 else self._told)(event)
-
-    def _told(self, event: e.Event) -> None:
-        """An engine has said something."""
-        number: int = getattr(event, "request", 0)
-        if number < 0 and not isinstance(event, e.Connected):  # that somebody listens there is for the door to know
-            own = self._own.get(number)
-            if own is not None and own.hear(event):
-                del self._own[number]
-        else:
-            self.feed(event)
-
     def _lock_said(self, status: Status | None) -> None:
         event = seen(status)
         self.feed(event)
@@ -157,21 +137,21 @@ class Pair:
 
     async def get(self, target: bytes) -> bytes | None:
         """What the engine that serves answers; None when it doesn't."""
-        grant = self.machine.door.grants.current
+        grant = self.machine.admission.grants.current
         if grant is None or not grant.url:
             return None
-        number = -secrets.randbits(60) - 1
-        own = self._own[number] = _Own(self.loop)
-        self._ups.ask(e.Ask(number, 1, grant.token, grant.url, "GET", target, [(b"host", b"engine")], b"", True))
+        self._own_numbers -= 1  # those of clients' requests are positive
+        number, own = self._own_numbers, _Own(self.loop)
+        ask = e.Ask(number, 1, grant.token, grant.url, "GET", target, [(b"host", b"engine")], b"", True)
+        self._ups.ask(ask, own.hear)
         try:
             return await asyncio.wait_for(own.answer, OWN_TIMEOUT_S)
         except TimeoutError:
-            self._own.pop(number, None)
             self._ups.drop(e.Drop(number, 1, False))
             return None
 
     def _learn_models(self) -> None:
-        grant = self.machine.door.grants.current
+        grant = self.machine.admission.grants.current
         if grant is None or not grant.url or grant.token == self._models_of:
             return
         self._models_of = grant.token
@@ -190,18 +170,6 @@ class Pair:
         self.on_changed()
 
     # -- effects ---------------------------------------------------------------------------------------------------
-
-    def _ask(self, effect: e.Ask) -> None:
-        self._ups.ask(effect)
-
-    def _look(self, effect: e.Look) -> None:
-        self._ups.look(effect)
-
-    def _drop(self, effect: e.Drop) -> None:
-        self._ups.drop(effect)
-
-    def _forget(self, effect: e.Forget) -> None:
-        self._ups.forget(effect.token)
 
     def _whole(self, effect: e.Whole) -> None:
         client = self.clients[effect.request]
@@ -223,9 +191,6 @@ class Pair:
             self._note_first(client, client.status)
         client.last_at = now
         client.reply.stream(effect.data)
-
-    def _end(self, effect: e.End) -> None:
-        self.clients[effect.request].reply.end()
 
     def _cut(self, effect: e.Cut) -> None:
         client = self.clients[effect.request]
@@ -276,20 +241,15 @@ class _Own:
         self._status = 0
         self._body: list[bytes] = []
 
-    def hear(self, event: e.Event) -> bool:
-        """True when it is over."""
-        if isinstance(event, e.Headed):
-            self._status = event.status
-        elif isinstance(event, e.Came):
+    def hear(self, event: e.Event) -> None:
+        if isinstance(event, e.Heard):
+            self._status = event.head.status if event.head is not None else self._status
             self._body.append(event.data)
-        else:
-            if isinstance(event, e.Answered):
-                self._status, self._body = event.status, [event.body]
-            whole = isinstance(event, e.Finished | e.Answered) and self._status == 200
-            if not self.answer.done():
-                self.answer.set_result(b"".join(self._body) if whole else None)
-            return True
-        return False
+            if not event.ended:
+                return
+        if not self.answer.done():
+            whole = isinstance(event, e.Heard) and self._status == 200
+            self.answer.set_result(b"".join(self._body) if whole else None)
 
 
 def _headers(headers: e.Headers, kind: Kind) -> Headers:
@@ -299,14 +259,14 @@ def _headers(headers: e.Headers, kind: Kind) -> Headers:
 
 
 _EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
-    e.Ask: Pair._ask,
-    e.Look: Pair._look,
-    e.Drop: Pair._drop,
-    e.Forget: Pair._forget,
+    e.Ask: lambda pair, ask: pair._ups.ask(ask),
+    e.Look: lambda pair, look: pair._ups.look(look),
+    e.Drop: lambda pair, drop: pair._ups.drop(drop),
+    e.Forget: lambda pair, forget: pair._ups.forget(forget.token),
     e.Whole: Pair._whole,
     e.Open: Pair._open,
     e.Send: Pair._send,
-    e.End: Pair._end,
+    e.End: lambda pair, end: pair.clients[end.request].reply.end(),
     e.Cut: Pair._cut,
     e.Over: Pair._over,
     e.Resumed: Pair._resumed,

@@ -3,6 +3,10 @@
 import enum
 
 
+class BrokenRule(Exception):
+    """The machine itself is wrong."""
+
+
 class Phase(enum.Enum):
     __hash__ = object.__hash__  # an Enum's own is made of Python, and asked for very often
 

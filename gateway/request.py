@@ -13,30 +13,27 @@ The client has the bytes that were passed on, and nothing takes them back. Every
 5. A stream whose engine says nothing for long ends with an error: comments keep its client's own time-out from passing.
 6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
 
-Its parts: `legs.py` has the exchanges with the engine, `passing.py`, `continuing.py` and `comparing.py` each make an
-answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of phases,
-and `ways.py` says how an answer can go on. Pure.
+Its parts: `legs.py` has the exchanges with the engine, `undisturbed.py`, `continuing.py` and `comparing.py` each make
+an answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of
+phases, and `recovery.py` says how an answer can go on. Pure.
 """
 
 from collections.abc import Callable
 
 import msgspec
 
-from gateway import answers, errors, sse, ways
+from gateway import answers, errors, sse
 from gateway import events as e
 from gateway.answers import Account
+from gateway.clients_part import UNFINISHED, ClientsPart, End
 from gateway.comparing import Comparison
 from gateway.continuing import Continuing
 from gateway.delivery import Delivery
-from gateway.kinds import Api, Kind, Way
+from gateway.kinds import Api, Kind, Recovery
 from gateway.legs import Leg, Legs
-from gateway.passing import Passing
-from gateway.phases import FOLLOWS, WITH_AN_ENGINE, Phase
-from gateway.took import UNFINISHED, End, Took
-
-
-class BrokenRule(Exception):
-    """The machine itself is wrong."""
+from gateway.phases import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Phase
+from gateway.recovery import obstacle, recovery_of, tokens_to_read
+from gateway.undisturbed import Undisturbed
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -52,7 +49,7 @@ class Failure(msgspec.Struct, frozen=True):
 class Request:
     __slots__ = (
         "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
-        "account", "kind", "max_len", "number", "phase", "silent", "token", "url", "ways",
+        "_untold", "account", "kind", "max_len", "number", "phase", "recoveries", "silent", "token", "url",
     )  # fmt: skip
 
     def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
@@ -64,7 +61,7 @@ class Request:
         self.url = ""
         self.account: Account | None = None
         """What the client has, where that is known."""
-        self.ways: list[Way] = []
+        self.recoveries: list[Recovery] = []
         """How it has gone on so far."""
         self.silent = False
         """It was said that nothing comes."""
@@ -73,9 +70,11 @@ class Request:
         self._bounds = bounds
         self._legs = Legs(number, kind)
         self._delivery = Delivery(number, now)
-        self._mode: Passing | Continuing | Comparison | None = None
+        self._mode: Undisturbed | Continuing | Comparison | None = None
         self._proven = False
         """The engine has given some of the answer."""
+        self._untold = False
+        """And that wasn't said yet."""
         self._failure: Failure | None = None
         self._asked_at = self._heard_at = now
         """When its engine was asked, and when it last said anything."""
@@ -85,17 +84,26 @@ class Request:
     # -- from outside ----------------------------------------------------------------------------------------------
 
     def begin(self) -> list[e.Effect]:
-        tokens = ways.tokens_to_read(self.kind, self.account)
+        tokens = tokens_to_read(self.kind, self.account)
         return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
 
     def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        """Raises BrokenRule, or whatever else a mistake in here brings."""
         self._out = []
         if self.phase is not Phase.OVER:
             _HANDLERS[type(event)](self, event, now)
+        if self._untold:
+            self._untold = False
+            self._out.insert(0, e.Proved(self.number))  # before all that follows from the same event
+        if (self.phase in WITH_AN_ENGINE) is not bool(self.token) or (not self.token and self._legs):
+            legs = len(self._legs)
+            raise BrokenRule(
+                f"it is {self.phase.value} with token {self.token}, and speaks with an engine on {legs} legs"
+            )
         return self._out
 
     def mind_time(self, now: float, moved_at: float) -> list[e.Effect]:
-        """Looked at about every second. `moved_at`: when an engine last said something to anybody."""
+        """Looked at about every second. `moved_at`: when an engine last said something, to whichever request."""
         self._out = []
         if not self.silent and self._is_silent(now, moved_at):
             self.silent = True
@@ -119,20 +127,12 @@ class Request:
         return self.phase is Phase.OVER
 
     def give_up(self) -> list[e.Effect]:
-        """Its rules are broken: nobody knows any more what its client should have."""
+        """Its rules are broken: what its client should have isn't known any more."""
         return [*self._legs.drop_all(), e.Cut(self.number)]
-
-    def check(self) -> str:
-        """What is wrong with it, if anything is."""
-        if (self.phase in WITH_AN_ENGINE) is not bool(self.token):
-            return f"request {self.number} is {self.phase.value} with token {self.token}"
-        if self.phase not in WITH_AN_ENGINE and self._legs:
-            return f"request {self.number} is {self.phase.value} and speaks with an engine"
-        return ""
 
     def _move(self, to: Phase) -> None:
         if to not in FOLLOWS[self.phase]:
-            raise BrokenRule(f"request {self.number} can't go from {self.phase.value} to {to.value}")
+            raise BrokenRule(f"it can't go from {self.phase.value} to {to.value}")
         self.phase = to
 
     def _is_silent(self, now: float, moved_at: float) -> bool:
@@ -150,21 +150,21 @@ class Request:
         self.token, self.url = event.token, event.url
         self._proven, self._asked_at, self._heard_at = False, now, now
         self._delivery.admitted(now, event.since)
-        way = self._way() if self._delivery.opened else None
-        if way is None:
+        recovery = self._recovery() if self._delivery.opened else None
+        if recovery is None:
             self._move(Phase.ASKED)
             self.account = self._mode = None
             self._out.append(self._legs.ask_all(self.token, self.url))
             return
-        self.ways.append(way)
-        if way is Way.CONTINUED:
+        self.recoveries.append(recovery)
+        if recovery is Recovery.CONTINUED:
             self._continue(now)
         else:
             self._repeat()
 
-    def _way(self) -> Way | None:
+    def _recovery(self) -> Recovery | None:
         """How it goes on from what the client has; None while that is nothing."""
-        return ways.way_of(self.kind, self.account, self.max_len) if self._delivery.opened else None
+        return recovery_of(self.kind, self.account, self.max_len) if self._delivery.opened else None
 
     def _continue(self, now: float) -> None:
         assert self.account is not None
@@ -195,67 +195,54 @@ class Request:
 
     # -- what an engine says ---------------------------------------------------------------------------------------
 
-    def _headed(self, event: e.Headed, now: float) -> None:
+    def _heard(self, event: e.Heard, now: float) -> None:
         leg = self._legs.get(event.leg)
         if leg is None:
             return
-        leg.status, leg.headers = event.status, event.headers
-        if event.status < 300 and leg.form.startswith(b"text/event-stream"):
+        if event.head is not None:
+            self._begins(leg, event.head)
+        if event.data and not leg.whole:
+            if leg.reader is None:
+                self._gather(leg, event.data, now)
+            else:
+                self._read(leg, event, now)
+        if event.ended:
+            self._finished(event, now)
+
+    def _begins(self, leg: Leg, head: e.Head) -> None:
+        leg.status, leg.headers = head.status, head.headers
+        if head.status < 300 and leg.form.startswith(b"text/event-stream"):
             leg.reader = sse.Reader(self._bounds.event_bytes)
             known = self.kind.api is not Api.OTHER and self.kind.streams
             if self.phase is Phase.ASKED:
                 self.account = Account(self.kind) if known else None
-                self._mode = Passing(self.kind, self.account)
+                self._mode = Undisturbed(self.kind, self.account)
             leg.passes = not known
-        elif (event.length or 0) > self._bounds.answer_bytes and event.status < 300:
+        elif (head.length or 0) > self._bounds.answer_bytes and head.status < 300:
             leg.passes = True
 
-    def _answered(self, event: e.Answered, now: float) -> None:
-        leg = self._legs.get(event.leg)
-        if leg is None:
-            return
-        leg.status, leg.headers = event.status, event.headers
-        streams = leg.form.startswith(b"text/event-stream")
-        large = len(event.body) > self._bounds.answer_bytes
-        nothing = self.phase is Phase.ASKED and not self._delivery.opened  # is what the client has
-        if nothing and event.status < 300 and not streams and not large and not leg.whole:
-            self._legs.pop(event.leg)
-            leg.body.append(event.body)
-            self._prove(now)
-            self._in_one_piece(leg, event.body)
-            return
-        self._headed(e.Headed(event.request, event.leg, event.status, event.headers, len(event.body)), now)
-        self._came(e.Came(event.request, event.leg, event.body), now)
-        if self.phase is not Phase.OVER:
-            self._finished(e.Finished(event.request, event.leg), now)
-
-    def _came(self, event: e.Came, now: float) -> None:
-        leg = self._legs.get(event.leg)
-        if leg is None or leg.whole:
-            return
-        if leg.reader is None:
-            self._gather(leg, event.data, now)
-            return
+    def _read(self, leg: Leg, event: e.Heard, now: float) -> None:
+        """Some of a stream."""
         if b"data:" in event.data:  # comments alone are nothing
             self._heard_at = now
         mode = self._mode
         assert mode is not None
         try:
-            took = mode.take(leg, event.data)
+            part = mode.take(leg, event.data)
         except sse.TooLarge as error:
-            took = Took(b"", End.MALFORMED, str(error))
-        if not self._proven and mode.proven:
+            part = ClientsPart(b"", End.MALFORMED, str(error))
+        if mode.proven:
             self._prove(now)
-        if took.data:
-            self._say(took.data, now, leg)
-        if took.end is not None:
-            self._ends(took, event.leg, now)
+        if part.data:
+            self._say(part.data, now, leg)
+        if part.end is not None:
+            self._ends(part, event.leg, now)
         elif type(mode) is Continuing:
             self._mind_continued(mode, now)
 
     def _gather(self, leg: Leg, data: bytes, now: float) -> None:
         """A part of an answer that is passed on in one piece."""
-        if not self._proven and leg.status < 300:
+        if leg.status < 300:
             self._prove(now)
         if leg.passes:
             self._say(data, now, leg)
@@ -270,21 +257,21 @@ class Request:
             body, leg.body = b"".join(leg.body), []
             self._say(body, now, leg)
 
-    def _ends(self, took: Took, number: int, now: float) -> None:
-        if took.end is End.COMPLETE:
+    def _ends(self, part: ClientsPart, number: int, now: float) -> None:
+        if part.end is End.COMPLETE:
             self._complete(number)
-        elif took.end is not End.DIFFERS and self.account is not None and self.account.complete:
+        elif part.end is not End.DIFFERS and self.account is not None and self.account.complete:
             self._close_stream(now)  # whatever it says behind the answer
-        elif took.end is End.BROKEN:
-            self._doubt(Failure(took.why, event=took.event))
-        elif took.end is End.MALFORMED:
-            self._malformed(took.why, now)
-        elif took.end is End.TORN:
-            self._torn(took.why)
+        elif part.end is End.BROKEN:
+            self._doubt(Failure(part.why, event=part.event))
+        elif part.end is End.MALFORMED:
+            self._malformed(part.why, now)
+        elif part.end is End.TORN:
+            self._torn(part.why)
         else:
-            self._end_badly("the answer could not be continued: made once more, it is another one", took.why)
+            self._end_badly("the answer could not be continued: made once more, it is another one", part.why)
 
-    def _finished(self, event: e.Finished, now: float) -> None:
+    def _finished(self, event: e.Heard, now: float) -> None:
         leg = self._legs.pop(event.leg)
         if leg is None or leg.whole:
             return
@@ -307,19 +294,21 @@ class Request:
 
     def _in_one_piece(self, leg: Leg, body: bytes) -> None:
         known = self.kind.api is not Api.OTHER
-        if leg.status < 300 and (known or self._should_be_json(leg, body)):
-            why = answers.why_no_answer(body, choices=known)
-            if why:
-                why = (answers.broken_off(body) if known else "") or why
-                self._note("engine_malformed", alarm=True, why=why)
-                self._doubt(Failure(why))
-                return
-            why = answers.broken_off(body) if known else ""
-            if why:
-                self._doubt(Failure(why, leg))
+        if leg.status < 300:
+            failure = self._failure_of(leg, body, known) if known or self._should_be_json(leg, body) else None
+            if failure is not None:
+                self._doubt(failure)
                 return
         self._out.append(self._delivery.whole(leg.status, leg.headers, body))
         self._over(e.Outcome.ANSWERED)
+
+    def _failure_of(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
+        malformed = answers.why_no_answer(body, choices=known)
+        broken_off = answers.broken_off(body) if known else ""
+        if malformed:
+            self._note("engine_malformed", alarm=True, why=broken_off or malformed)
+            return Failure(broken_off or malformed)
+        return Failure(broken_off, leg) if broken_off else None
 
     def _should_be_json(self, leg: Leg, body: bytes) -> bool:
         """Its form isn't known here: an answer in sound, say, is no JSON and need not be."""
@@ -343,15 +332,16 @@ class Request:
         """No text is guessed: the answer is made again and compared, where it is the same every time, or ends."""
         self._out += self._legs.drop_all()
         if self.kind.same_again:
-            self.ways[-1] = Way.COMPARED
+            self.recoveries[-1] = Recovery.COMPARED
             self._repeat()
         else:
-            self._end_badly("the answer could not be continued without a seam", why)
+            self._end_badly("the answer could not be continued from where the client stands", why)
 
     def _prove(self, now: float) -> None:
-        self._proven = True
+        if self._proven:
+            return
+        self._proven = self._untold = True
         self._delivery.read(now)
-        self._out.append(e.Proved(self.number))
 
     # -- when it fails ---------------------------------------------------------------------------------------------
 
@@ -374,9 +364,9 @@ class Request:
         if self._legs.pop(event.leg) is None:
             return
         if self.phase is not Phase.ASKED:
-            self.ways.pop()
+            self.recoveries.pop()
         self._leave_engine()
-        self._out.append(e.Wait(self.number, self._delivery.paused, ways.tokens_to_read(self.kind, self.account)))
+        self._out.append(e.Wait(self.number, self._delivery.paused, tokens_to_read(self.kind, self.account)))
 
     def _doubt(self, failure: Failure) -> None:
         self._out += self._legs.drop_all()
@@ -415,17 +405,17 @@ class Request:
         self._leave_engine()
         self._delivery.lost(now)
         account = self.account
-        way = self._way()
-        if way is None and not self.kind.repeatable:
-            self._end_badly("the engine was lost, and nobody knows whether it has done what was asked")
-        elif way is not None and account is not None and account.complete:
+        recovery = self._recovery()
+        if recovery is None and not self.kind.repeatable:
+            self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
+        elif recovery is not None and account is not None and account.complete:
             self._close_stream(now)
-        elif way is Way.ENDED:
-            self._end_badly(f"the engine was lost, and this answer can't be continued ({ways.obstacle(self.kind)})")
+        elif recovery is Recovery.ENDED:
+            self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
         else:
-            if way is None:
+            if recovery is None:
                 self._restarts += 1
-            self._out.append(e.Wait(self.number, True, ways.tokens_to_read(self.kind, self.account)))
+            self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
 
     def _leave_engine(self) -> None:
         self._out += [*self._legs.drop_all(), e.Free(self.number)]
@@ -488,11 +478,12 @@ class Request:
         self._out += self._legs.drop_all(leg)
         how = "passed"
         if self._restarts:
-            how = Way.RESTARTED.value
-        if self.ways:
-            how = self.ways[-1].value
+            how = Recovery.RESTARTED.value
+        if self.recoveries:
+            how = self.recoveries[-1].value
         tokens = self.account.tokens if self.account is not None else 0
-        self._out.append(e.Over(self.number, outcome, how, tokens, why))
+        self._out.append(e.Over(self.number, outcome, how, tokens, why, self._untold))
+        self._untold = False
         self.token = 0
         self._move(Phase.OVER)
 
@@ -502,10 +493,7 @@ class Request:
 
 _HANDLERS: dict[type, Callable[..., None]] = {
     e.Admit: Request._admitted,
-    e.Headed: Request._headed,
-    e.Answered: Request._answered,
-    e.Came: Request._came,
-    e.Finished: Request._finished,
+    e.Heard: Request._heard,
     e.Broke: Request._broke,
     e.NotSent: Request._not_sent,
     e.Verdict: Request._verdict,

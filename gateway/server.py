@@ -1,7 +1,7 @@
 """The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
 
 `/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
-(`kinds.py`): nobody can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+(`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs the request's model chooses.
 
 What this file may not do: know how an answer goes on (`machine.py`).
 """
@@ -21,7 +21,7 @@ import msgspec
 from gateway import errors, kinds
 from gateway import events as e
 from gateway.keys import Keys, is_preflight
-from gateway.metrics import Counts, Gauges, collect, of_engines
+from gateway.metrics import Counts, Gauge, collect, of_engines
 from gateway.pair import Client, Pair
 from sidecar.http_exchange import Reply, Request, hop_by_hop
 from sidecar.http_requests import Refused
@@ -37,6 +37,7 @@ _NOT_FOR_ENGINES = frozenset(
     )
 )
 _NOR_WITH_KEYS = _NOT_FOR_ENGINES | {b"authorization"}
+_LINES_AT_ONCE = 64
 _HOST = (b"host", b"engine")
 
 
@@ -65,6 +66,9 @@ class Gateway:
         self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
         self._random = random.Random()
         """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
+        self._hidden = _NOT_FOR_ENGINES if settings.keys is None else _NOR_WITH_KEYS
+        self._lines: list[dict[str, object]] = []
+        """The access log's, for the next write."""
         self.stopping = False
         self.began = time.time()
         self._own: dict[str, Callable[[Request, Reply], None]] = {
@@ -84,9 +88,9 @@ class Gateway:
         """Asked when its head is here, before anything of its body is kept. With keys a client is its key."""
         keys = self.settings.keys
         if request.path in self._own:
-            if has_body and request.method in ("GET", "HEAD"):
-                return Refused(413, f"{request.path} takes no body")
-            return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")]) if has_body else None
+            if request.method not in ("GET", "HEAD"):
+                return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")])
+            return Refused(413, f"{request.path} takes no body") if has_body else None
         if keys is None:
             return ""
         if is_preflight(request.method, request.header(b"origin")) and not has_body:
@@ -101,27 +105,16 @@ class Gateway:
         path = request.path
         own = self._own.get(path)
         if own is not None:
-            if request.method in ("GET", "HEAD"):
-                own(request, reply)
-            else:
-                allow = [*errors.JSON, (b"allow", b"GET, HEAD")]
-                reply.send(405, errors.body(405, f"{path} takes GET"), allow)
+            own(request, reply)
             return
-        given = request.header(b"x-request-id")
-        known = given and _REQUEST_ID.fullmatch(given)
-        request_id = given.decode("ascii") if known else f"{self._random.getrandbits(128):032x}"
-        hidden = _NOT_FOR_ENGINES if self.settings.keys is None else _NOR_WITH_KEYS
-        named = hop_by_hop(request.headers)
-        hidden = hidden | named if named else hidden
-        headers = [header for header in request.headers if header[0] not in hidden]
-        headers += [_HOST, (b"x-request-id", request_id.encode())]
+        headers, name = self._for_engines(request)
         try:
             kind = kinds.kind_of(
                 request.method,
                 request.target,
                 headers,
                 request.body,
-                request_id=request_id,
+                request_id=name,
                 seed=self._random.getrandbits(31),
                 parses=self._parses,
             )
@@ -137,18 +130,38 @@ class Gateway:
         if pair is not None:
             pair.take(kind, reply, path, request.peer, now)
 
+    def _for_engines(self, request: Request) -> tuple[list[tuple[bytes, bytes]], str]:
+        """The headers that an engine gets, and the request's name, which is one of them."""
+        hidden = self._hidden
+        headers, name = [], b""
+        for header in request.headers:
+            key = header[0]
+            if key not in hidden:
+                headers.append(header)
+            elif key == b"x-request-id":
+                name = header[1]
+            elif key == b"connection" and header[1] != b"keep-alive":
+                named = hop_by_hop(request.headers)
+                headers = [other for other in request.headers if other[0] not in hidden and other[0] not in named]
+                name = request.header(b"x-request-id")
+                break
+        if not name or not _REQUEST_ID.fullmatch(name):
+            name = b"%032x" % self._random.getrandbits(128)
+        headers += (_HOST, (b"x-request-id", name))
+        return headers, name.decode("ascii")
+
     def _parses(self, model: str) -> bool:
         return any(model in pair.machine.parses for pair in self.pairs)
 
     def _pair(self, kind: kinds.Kind, path: str, reply: Reply) -> Pair | None:
-        """Who is to answer it; None when that has been done."""
+        """The pair that is to answer it; None when that has been done."""
         if path == "/v1/models" and kind.method in ("GET", "HEAD"):
             self.loop.create_task(self._all_models(reply))
             return None
         known = {name: pair for pair in reversed(self.pairs) for name in pair.machine.models}
         pair = known.get(kind.model)
         if pair is None and not kind.model and kind.method in ("GET", "HEAD", "OPTIONS"):
-            serving = (pair for pair in self.pairs if pair.machine.door.ready(time.monotonic()))
+            serving = (pair for pair in self.pairs if pair.machine.admission.ready(time.monotonic()))
             pair = next(serving, self.pairs[0])
         if pair is None:
             there = ", ".join(sorted(known)) or "none yet"
@@ -169,7 +182,7 @@ class Gateway:
             "method": client.kind.method,
             "path": client.path,
             "status": client.status,
-            "outcome": over.outcome,
+            "outcome": over.outcome._value_,
             "ms": round((now - client.began) * 1000, 1),
             "first_ms": first_ms,
             "tokens": over.tokens,
@@ -178,7 +191,17 @@ class Gateway:
             fields["how"] = over.how
         if over.why:
             fields["why"] = over.why
-        self.log.info("request", **fields)
+        self._lines.append(fields)
+        if len(self._lines) == 1:
+            self.loop.call_soon(self._write_lines)
+        elif len(self._lines) == _LINES_AT_ONCE:
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        """Of all requests that were over in one turn of the loop: a write for each took as long as all the rest."""
+        lines, self._lines = self._lines, []
+        if lines:
+            self.log.infos("request", lines)
 
     # -- what the door says itself ---------------------------------------------------------------------------------
 
@@ -190,23 +213,23 @@ class Gateway:
         return not self._why_not_ready()
 
     def _why_not_ready(self) -> str:
-        """A sentence, or "" while everybody who asks can expect an answer."""
+        """A sentence, or "" while every client can expect an answer."""
         if self.stopping:
             return "the door is closing"
         now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
         why = []
         for pair in self.pairs:
-            door = pair.machine.door
-            if door.ready(now):
+            admission = pair.machine.admission
+            if admission.ready(now):
                 continue
-            if door.ended:
+            if admission.ended:
                 why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
-            elif math.isinf(door.last_served):
+            elif math.isinf(admission.last_served):
                 since_s = time.time() - self.began
-                why.append(f"{pair.run_dir}: nobody has served yet since this door was started {since_s:.0f} s ago")
+                why.append(f"{pair.run_dir}: no engine has served yet since this door was started {since_s:.0f} s ago")
             else:
-                for_s = f"{now - door.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
-                why.append(f"{pair.run_dir}: nobody has served for {for_s}")
+                for_s = f"{now - admission.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
+                why.append(f"{pair.run_dir}: no engine has served for {for_s}")
         return "; ".join(why)
 
     def _ready(self, request: Request, reply: Reply) -> None:
@@ -225,7 +248,7 @@ class Gateway:
             "ready": self.ready,
             "pairs": [self._pair_state(pair) for pair in self.pairs],
             "in_flight": sum(pair.machine.in_flight for pair in self.pairs),
-            "waiting": sum(pair.machine.door.visitors.waiting for pair in self.pairs),
+            "waiting": sum(pair.machine.admission.visitors.waiting for pair in self.pairs),
             "continued": counts.how("continued"),
             "compared": counts.how("compared"),
             "restarted": counts.how("restarted"),
@@ -238,20 +261,20 @@ class Gateway:
 
     def _pair_state(self, pair: Pair) -> dict[str, object]:
         machine = pair.machine
-        door = machine.door
-        grant, lock = door.grants.current, door.grants.lock
+        admission = machine.admission
+        grant, lock = admission.grants.current, admission.grants.lock
         serves = grant is not None and grant.url and grant.phase.value in ("open", "draining")
         return {
             "run_dir": str(pair.run_dir),
             "models": list(machine.models),
-            "lock": "away" if door.grants.away else lock.state,
+            "lock": "away" if admission.grants.away else lock.state,
             "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
             "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
             "redundant": list(lock.ready),
             "in_flight": machine.in_flight,
-            "waiting": door.visitors.waiting,
-            "interrupted": door.interrupted,
-            "severed": door.severed,
+            "waiting": admission.visitors.waiting,
+            "interrupted": admission.interrupted,
+            "severed": admission.severed,
             "silent": sum(request.silent for request in machine.requests.values()),
             "last_failover": pair.failover.json(),
             "failovers": pair.failover.count,
@@ -281,26 +304,31 @@ class Gateway:
         pages.append(of_engines((str(pair.run_dir), page or b"") for pair, page in zip(self.pairs, found, strict=True)))
         return 200, CONTENT_TYPE_LATEST, b"".join(pages)
 
-    def _gauges(self) -> Gauges:
-        values: list[tuple[str, str, dict[str, str], float]] = [
-            ("gateway_ready", "1 when somebody serves, or can be expected to within the bound", {}, float(self.ready)),
+    def _gauges(self) -> list[Gauge]:
+        values: list[Gauge] = [
+            ("gateway_ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
             ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
             ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
         for pair in self.pairs:
-            door, labels = pair.machine.door, {"run_dir": str(pair.run_dir)}
-            newest = float(door.grants.newest)
+            admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
+            newest = float(admission.grants.newest)
             values += [
                 ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("gateway_waiting", "Requests that wait for an engine", labels, float(door.visitors.waiting)),
-                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(door.interrupted)),
+                ("gateway_waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
+                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
                 ("gateway_token", "The newest fencing token that was seen", labels, newest),
                 ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
-                ("gateway_severed", "Requests that a switchover took away at its bound", labels, float(door.severed)),
-                ("gateway_redundant", "Engines that could take over", labels, float(len(door.grants.lock.ready))),
-                ("gateway_lock_away", "1 while no lock server answers", labels, float(door.grants.away)),
+                (
+                    "gateway_severed",
+                    "Requests that a switchover took away at its bound",
+                    labels,
+                    float(admission.severed),
+                ),
+                ("gateway_redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("gateway_lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
-        return Gauges(values)
+        return values
 
     async def _all_models(self, reply: Reply) -> None:
         data: list[msgspec.Raw] = []
@@ -313,8 +341,8 @@ class Gateway:
     # -- the end ---------------------------------------------------------------------------------------------------
 
     async def drain(self, *, delay_s: float, within_s: float) -> None:
-        """`/ready` says no; whoever still comes is served, until the endpoints have dropped this pod; then nobody new,
-        and whoever is here may finish.
+        """`/ready` says no; new requests are served until the endpoints have dropped this pod. Then none are, and those
+        that are here may finish.
         """
         self.stopping = True
         await asyncio.sleep(delay_s)
@@ -331,6 +359,7 @@ class Gateway:
         self.http.close()
         for pair in self.pairs:
             pair.close()
+        self._write_lines()
 
 
 _TEXT = [(b"content-type", b"text/plain; charset=utf-8")]

@@ -29,9 +29,9 @@ class Reader:
         """Bytes, and the events that are whole in them. Raises TooLarge."""
         rest = self._rest
         if rest:
-            seam = rest[-3:] + data
+            across = rest[-3:] + data
             rest += data
-            if b"\n" not in data or _EMPTY_LINE.search(seam) is None:
+            if b"\n" not in data or _EMPTY_LINE.search(across) is None:
                 self._measure()
                 return b"", []
             data = bytes(rest)

@@ -35,13 +35,9 @@ Tell = Callable[[e.Event], None]
 class Upstreams:
     """All connections to the engines of one pair."""
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, tell: Tell, came: Callable[[e.Came], None] | None = None
-    ) -> None:
-        """`came`: is told of what nearly all events are, some more of an answer; `tell` of all others."""
+    def __init__(self, loop: asyncio.AbstractEventLoop, tell: Tell) -> None:
         self.loop = loop
         self.tell = tell
-        self.came = came or tell
         self._idle: dict[int, list[_Connection]] = {}
         self._all: dict[int, set[_Connection]] = {}
         self._exchanges: dict[tuple[int, int], _Exchange] = {}
@@ -53,8 +49,9 @@ class Upstreams:
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
-    def ask(self, ask: e.Ask) -> None:
-        exchange = self._exchanges[ask.request, ask.leg] = _Exchange(ask)
+    def ask(self, ask: e.Ask, hear: Tell | None = None) -> None:
+        """`hear`: is told of the answer, instead of `tell`."""
+        exchange = self._exchanges[ask.request, ask.leg] = _Exchange(ask, hear or self.tell)
         idle = self._idle.get(ask.token)
         while idle and ask.again:
             connection = idle.pop()
@@ -122,10 +119,7 @@ class Upstreams:
             if exchange.wanted:
                 self._exchanges.pop((ask.request, ask.leg), None)
                 why = f"{ask.url} can't be reached: {error.strerror if isinstance(error, OSError) else error}"
-                if again:
-                    self.tell(e.Broke(ask.request, ask.leg, why))
-                else:
-                    self.tell(e.NotSent(ask.request, ask.leg, why))
+                exchange.tell((e.Broke if again else e.NotSent)(ask.request, ask.leg, why))
             return
         self.tell(e.Connected(ask.token, ask.request if exchange.wanted else 0))
         if exchange.wanted:
@@ -163,10 +157,11 @@ class Upstreams:
 
 
 class _Exchange:
-    __slots__ = ("ask", "connection", "wanted")
+    __slots__ = ("ask", "connection", "tell", "wanted")
 
-    def __init__(self, ask: e.Ask) -> None:
+    def __init__(self, ask: e.Ask, tell: Tell) -> None:
         self.ask = ask
+        self.tell = tell
         self.wanted = True
         self.connection: _Connection | None = None
 
@@ -174,7 +169,7 @@ class _Exchange:
 class _Connection(asyncio.Protocol):
     __slots__ = (
         "_body", "_complete", "_ending", "_exchange", "_framed", "_headers", "_hops", "_keeps", "_length", "_parser",
-        "_reused", "_said", "_status", "_transport", "_ups", "closed", "token",
+        "_paused", "_reused", "_said", "_status", "_transport", "_ups", "closed", "token",
     )  # fmt: skip
 
     def __init__(self, upstreams: Upstreams, token: int) -> None:
@@ -183,7 +178,7 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._exchange: _Exchange | None = None
         self.closed = False
-        self._reused = False
+        self._paused = self._reused = False
         self._parser: Any = httptools.HttpResponseParser(self)
         """One for all answers: it is asked for another only when it has read one to its very end."""
         self._clear()
@@ -200,9 +195,9 @@ class _Connection(asyncio.Protocol):
         self._said = False
         """A byte of the answer has come."""
         self._complete = self._keeps = False
-        """All that comes behind a complete answer is nobody's: it is not looked at, and the connection isn't kept."""
+        """What comes behind a complete answer is no request's: it is not looked at, and the connection isn't kept."""
         self._ending = False
-        """Only the end of an answer is to come, and nobody waits for it."""
+        """Only the end of an answer is to come, and no client waits for it."""
 
     # -- exchanges -------------------------------------------------------------------------------------------------
 
@@ -226,17 +221,17 @@ class _Connection(asyncio.Protocol):
             lines.append(ask.body)
             transport.write(b"\r\n".join(lines))
         if ask.request in self._ups.paused:
-            transport.pause_reading()
+            self.pause(True)
 
     def leave(self, *, ending: bool) -> None:
-        """Nobody wants the rest of the answer."""
+        """The rest of the answer isn't wanted."""
         self._exchange = None
         if not ending or self._transport is None:
             self.close()
             return
         self._ending = True
         if not self._complete:
-            self._transport.resume_reading()
+            self.pause(False)
             self._ups.loop.call_later(ENDING_S, self._end, self._headers)
 
     def _end(self, headers: object) -> None:
@@ -244,7 +239,8 @@ class _Connection(asyncio.Protocol):
             self.close()
 
     def pause(self, pause: bool) -> None:
-        if self._transport is not None and not self.closed:
+        if self._transport is not None and not self.closed and pause is not self._paused:
+            self._paused = pause
             (self._transport.pause_reading if pause else self._transport.resume_reading)()
 
     def close(self) -> None:
@@ -263,7 +259,7 @@ class _Connection(asyncio.Protocol):
         if self.closed:
             return
         if self._exchange is None and not self._ending:
-            self.close()  # nobody asked for anything
+            self.close()  # nothing was asked for
             return
         headed, self._said = self._status != 0, True
         wrong = ""
@@ -273,60 +269,47 @@ class _Connection(asyncio.Protocol):
             wrong = str(error) or type(error).__name__
         if wrong and self._complete:
             wrong, self._keeps = "", False
-        exchange = self._exchange
-        if exchange is not None and not headed and self._complete and not wrong:
-            self._finish(whole=True)
-            return
+        exchange, ended, heard = self._exchange, self._complete and not wrong, None
         if exchange is not None:
-            self._tell(exchange, headed)
+            begins = self._status and not headed
+            head = e.Head(self._status, self._for_others(), self._length) if begins else None
+            heard = e.Heard(exchange.ask.request, exchange.ask.leg, head, self._taken(), ended)
+        if ended:
+            self._finish()
+        if exchange is not None and exchange.wanted and heard is not None and (heard.head or heard.data or ended):
+            exchange.tell(heard)
         if wrong:
             self._give_up(f"its HTTP can't be read: {wrong}", malformed=True)
-        elif self._complete:
-            self._finish()
-
-    def _tell(self, exchange: _Exchange, headed: bool) -> None:
-        ask = exchange.ask
-        if self._status and not headed:
-            self._ups.tell(e.Headed(ask.request, ask.leg, self._status, self._for_others(), self._length))
-        if self._body:
-            body = self._taken()
-            if exchange.wanted:
-                self._ups.came(e.Came(ask.request, ask.leg, body))
 
     def _for_others(self) -> e.Headers:
-        hidden = hop_by_hop(self._hops) if self._hops else ()
+        if not self._hops:
+            return self._headers
+        hidden = hop_by_hop(self._hops)
         return [header for header in self._headers if header[0] not in hidden]
 
     def _taken(self) -> bytes:
         body, self._body = self._body, []
         return body[0] if len(body) == 1 else b"".join(body)
 
-    def _finish(self, *, whole: bool = False) -> None:
-        """The answer is complete, and the connection can be used for another. `whole`: nobody has heard of it yet."""
+    def _finish(self) -> None:
+        """The answer is complete, and the connection can be used for another."""
         exchange, self._exchange = self._exchange, None
-        status, body = self._status, self._taken() if whole else b""
-        headers: e.Headers = self._for_others() if self._hops else self._headers
+        if exchange is not None:
+            self._ups.finished(exchange.ask)
         if self._keeps and not self.closed and self._transport is not None:
             self._clear()
-            self._transport.resume_reading()  # whoever had this answer may not have read
+            if self._paused:  # the client that had this answer may not have read
+                self.pause(False)
             self._ups.keep(self)
         else:
             self.close()
-        if exchange is None or not exchange.wanted:
-            return
-        ask = exchange.ask
-        self._ups.finished(ask)
-        if whole:
-            self._ups.tell(e.Answered(ask.request, ask.leg, status, headers, body))
-        else:
-            self._ups.tell(e.Finished(ask.request, ask.leg))
 
     def _give_up(self, why: str, *, malformed: bool = False) -> None:
         exchange, self._exchange = self._exchange, None
         self.close()
         if exchange is not None and exchange.wanted:
             self._ups.finished(exchange.ask)
-            self._ups.tell(e.Broke(exchange.ask.request, exchange.ask.leg, why, malformed))
+            exchange.tell(e.Broke(exchange.ask.request, exchange.ask.leg, why, malformed))
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed, self._transport, self._parser = True, None, None  # the parser knows it, and would keep it alive

@@ -1,6 +1,6 @@
 """The lock's public state, as the door's machine wants it. One thread for each pair, which waits and tells.
 
-What this file may not do: guess. No server is no news; whoever held the lock serves on.
+What this file may not do: guess. No server is no news; the holder serves on.
 """
 
 import threading

@@ -1,10 +1,9 @@
-"""One request and its answer, as whoever answers sees them. `http_server.py` has the connections.
+"""One request and its answer, as the program that answers sees them. `http_server.py` has the connections.
 
 What this file may not do: touch a socket, or keep time. A reply writes through its connection alone.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Protocol
 
@@ -15,19 +14,24 @@ REASONS = {status.value: status.phrase.encode() for status in HTTPStatus}
 _FIRST_LINES = {status: b"%b%d %b" % (BEGINNING, status, reason) for status, reason in REASONS.items()}
 
 
-@dataclass(slots=True)
 class Request:
-    method: str
-    target: bytes
-    """As it was sent: path and query."""
-    headers: list[tuple[bytes, bytes]]
-    """Names in lower case."""
-    body: bytes
-    peer: str
-    path: str = field(init=False)
+    __slots__ = ("body", "chunked", "client", "headers", "held", "keeps", "method", "path", "peer", "target")
 
-    def __post_init__(self) -> None:
-        self.path = self.target.partition(b"?")[0].decode("latin-1")
+    def __init__(
+        self, method: str, target: bytes, headers: list[tuple[bytes, bytes]], body: bytes = b"", peer: str = ""
+    ) -> None:
+        self.method = method
+        self.target = target
+        """As it was sent: path and query."""
+        self.path = target.partition(b"?")[0].decode("latin-1")
+        self.headers = headers
+        """Names in lower case."""
+        self.body = body
+        self.peer = peer
+        self.chunked = self.keeps = True
+        """The client understands chunks; it would send more by the same connection."""
+        self.client, self.held = "", 0
+        """The client to which it is put down, and so much of `Bodies` is this request's."""
 
     def header(self, name: bytes, otherwise: bytes = b"") -> bytes:
         for key, value in self.headers:

@@ -1,16 +1,16 @@
 """The server's side of HTTP/1.1 on asyncio: the connections and their limits.
 
 A request is handed on when it is whole. Headers, body, connections, and the time that each may take are bounded.
-Whoever breaks a rule gets a sentence where that is possible, and loses its connection; nobody else notices. A client
+A client that breaks a rule gets a sentence where that is possible, and loses its connection; no other notices. One
 that only closes its sending half is still answered; one that has gone altogether is noticed (`_look_whether_it_left`).
 
 Nothing is gathered before it is sent: asyncio turns Nagle's algorithm off, and what is written goes into the socket in
-the same call. When a client doesn't read, whoever answers is told (`Reply.room`).
+the same call. When a client doesn't read, the program is told (`Reply.room`).
 
-How bytes become requests stands in `http_requests.py`, what a request and its answer are to the one who answers in
+How bytes become requests stands in `http_requests.py`, what a request and its answer are to the program in
 `http_exchange.py`.
 
-What this file may not do: know what is asked, or keep time for the one who answers. It runs in one loop's thread.
+What this file may not do: know what is asked, or keep time for the program that answers. It runs in one loop's thread.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from sidecar.http_exchange import BEGINNING, REASONS, Handler, Headers, Reply, nothing
-from sidecar.http_requests import CONTINUE, Bodies, Door, RequestReader, anybody
+from sidecar.http_requests import CONTINUE, Bodies, Heads, LetIn, RequestReader, anybody
 
 _EARLY_PIECE = 64 << 10
 """So much is read at a time of what came while another request was answered: it may be thousands of small ones."""
 _BACKLOG = 4096
-"""asyncio would set it to 100, whatever it was: who comes behind a hundred others then waits for a second."""
+"""asyncio would set it to 100, whatever it was: a client behind a hundred others then waits for a second."""
 _RESET_FIRST_S, _RESET_MOST_S = 0.02, 5.0
 _LEFT = select.POLLHUP | select.POLLERR
 _LEAST_READ = 16 << 10
@@ -36,7 +36,9 @@ _LEAST_READ = 16 << 10
 @dataclass(frozen=True)
 class Limits:
     connections: int = 1000
-    """When there are more, the one that has been idle longest goes, or the new one."""
+    """When there are more, the one that has been idle longest goes; if none is idle, the new one."""
+    first_goes: bool = False
+    """If none is idle, the one that came first goes instead: none has much to ask, and none may keep others out."""
     header_bytes: int = 16 << 10
     body_bytes: int = 1 << 20
     bodies_bytes: int = 1 << 30
@@ -52,7 +54,7 @@ class Limits:
     idle_s: float = 75.0
     """Between two requests of one connection, and for the rest of an answer to be read."""
     linger_s: float = 1.0
-    """Whoever is still sending what nobody wants can read why, for so long."""
+    """A client that still sends what isn't wanted can read why, for so long."""
 
 
 Refusal = Callable[[int, str], bytes]
@@ -68,20 +70,22 @@ class HttpServer:
         handle: Handler,
         refusal: Refusal,
         limits: Limits,
-        door: Door = anybody,
+        let_in: LetIn = anybody,
     ) -> None:
-        """`door` is asked when a request's head is complete; only what it lets in is read on."""
+        """`let_in` is asked when a request's head is complete; only what it lets in is read on."""
         self.loop = loop
-        self.door = door
+        self.let_in = let_in
         self.handle = handle
         self.refusal = refusal
         self.limits = limits
-        self.connections: set[_Connection] = set()
+        self.connections: dict[_Connection, None] = {}
+        """In the order of their coming."""
         self.idle: dict[_Connection, None] = {}
         """Those without a request, longest first."""
         self.stuck: dict[_Connection, None] = {}
         """Those that don't read, longest first."""
         self.bodies = Bodies(limits.bodies_bytes, limits.client_bodies_bytes)
+        self.heads: Heads = {}
         self.closing = False
         """Every answer is its connection's last."""
         self._servers: list[asyncio.Server] = []
@@ -102,17 +106,17 @@ class HttpServer:
 
     @property
     def unsent(self) -> bool:
-        """Somebody has not read all of its answer. May be asked from any thread."""
+        """A client has not read all of its answer. May be asked from any thread."""
         return any(connection.unsent for connection in list(self.connections))
 
     def stop_accepting(self) -> None:
-        """Nobody else comes by the addresses that it has now. It may be given others."""
+        """No new client comes by the addresses that it has now. It may be given others."""
         for server in self._servers:
             server.close()
         self._servers.clear()
 
     def stop_listening(self) -> None:
-        """No new connections; whoever is here is served on, and not kept afterwards."""
+        """No new connections; those that are here are served on, and not kept afterwards."""
         self.closing = True
         self.stop_accepting()
         for connection in list(self.idle):
@@ -156,7 +160,9 @@ class _Connection(asyncio.Protocol):
         self._server = server
         self._loop = server.loop
         limits = server.limits
-        self._reader = RequestReader(limits.header_bytes, limits.body_bytes, server.bodies, server.door, self._go_on)
+        self._reader = RequestReader(
+            limits.header_bytes, limits.body_bytes, server.bodies, server.let_in, self._go_on, server.heads
+        )
         self._transport: asyncio.Transport | None = None
         self._early = bytearray()
         self._reply: Reply | None = None
@@ -184,12 +190,16 @@ class _Connection(asyncio.Protocol):
         self._reader.peer = peer = _named(transport.get_extra_info("peername"))
         self._reader.home = _home(peer)
         server = self._server
-        server.connections.add(self)
+        server.connections[self] = None
         if len(server.connections) > server.limits.connections:
             longest = next(iter(server.idle), None)
+            if longest is None and server.limits.first_goes:
+                longest = next(iter(server.connections))
             if longest is None:
                 self._refuse(503, "there are too many connections")
                 return
+            server.idle.pop(longest, None)  # at once: others may come before it is closed
+            server.connections.pop(longest, None)
             longest.close()
         self._rest()
 
@@ -220,7 +230,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._over = True
         server = self._server
-        server.connections.discard(self)
+        server.connections.pop(self, None)
         server.idle.pop(self, None)
         server.stuck.pop(self, None)
         self.deadline, self._late = float("inf"), nothing  # each of these would keep it alive, and its bodies with it
@@ -337,12 +347,13 @@ class _Connection(asyncio.Protocol):
 
     def _take(self) -> None:
         reader = self._reader
-        request, chunked, keeps, self._asked_by, self._held = reader.ready.popleft()
+        request = reader.ready.popleft()
+        self._asked_by, self._held = request.client, request.held
         self.deadline = float("inf")
         self._said = self._nudged = False
         asks_more = not self._ended or bool(reader.ready or self._early)
-        keeps = keeps and asks_more and not self._server.closing
-        reply = self._reply = Reply(self, chunked=chunked, headless=request.method == "HEAD", keeps=keeps)
+        keeps = request.keeps and asks_more and not self._server.closing
+        reply = self._reply = Reply(self, chunked=request.chunked, headless=request.method == "HEAD", keeps=keeps)
         self._server.handle(request, reply)
         if self._reply is not reply:
             return

@@ -18,7 +18,7 @@ import select
 import stat
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TextIO
 
 from sidecar import formatting
@@ -53,6 +53,10 @@ class Log:
         """Something happened."""
         self._write("info", event, fields)
 
+    def infos(self, event: str, several: Sequence[Mapping[str, object]]) -> None:
+        """The same happened several times: a line each, in one write."""
+        self._write("info", event, *several)
+
     def warning(self, event: str, /, **fields: object) -> None:
         """Somebody should look at this in the morning."""
         self._write("warning", event, fields)
@@ -61,19 +65,19 @@ class Log:
         """Somebody should be woken for this."""
         self._write("alarm", event, fields)
 
-    def _write(self, level: str, event: str, fields: Mapping[str, object]) -> None:
-        line = self._line(level, event, {**self._fields, **fields}) + "\n"
+    def _write(self, level: str, event: str, *several: Mapping[str, object]) -> None:
+        lines = "".join([self._line(level, event, {**self._fields, **fields}) + "\n" for fields in several])
         if self._stderr is None:
-            _write_to(self._stream, line)
+            _write_to(self._stream, lines)
             return
         if self._dropped:
             told = self._line("warning", "log_lines_dropped", {**self._fields, "count": self._dropped}) + "\n"
             if not self._stderr.write(told):
-                self._dropped += 1
+                self._dropped += len(several)
                 return
             self._dropped = 0
-        if not self._stderr.write(line):
-            self._dropped += 1
+        if not self._stderr.write(lines):
+            self._dropped += len(several)
 
     def _line(self, level: str, event: str, fields: Mapping[str, object]) -> str:
         form = _json_line if self._as_json else _text_line

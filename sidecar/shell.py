@@ -1,7 +1,6 @@
 """What stands between a pure machine and the world, and is the same for every server.
 
-An event goes into the machine, its effects are carried out in order, and what they bring back (an answer, a reading, a
-write) goes in before anything else is looked at. With nothing to wait for the loop sleeps in the kernel until somebody
+The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until somebody
 comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
 
 A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
@@ -12,7 +11,6 @@ before the first event. What this file may not do: know what is served. The part
 import math
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -24,6 +22,7 @@ from sidecar.logs import Log
 from sidecar.loop import Loop
 from sidecar.path_watch import CannotWatch, PathWatch
 from sidecar.processes import Named, Processes, Unidentified
+from sidecar.turns import Turns
 
 LOOK_EVERY_S = 1.0
 """Where the kernel doesn't say when to look."""
@@ -54,7 +53,7 @@ class Shell:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.loop = Loop()
-        self._pending: deque[object] = deque()
+        self._turns = Turns(self, self._handle, self.effects)
         self._notes: list[Note] = []
         self._publish = False
         self._watched: list[tuple[Path, Callable[[], None]]] = []
@@ -67,19 +66,14 @@ class Shell:
 
     def feed(self, event: object) -> None:
         """One event, and everything that its effects bring back."""
-        pending = self._pending
-        pending.append(event)
-        if len(pending) > 1:
-            return  # an effect of the event before brought this one; the loop below comes to it
-        effects = self.effects
-        while pending:
-            for effect in self.machine.handle(pending[0], Time(time.monotonic(), time.time())):
-                effects[type(effect)](self, effect)
-            pending.popleft()
+        self._turns.feed(event)
 
     def answer(self, event: object) -> None:
         """What an effect brought back: the machine gets it next."""
-        self._pending.append(event)
+        self._turns.next(event)
+
+    def _handle(self, event: object) -> Iterable[object]:
+        return self.machine.handle(event, Time(time.monotonic(), time.time()))
 
     def publish(self, effect: object) -> None:
         """Carries out: the public status has changed."""

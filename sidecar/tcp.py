@@ -1,6 +1,6 @@
 """Listening on TCP, the same for every program: on IPv4, on IPv6, or on both.
 
-What this file may not do: know who listens, or for what.
+What this file may not do: know what listens, or for what.
 """
 
 import contextlib
@@ -12,14 +12,14 @@ _NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 
 class CannotListen(Exception):
-    """Nobody can listen at this address; the text says why."""
+    """It isn't possible to listen at this address; the text says why."""
 
     def __init__(self, host: str, port: int, why: str, *, taken: bool = False) -> None:
         super().__init__(f"can't listen on {named(host, port)}: {why}")
         self.why = why
         self.port = port
         self.taken = taken
-        """By somebody else."""
+        """By another program."""
 
 
 def listen(host: str, port: int, backlog: int = BACKLOG) -> socket.socket:
@@ -36,7 +36,7 @@ def listen(host: str, port: int, backlog: int = BACKLOG) -> socket.socket:
 
 
 def taken(host: str, port: int) -> str:
-    """Why nobody could listen there at the moment; empty if somebody could. It binds and doesn't listen, so a program
+    """Why a program couldn't listen there at the moment; empty if it could. It binds and doesn't listen, so a program
     that begins to listen in the same moment isn't disturbed.
     """
     try:
@@ -57,7 +57,7 @@ def named(host: str, port: int) -> str:
 
 
 def url(host: str, port: int) -> str:
-    """Where a client of the same machine (or pod) reaches whoever listens there."""
+    """Where a client of the same machine (or pod) reaches the program that listens there."""
     host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://{named(host, port)}"
 

@@ -222,7 +222,7 @@ def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path:
         door = GatewayProgram(alone, "--failover-timeout-s", "0.5")
         until(lambda: door.state(), "it answers")
         status, why = door.get("/ready")
-        assert status == 503 and f"{alone.run_dir}: nobody has served yet since this door was started" in why
+        assert status == 503 and f"{alone.run_dir}: no engine has served yet since this door was started" in why
         engine = engine_of(alone)
         until(lambda: door.get("/ready")[0] == 200, "an engine serves")
         engine.kill()

@@ -11,7 +11,7 @@ import pytest
 
 from gateway import events as e
 from gateway import sse
-from gateway.kinds import Way
+from gateway.kinds import Recovery
 from reference_engine import tokenizer
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
@@ -197,7 +197,7 @@ def test_what_is_continued_is_not_made_again(name: str) -> None:
     path, body = CONTINUED[name]
     _, pieces = undisturbed(path, body)
     world, client = broken(path, body, (len(pieces) // 2 + 2, None))
-    assert client.how == Way.CONTINUED.value
+    assert client.how == Recovery.CONTINUED.value
     later = [json.loads(ask.body) for ask in world.asked if ask.token == 2 and ask.target == b"/v1/completions"]
     assert later and all(len(asked["prompt"]) > 2 for asked in later)
 
@@ -207,7 +207,7 @@ def test_what_is_compared_is_asked_again_as_it_was(name: str) -> None:
     path, body = COMPARED[name]
     _, pieces = undisturbed(path, body)
     world, client = broken(path, body, (len(pieces) // 2 + 2, None))
-    assert client.how == Way.COMPARED.value
+    assert client.how == Recovery.COMPARED.value
     first, *others = [ask.body for ask in world.asked if ask.target.decode() == path]
     assert others == [first]
 

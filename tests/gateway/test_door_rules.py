@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gateway import events as e
-from gateway.door import ENDED, POISON, UNREACHABLE_S
+from gateway.admission import POISON, UNREACHABLE_S
+from gateway.due import ENDED
 from gateway.grants import Grant
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
@@ -40,7 +41,7 @@ def answered(*clients: SimClient) -> bool:
 
 
 def leases(it: World) -> int:
-    grant = it.machine.door.grants.current
+    grant = it.machine.admission.grants.current
     return len(grant.leases) if grant is not None else 0
 
 
@@ -85,7 +86,7 @@ def test_who_has_not_finished_within_the_bound_is_continued_by_the_successor() -
     it.wait(4.9)
     assert leases(it) == 1
     it.wait(0.2)
-    assert leases(it) == 0 and it.machine.door.severed == 1
+    assert leases(it) == 0 and it.machine.admission.severed == 1
     assert any(note.event == "severed" for note in it.notes)
     it.grant()
     it.run()
@@ -116,7 +117,7 @@ def test_who_was_severed_does_not_slow_the_next_drain() -> None:
     assert leases(it) == 1
     it.run()
     assert leases(it) == 0 and answered(client)
-    assert it.machine.door.severed == 1
+    assert it.machine.admission.severed == 1
 
 
 def test_a_client_that_hangs_cannot_hold_a_switchover_up() -> None:
@@ -139,7 +140,7 @@ def test_a_switchover_that_is_called_off_is_as_if_it_had_not_been() -> None:
     new = it.arrive(COMPLETION, BODY)
     it.lock("HELD")
     it.wait(10.0)
-    assert leases(it) == 2 and it.machine.door.severed == 0
+    assert leases(it) == 2 and it.machine.admission.severed == 0
     it.run()
     assert answered(old, new)
 
@@ -149,7 +150,7 @@ def test_who_leaves_the_queue_triggers_nothing_and_the_others_keep_their_order()
     clients = [it.arrive(COMPLETION, BODY) for _ in range(6)]
     it.leave(clients[1])
     it.leave(clients[4])
-    assert it.machine.door.visitors.waiting == 4
+    assert it.machine.admission.visitors.waiting == 4
     it.grant()
     assert [ask.request for ask in it.asked] == [clients[place].number for place in (0, 2, 3, 5)]
 
@@ -206,7 +207,7 @@ def test_an_engine_that_dies_on_its_way_out_costs_nobody_an_answer(leaves: str, 
     it.run()
     assert answered(*clients), [client.why for client in clients]
     assert [client.how for client in clients] == (["continued", "compared"] if streams else ["restarted"] * 2)
-    assert not any(it.machine.door.visitors.knows(client.number) for client in clients)
+    assert not any(client.number in it.machine.admission.visitors for client in clients)
 
 
 def test_the_engine_is_forced_out_at_its_drains_end_whatever_it_said() -> None:
@@ -235,9 +236,9 @@ def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     step(it, old, 2)
     ends_alone(it)
     waits = it.arrive(COMPLETION, BODY)
-    assert it.machine.door.ready(it.now) and not waits.ended, "it may only bind its socket again"
+    assert it.machine.admission.ready(it.now) and not waits.ended, "it may only bind its socket again"
     it.wait(it.machine.bounds.hold_s)
-    assert not it.machine.door.ready(it.now)
+    assert not it.machine.admission.ready(it.now)
     for client in (waits, it.arrive(COMPLETION, BODY)):
         assert client.status == 503 and (b"retry-after", b"1") in client.headers and b"told to end" in client.body
     it.run()
@@ -249,7 +250,7 @@ def test_when_the_last_engine_is_told_to_end_who_is_new_is_refused() -> None:
     again = it.arrive(COMPLETION, BODY)
     it.grant()
     it.run()
-    assert answered(again) and it.machine.door.ready(it.now)
+    assert answered(again) and it.machine.admission.ready(it.now)
 
 
 def test_a_successor_that_is_told_to_end_before_it_serves_leaves_nobody_either() -> None:
@@ -260,7 +261,7 @@ def test_a_successor_that_is_told_to_end_before_it_serves_leaves_nobody_either()
     it.lock("FENCING", serves=False)
     it.lock("FREE")
     it.wait(it.machine.bounds.hold_s)
-    assert it.arrive(COMPLETION, BODY).status == 503 and not it.machine.door.ready(it.now)
+    assert it.arrive(COMPLETION, BODY).status == 503 and not it.machine.admission.ready(it.now)
 
 
 @pytest.mark.parametrize("why", ["another waits", "it died", "the lock recovers", "the lock is away", "it comes back"])
@@ -283,7 +284,7 @@ def test_as_long_as_an_engine_may_follow_who_is_new_waits(why: str) -> None:
     it.wait(0.9 * it.machine.bounds.hold_s)
     if why != "it comes back":
         it.wait(10.0)
-    assert not new.ended and it.machine.door.ready(it.now)
+    assert not new.ended and it.machine.admission.ready(it.now)
 
 
 # -- the queue -------------------------------------------------------------------------------------------------------
@@ -357,11 +358,11 @@ def test_contexts_that_are_kept_take_no_turns_as_far_as_they_fit_in_what_is_kept
     die_with_all(it)
     it.newest += 1
     it.lock("FREE")
-    waiting = it.machine.door.visitors
+    waiting = it.machine.admission.visitors
     tokens = [waiting[client.number].tokens for client in clients]
     it.kept = (sum(tokens[:3]), 4)
     it.grant()
-    admitted = it.machine.door.grants.current
+    admitted = it.machine.admission.grants.current
     assert admitted is not None
     assert list(admitted.rereading.values()) == [4, 4, 4, tokens[3]], "of what is kept nothing is left for the fourth"
     it.run()
@@ -382,7 +383,7 @@ def test_a_context_is_kept_only_by_the_last_engine_that_served(between: str) -> 
         it.die(it.serving)
     it.kept = (1000, 4)
     it.grant()
-    grant = it.machine.door.grants.current
+    grant = it.machine.admission.grants.current
     assert grant is not None
     (charged,) = grant.rereading.values()
     assert (charged == 4) is (between == "an engine that never served"), charged
@@ -399,8 +400,8 @@ def test_nothing_of_an_engine_with_an_old_token_is_passed_on() -> None:
     had = client.body
     it.newest += 1
     it.lock("HELD")  # a newer token was given; who has it isn't seen yet
-    it.feed(e.Came(client.number, exchange.ask.leg, b'data: {"id": "evil"}\n\n'))
-    it.feed(e.Finished(client.number, exchange.ask.leg))
+    it.feed(e.Heard(client.number, exchange.ask.leg, data=b'data: {"id": "evil"}\n\n'))
+    it.feed(e.Heard(client.number, exchange.ask.leg, ended=True))
     assert client.body == had and not client.ended
     it.grant()
     it.run()
@@ -420,7 +421,7 @@ def test_that_nobody_holds_takes_nobody_away_until_a_newer_token_is_given() -> N
     (exchange,) = (exchange for exchange in it.exchanges if exchange.ask.request == broken.number)
     del it.engines[1].exchanges[exchange.ask.request, exchange.ask.leg]
     it.feed(e.Broke(exchange.ask.request, exchange.ask.leg, "its connection ended"))
-    assert leases(it) == 1 and it.machine.door.interrupted == 1, "its engine doesn't hold: it waits for another"
+    assert leases(it) == 1 and it.machine.admission.interrupted == 1, "its engine doesn't hold: it waits for another"
     it.lock("HELD")
     assert leases(it) == 3
     it.run()
@@ -635,7 +636,7 @@ def test_nobody_comes_beside_a_suspect_until_it_has_got_something() -> None:
     for _ in range(2):
         die_with_all(it)
         it.grant()
-    fresh = it.arrive(COMPLETION, BODY)
+    fresh = it.arrive(COMPLETION, {**BODY, "prompt": "another"})
     assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number]
     step(it, suspect)
     assert [exchange.ask.request for exchange in it.exchanges] == [suspect.number, fresh.number]
@@ -719,7 +720,7 @@ def test_only_so_many_bodies_are_remembered() -> None:
         die_with_all(it)
         it.leave(client)
         it.grant()
-    assert len(it.machine.door._deaths) == 3 and poisons(it)[1] == 3
+    assert len(it.machine.admission.deaths) == 3 and poisons(it)[1] == 3
 
 
 # -- silence ---------------------------------------------------------------------------------------------------------
@@ -745,7 +746,7 @@ def test_comments_of_the_engines_own_are_no_word() -> None:
     step(it, client, 2)
     (exchange,) = it.exchanges
     for _ in range(7):
-        it.feed(e.Came(client.number, exchange.ask.leg, b": ping\n\n"))
+        it.feed(e.Heard(client.number, exchange.ask.leg, data=b": ping\n\n"))
         it.wait(10.0)
     assert str(client.ended) == "cut" and b"said nothing for 60 s" in client.body
 
@@ -762,7 +763,7 @@ def test_behind_the_last_reason_to_end_nothing_can_break_the_answer(then: bytes 
         del it.engines[1].exchanges[client.number, exchange.ask.leg]
         it.feed(e.Broke(client.number, exchange.ask.leg, "its connection ended"))
     elif then:
-        it.feed(e.Came(client.number, exchange.ask.leg, then))
+        it.feed(e.Heard(client.number, exchange.ask.leg, data=then))
     else:
         it.wait(it.machine.bounds.stall_s + 1.0)
     assert answered(client) and str(client.ended) == "end"
@@ -795,7 +796,7 @@ def test_an_answer_in_one_event_means_what_its_parts_mean(
         client = it.arrive(COMPLETION, body)
         if opened:
             (exchange,) = it.exchanges
-            it.feed(e.Headed(client.number, exchange.ask.leg, 200, exchange.said.headers, None))
+            it.feed(e.Heard(client.number, exchange.ask.leg, e.Head(200, exchange.said.headers, None)))
             it.wait(6.0)
             assert client.body.startswith(b": waiting")
             it.grant()
@@ -803,15 +804,15 @@ def test_an_answer_in_one_event_means_what_its_parts_mean(
         leg, headers = exchange.ask.leg, [(b"content-type", form)]
         del it.engines[exchange.ask.token].exchanges[client.number, leg]
         if whole:
-            it.feed(e.Answered(client.number, leg, status, headers, said))
+            it.feed(e.Heard(client.number, leg, e.Head(status, headers, len(said)), said, True))
         else:
-            it.feed(e.Headed(client.number, leg, status, headers, len(said)))
-            it.feed(e.Came(client.number, leg, said))
-            it.feed(e.Finished(client.number, leg))
-        unproven = list(it.machine.door.grants.current.unproven)  # type: ignore[union-attr]
+            it.feed(e.Heard(client.number, leg, e.Head(status, headers, len(said))))
+            it.feed(e.Heard(client.number, leg, data=said))
+            it.feed(e.Heard(client.number, leg, ended=True))
+        unproven = list(it.machine.admission.grants.current.unproven)  # type: ignore[union-attr]
         it.wait(5.0)
         ended = (str(client.ended), client.status, client.body, client.outcome, client.why)
-        return ended, unproven, leases(it), len(it.machine.door._deaths), [note.event for note in it.notes]
+        return ended, unproven, leases(it), len(it.machine.admission.deaths), [note.event for note in it.notes]
 
     assert told(True) == told(False)
 
@@ -872,7 +873,7 @@ def test_whatever_happens_every_answer_is_the_undisturbed_one(seed: int, slow: b
         elif deed < 0.112:  # both engines are told to end, and one is started again later
             ends_alone(it)
             it.wait(2 * it.machine.bounds.hold_s)
-            assert not it.machine.door.visitors.fresh(preflights=False), "somebody waits in vain"
+            assert not it.machine.admission.visitors.count_new(preflights=False), "somebody waits in vain"
             it.others = True
             it.grant()
         elif it.connecting and deed < 0.4:

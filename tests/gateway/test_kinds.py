@@ -9,7 +9,7 @@ import pytest
 from gateway import events as e
 from gateway import kinds
 from gateway.answers import why_no_answer
-from gateway.kinds import Kind, Way
+from gateway.kinds import Kind, Recovery
 from tests.gateway import engine
 from tests.gateway.world import World
 
@@ -21,51 +21,54 @@ PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url
 IN_PARTS = [{"role": "user", "content": [{"type": "text", "text": "x"}]}]
 JSON_SCHEMA = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
 
-ROWS: dict[str, tuple[Way, list[dict[str, Any]]]] = {
-    "temperature 0": (Way.CONTINUED, [TEXT | {"temperature": 0}, CHAT | {"temperature": 0}]),
-    "temperature above 0, without a seed": (Way.CONTINUED, [TEXT | {"temperature": 0.7}, CHAT]),
-    "a seed, with temperature 0": (Way.CONTINUED, [TEXT | {"temperature": 0, "seed": 3}]),
-    "a seed, with temperature above 0": (Way.COMPARED, [TEXT | {"temperature": 0.7, "seed": 3}, CHAT | {"seed": 3}]),
+ROWS: dict[str, tuple[Recovery, list[dict[str, Any]]]] = {
+    "temperature 0": (Recovery.CONTINUED, [TEXT | {"temperature": 0}, CHAT | {"temperature": 0}]),
+    "temperature above 0, without a seed": (Recovery.CONTINUED, [TEXT | {"temperature": 0.7}, CHAT]),
+    "a seed, with temperature 0": (Recovery.CONTINUED, [TEXT | {"temperature": 0, "seed": 3}]),
+    "a seed, with temperature above 0": (
+        Recovery.COMPARED,
+        [TEXT | {"temperature": 0.7, "seed": 3}, CHAT | {"seed": 3}],
+    ),
     "top_p, top_k, min_p, logit_bias, repetition_penalty": (
-        Way.CONTINUED,
+        Recovery.CONTINUED,
         [TEXT | {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "logit_bias": {"3": 1}, "repetition_penalty": 1.1}],
     ),
     "presence_penalty, frequency_penalty, bad_words": (
-        Way.COMPARED,
+        Recovery.COMPARED,
         [TEXT | {"presence_penalty": 1}, CHAT | {"frequency_penalty": 0.1}, TEXT | {"bad_words": ["x"]}],
     ),
     "max_tokens, min_tokens, stop, stop_token_ids": (
-        Way.CONTINUED,
+        Recovery.CONTINUED,
         [TEXT | {"max_tokens": 5, "min_tokens": 2, "stop": ["a"], "stop_token_ids": [1]}, CHAT | {"stop": "a"}],
     ),
     "max_tokens or min_tokens that is no whole number": (
-        Way.COMPARED,
+        Recovery.COMPARED,
         [TEXT | {"max_tokens": "50"}, TEXT | {"min_tokens": 2.0}],
     ),
-    "n": (Way.CONTINUED, [TEXT | {"n": 3}, CHAT | {"n": 3}]),
-    "several prompts": (Way.CONTINUED, [TEXT | {"prompt": ["a", "b"]}, TEXT | {"prompt": [[1], [2]]}]),
-    "logprobs of a completion": (Way.CONTINUED, [TEXT | {"logprobs": 2}]),
-    "logprobs of a chat": (Way.COMPARED, [CHAT | {"logprobs": True, "top_logprobs": 2}]),
-    "prompt_logprobs": (Way.COMPARED, [TEXT | {"prompt_logprobs": 1}]),
-    "echo, suffix": (Way.COMPARED, [TEXT | {"echo": True}, TEXT | {"suffix": "x"}]),
+    "n": (Recovery.CONTINUED, [TEXT | {"n": 3}, CHAT | {"n": 3}]),
+    "several prompts": (Recovery.CONTINUED, [TEXT | {"prompt": ["a", "b"]}, TEXT | {"prompt": [[1], [2]]}]),
+    "logprobs of a completion": (Recovery.CONTINUED, [TEXT | {"logprobs": 2}]),
+    "logprobs of a chat": (Recovery.COMPARED, [CHAT | {"logprobs": True, "top_logprobs": 2}]),
+    "prompt_logprobs": (Recovery.COMPARED, [TEXT | {"prompt_logprobs": 1}]),
+    "echo, suffix": (Recovery.COMPARED, [TEXT | {"echo": True}, TEXT | {"suffix": "x"}]),
     "response_format, structured_outputs": (
-        Way.COMPARED,
+        Recovery.COMPARED,
         [
             *(CHAT | {"response_format": it} for it in ({"type": "json_object"}, JSON_SCHEMA)),
             TEXT | {"structured_outputs": {"choice": ["a"]}},
         ],
     ),
-    "response_format text": (Way.CONTINUED, [CHAT | {"response_format": {"type": "text"}}]),
+    "response_format text": (Recovery.CONTINUED, [CHAT | {"response_format": {"type": "text"}}]),
     "tools: auto, required, named": (
-        Way.COMPARED,
+        Recovery.COMPARED,
         [CHAT | {"tools": [TOOL]}, *(CHAT | {"tools": [TOOL], "tool_choice": it} for it in ("required", NAMED))],
     ),
-    "no tools": (Way.CONTINUED, [CHAT | {"tools": []}, CHAT | {"tool_choice": "auto"}]),
-    "pictures and sound": (Way.COMPARED, [CHAT | {"messages": PICTURE}]),
-    "text in parts": (Way.CONTINUED, [CHAT | {"messages": IN_PARTS}]),
-    "LoRA: the model's name": (Way.CONTINUED, [TEXT | {"model": "adapter"}]),
-    "a field that the door doesn't know": (Way.COMPARED, [TEXT | {"something_new": 1}]),
-    "beam search, best_of": (Way.COMPARED, [TEXT | {"use_beam_search": True}, TEXT | {"best_of": 2}]),
+    "no tools": (Recovery.CONTINUED, [CHAT | {"tools": []}, CHAT | {"tool_choice": "auto"}]),
+    "pictures and sound": (Recovery.COMPARED, [CHAT | {"messages": PICTURE}]),
+    "text in parts": (Recovery.CONTINUED, [CHAT | {"messages": IN_PARTS}]),
+    "LoRA: the model's name": (Recovery.CONTINUED, [TEXT | {"model": "adapter"}]),
+    "a field that the door doesn't know": (Recovery.COMPARED, [TEXT | {"something_new": 1}]),
+    "beam search, best_of": (Recovery.COMPARED, [TEXT | {"use_beam_search": True}, TEXT | {"best_of": 2}]),
 }
 
 
@@ -80,8 +83,8 @@ def test_a_rows_requests_are_of_its_kind(row: str) -> None:
     for body in bodies:
         path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
         found = kind(path, body)
-        assert (found.way, found.repeatable) == (way, True), body
-        if way is Way.COMPARED:
+        assert (found.recovery, found.repeatable) == (way, True), body
+        if way is Recovery.COMPARED:
             assert found.same_again, "it would not have the same answer"
             sent = json.loads(found.body)
             assert sent.get("temperature") == 0 or sent.get("seed") is not None
@@ -245,9 +248,9 @@ def test_an_account_is_kept_of_so_many_choices_and_no_more(ask: dict[str, Any]) 
         return kinds.kind_of("POST", target, [], body, request_id="r", seed=1)
 
     most = kind(kinds.MOST_CHOICES)
-    assert (most.way, most.choices) == (Way.CONTINUED, kinds.MOST_CHOICES)
+    assert (most.recovery, most.choices) == (Recovery.CONTINUED, kinds.MOST_CHOICES)
     for more in (kind(kinds.MOST_CHOICES + 1), kind(10**12)):
-        assert more.api is kinds.Api.OTHER and more.way is not Way.CONTINUED and more.streams
+        assert more.api is kinds.Api.OTHER and more.recovery is not Recovery.CONTINUED and more.streams
         assert more.choices == 1, "nothing is counted"
 
 

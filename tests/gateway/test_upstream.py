@@ -87,11 +87,11 @@ async def reaches_it_by_a_kept_connection(directory: Path) -> None:
         clients = [client()]
         await it.full.wait()
         clients.append(client())
-        await until(lambda: machine.door.visitors.waiting == 1)  # it was refused, and waits to be tried alone
+        await until(lambda: machine.admission.visitors.waiting == 1)  # it was refused, and waits to be tried alone
         it.answers.release()
         await until(lambda: it.asked == 2)  # on the connection of the first
         clients.append(client())
-        grant = machine.door.grants.current
+        grant = machine.admission.grants.current
         assert grant is not None
         await until(lambda: len(grant.leases) == 2)  # it is admitted while the second has no answer yet
         it.answers.release()
@@ -153,23 +153,23 @@ async def heard_of_two_answers_at_once(second: bytes) -> tuple[list[e.Event], in
     try:
         for number in (1, 2):
             upstreams.ask(e.Ask(number, 1, 7, url, "GET", b"/", [(b"host", b"x")], b"", True))
-            await until(lambda: sum(isinstance(event, e.Answered | e.Broke) for event in told) == number)  # noqa: B023
+            await until(lambda: sum(isinstance(event, e.Heard | e.Broke) for event in told) == number)  # noqa: B023
     finally:
         upstreams.close()
         server.close()
-    return [event for event in told if isinstance(event, e.Answered | e.Broke)], connections
+    return [event for event in told if isinstance(event, e.Heard | e.Broke)], connections
 
 
 @pytest.mark.parametrize("second", [b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil", b"no HTTP at all\r\n"])
 def test_what_comes_with_an_answers_end_is_nobodys(second: bytes) -> None:
     told, connections = asyncio.run(asyncio.wait_for(heard_of_two_answers_at_once(second), DEADLINE_S))
-    assert [event.body for event in told if isinstance(event, e.Answered)] == [b"good", b"good"], told
+    assert [event.data for event in told if isinstance(event, e.Heard)] == [b"good", b"good"], told
     assert connections == 2, "a connection on which more was said isn't used again"
 
 
 def test_one_connection_has_answer_after_answer() -> None:
     told, connections = asyncio.run(asyncio.wait_for(heard_of_two_answers_at_once(b""), DEADLINE_S))
-    assert len(told) == 2 and all(isinstance(event, e.Answered) for event in told) and connections == 1
+    assert len(told) == 2 and all((isinstance(event, e.Heard) and event.ended) for event in told) and connections == 1
 
 
 def test_who_gives_no_seed_gets_one_of_its_own_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

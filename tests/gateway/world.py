@@ -183,15 +183,15 @@ class World:
         if not exchange.headed:
             exchange.headed = True
             length = None if said.headers == engine.EVENTS else len(said.body)
-            self.feed(e.Headed(ask.request, ask.leg, said.status, said.headers, length))
+            self.feed(e.Heard(ask.request, ask.leg, e.Head(said.status, said.headers, length)))
         if exchange.at < len(said.pieces) and self._still(exchange):
             data = said.pieces[exchange.at]
             exchange.at += 1
-            self.feed(e.Came(ask.request, ask.leg, data if cut is None else data[:cut]))
+            self.feed(e.Heard(ask.request, ask.leg, data=data if cut is None else data[:cut]))
         if exchange.at == len(said.pieces) and cut is None and self._still(exchange):
             del self.engines[ask.token].exchanges[ask.request, ask.leg]
             self.engines[ask.token].idle += 1
-            self.feed(e.Finished(ask.request, ask.leg))
+            self.feed(e.Heard(ask.request, ask.leg, ended=True))
 
     def _still(self, exchange: Exchange) -> bool:
         it = self.engines[exchange.ask.token]

@@ -309,7 +309,7 @@ BY_HAND = (
         (
             (
                 "sidecar/http_requests.py",
-                "        self._let_go()\n        self._parser = None\n        self._door, self._go_on = anybody, nothing\n",
+                "        self._let_go()\n        self._parser = None\n        self._ask, self._go_on = anybody, nothing\n",
                 "        self._bodies.hold(self._client, -self._held)\n",
             ),
         ),

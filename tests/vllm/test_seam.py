@@ -13,9 +13,9 @@ import pytest
 
 from gateway import kinds, sse
 from gateway.answers import Account
+from gateway.clients_part import End
 from gateway.continuing import Continuing
 from gateway.legs import Leg
-from gateway.took import End
 from tests.support.chance import seeded
 from tests.vllm import real_tokenizers
 
@@ -150,15 +150,15 @@ def had(kind: kinds.Kind, events: list[dict[str, Any]]) -> Account:
 
 def go_on(engine: Engine, kind: kinds.Kind, account: Account, pieces: int | None = None) -> list[dict[str, Any]]:
     """What the client gets of an engine that goes on, which says all of it or so many pieces."""
-    assert kind.way is kinds.Way.CONTINUED and Continuing.can(kind, account, MAX_LEN)
+    assert kind.recovery is kinds.Recovery.CONTINUED and Continuing.can(kind, account, MAX_LEN)
     mode = Continuing(kind, account, MAX_LEN)
     data, ((_, body),) = mode.begin()
     leg = Leg(choice=0)
     leg.reader = sse.Reader(1 << 20)
     for event in engine.says(body)[:pieces]:
-        took = mode.take(leg, sse.event(msgspec.json.encode(event)))
-        assert took.end is None, took.why
-        data += took.data
+        part = mode.take(leg, sse.event(msgspec.json.encode(event)))
+        assert part.end is None, part.why
+        data += part.data
     return [msgspec.json.decode(event[6:]) for event in data.split(b"\n\n") if event]
 
 
@@ -220,8 +220,8 @@ def test_an_engine_that_cannot_begin_where_the_client_stands_does_not_say_that_i
     assert event["choices"][0]["prompt_token_ids"] == asked["prompt"]
     leg = Leg(choice=0)
     leg.reader = sse.Reader(1 << 20)
-    took = mode.take(leg, sse.event(msgspec.json.encode(event)))
-    assert (took.data, took.end) == (b"", End.TORN)
+    part = mode.take(leg, sse.event(msgspec.json.encode(event)))
+    assert (part.data, part.end) == (b"", End.TORN)
 
 
 @pytest.mark.parametrize("where", ["auto", "vllm", "a directory"])

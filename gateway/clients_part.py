@@ -1,6 +1,6 @@
 """What becomes of bytes that an engine has sent: what of them the client gets, and whether the answer ends there. Pure.
 
-`passing.py`, `continuing.py` and `comparing.py` each make one of these of everything that comes.
+`undisturbed.py`, `continuing.py` and `comparing.py` each make one of these of everything that comes.
 """
 
 import enum
@@ -27,7 +27,7 @@ class End(enum.Enum):
     """The texts on both sides of the break don't fit together."""
 
 
-class Took(msgspec.Struct, frozen=True, gc=False):
+class ClientsPart(msgspec.Struct, frozen=True, gc=False):
     data: bytes
     """For the client."""
     end: End | None = None
@@ -47,7 +47,7 @@ class Torn(Exception):
 UNFINISHED = "its stream ended before the answer did"
 
 
-def take_each(found: sse.Events, take: Callable[[bytes], bytes], done: Callable[[], Took]) -> Took:
+def take_each(found: sse.Events, take: Callable[[bytes], bytes], done: Callable[[], ClientsPart]) -> ClientsPart:
     """Takes events one by one; what came before one that can't be taken is the client's all the same. `done` says what
     `[DONE]` means.
     """
@@ -57,15 +57,15 @@ def take_each(found: sse.Events, take: Callable[[bytes], bytes], done: Callable[
             continue
         if data == sse.DONE:
             last = done()
-            return Took(said + last.data, last.end, last.why)
+            return ClientsPart(said + last.data, last.end, last.why)
         try:
             said += take(data)
         except BrokenOff as error:
-            return Took(said, End.BROKEN, str(error), sse.event(data))
+            return ClientsPart(said, End.BROKEN, str(error), sse.event(data))
         except Malformed as error:
-            return Took(said, End.MALFORMED, str(error))
+            return ClientsPart(said, End.MALFORMED, str(error))
         except Differs as error:
-            return Took(said, End.DIFFERS, str(error))
+            return ClientsPart(said, End.DIFFERS, str(error))
         except Torn as error:
-            return Took(said, End.TORN, str(error))
-    return Took(said)
+            return ClientsPart(said, End.TORN, str(error))
+    return ClientsPart(said)

@@ -6,50 +6,50 @@ import msgspec
 
 from gateway import sse
 from gateway.answers import Account, BrokenOff, Malformed, may_say_nothing, says_nothing, without_ids
+from gateway.clients_part import UNFINISHED, ClientsPart, End
 from gateway.kinds import Kind
 from gateway.legs import Leg
-from gateway.took import UNFINISHED, End, Took
 
 
-class Passing:
+class Undisturbed:
     __slots__ = ("_account", "_hides_ids", "proven")
 
     def __init__(self, kind: Kind, account: Account | None) -> None:
         self._account = account
-        """Nobody here knows what the answer says, if there is none."""
+        """What the answer says isn't known here, if there is none."""
         self._hides_ids = not kind.wants_ids
         self.proven = False
         """The engine has given some of the answer."""
 
-    def take(self, leg: Leg, data: bytes) -> Took:
+    def take(self, leg: Leg, data: bytes) -> ClientsPart:
         """Raises sse.TooLarge."""
         assert leg.reader is not None
         account = self._account
         buffer, found = leg.reader.feed(data)
         if account is None:
             self.proven = self.proven or bool(found)
-            return Took(buffer[: found[-1][0]] if found else b"")
+            return ClientsPart(buffer[: found[-1][0]] if found else b"")
         start = end = 0
         silent: list[tuple[int, int]] = []
         """Chunks that say nothing, where they begin and end."""
-        last = Took(b"")
+        last = ClientsPart(b"")
         for ends, said in found:
             if said is None:
                 end = ends
                 if not account.id:
                     start = ends  # a comment is no beginning of an answer
             elif said == sse.DONE:
-                last = Took(b"", End.COMPLETE) if account.complete else Took(b"", End.BROKEN, UNFINISHED)
+                last = ClientsPart(b"", End.COMPLETE) if account.complete else ClientsPart(b"", End.BROKEN, UNFINISHED)
                 end = ends if account.complete else end
                 break
             else:
                 try:
                     chunk = account.take(said)
                 except BrokenOff as error:
-                    last = Took(b"", End.BROKEN, str(error), buffer[end:ends])
+                    last = ClientsPart(b"", End.BROKEN, str(error), buffer[end:ends])
                     break
                 except Malformed as error:
-                    last = Took(b"", End.MALFORMED, str(error))
+                    last = ClientsPart(b"", End.MALFORMED, str(error))
                     break
                 if self._hides_ids and may_say_nothing(chunk) and says_nothing(msgspec.json.decode(said)["choices"]):
                     silent.append((end, ends))
@@ -62,4 +62,4 @@ class Passing:
             passed = b"".join(buffer[at:to] for at, to in zip(cuts[::2], cuts[1::2], strict=True))
         if self._hides_ids:
             passed = without_ids(passed)
-        return Took(passed, last.end, last.why, last.event)
+        return ClientsPart(passed, last.end, last.why, last.event)

@@ -6,25 +6,25 @@ answer.
 
 from gateway.answers import Account
 from gateway.continuing import Continuing
-from gateway.kinds import Api, Kind, Way
+from gateway.kinds import Api, Kind, Recovery
 
 BYTES_A_TOKEN = 4
 """About so many a token has, where tokens aren't known."""
 
 
-def way_of(kind: Kind, account: Account | None, max_len: int | None) -> Way | None:
+def recovery_of(kind: Kind, account: Account | None, max_len: int | None) -> Recovery | None:
     """For a client that has the head of an answer. None: it has nothing of the answer itself, and may have any whole
     one.
     """
     if account is None:
-        return Way.ENDED
+        return Recovery.ENDED
     if not account.id:
         return None  # it has comments only
     if account.empty:
-        return Way.COMPARED  # a role; there is nothing that could differ
-    if kind.way is Way.CONTINUED and Continuing.can(kind, account, max_len):
-        return Way.CONTINUED
-    return Way.COMPARED if kind.same_again else Way.ENDED
+        return Recovery.COMPARED  # a role; there is nothing that could differ
+    if kind.recovery is Recovery.CONTINUED and Continuing.can(kind, account, max_len):
+        return Recovery.CONTINUED
+    return Recovery.COMPARED if kind.same_again else Recovery.ENDED
 
 
 def tokens_to_read(kind: Kind, account: Account | None) -> int:
@@ -34,7 +34,7 @@ def tokens_to_read(kind: Kind, account: Account | None) -> int:
     if account is None:
         return len(kind.body) // BYTES_A_TOKEN
     choices = account.choices
-    if kind.way is Way.CONTINUED:
+    if kind.recovery is Recovery.CONTINUED:
         known = sum(len(choice.prompt or ()) + len(choice.ids) for choice in choices if choice.finish is None)
     else:
         known = sum(len(choice.prompt or ()) for choice in choices)
@@ -42,7 +42,7 @@ def tokens_to_read(kind: Kind, account: Account | None) -> int:
 
 
 def obstacle(kind: Kind) -> str:
-    """Why there is no way."""
+    """Why it can't."""
     if kind.api is Api.OTHER:
         return "its form is not known here"
     return kind.why or "the engine tells no token ids"
