@@ -133,6 +133,7 @@ SHELLS = {
         "metrics",
         "observer",
         "pool_client",
+        "region_shell",
         "tables",
         "reader",
         "rundir",
@@ -208,6 +209,7 @@ MACHINES = {
     "gms": {
         "machine",
         "region",
+        "region_client",
         "shared",
         "exclusive",
         "claims",

@@ -20,6 +20,7 @@ HAND_BACK = "gms/hand_back.py"
 DROPS = "gms/drops.py"
 STATE_FILE = "gms/state_file.py"
 INVARIANTS = "gms/invariants.py"
+REGION_CLIENT = "gms/region_client.py"
 CLIENT = "gms/client_machine.py"
 POOLS = "gms/pools.py"
 EXCLUSIVE = "gms/exclusive.py"
@@ -482,9 +483,9 @@ _ALL = (
         "a connection that ends is made again",
         (
             (
-                CLIENT,
+                REGION_CLIENT,
                 "        if self.link is Link.AWAY and not self._connecting:\n",
-                "        if self.link is Link.AWAY and not self._connecting and not self._turned_away and self._returned:\n",
+                "        if self.link is Link.AWAY and not self._connecting and not self._turned_away and self._reconnect.at == 0:\n",
             ),
         ),
     ),
@@ -499,8 +500,8 @@ _ALL = (
             ),
             (
                 CLIENT,
-                "        if self._awaiting is not Awaiting.OPEN or want is None:\n",
-                "        if want is None:\n",
+                "        if self._awaiting is not Awaiting.OPEN or self._want is None:\n",
+                "        if self._want is None:\n",
             ),
         ),
     ),
@@ -515,7 +516,7 @@ _ALL = (
         (
             (
                 CLIENT,
-                "            self.doing, self._condemned = Doing.NOTHING, kept.generation\n        else:\n            self._out.append(LetGo(kept.generation))\n",
+                "            self.doing, self._condemned = Doing.NOTHING, kept.generation\n        else:\n            self._let_go(kept.generation)\n",
                 "            self.doing, self._condemned = Doing.NOTHING, kept.generation\n",
             ),
         ),
@@ -527,14 +528,14 @@ _ALL = (
             (
                 CLIENT,
                 "            self.doing, self._condemned = Doing.NOTHING, kept.generation\n",
-                "            self.doing = Doing.NOTHING\n            self._out.append(LetGo(kept.generation))\n",
+                "            self.doing = Doing.NOTHING\n            self._let_go(kept.generation)\n",
             ),
         ),
     ),
     Mutant(
         "gms-client-time-out",
         "a request ends in time, without a server, too",
-        ((CLIENT, "            if self._now >= until:\n", "            if False:\n"),),
+        ((REGION_CLIENT, "            if self._now >= until:\n", "            if False:\n"),),
     ),
     Mutant(
         "gms-client-reads-on-when-turned-away",
@@ -836,8 +837,8 @@ _POOLS = (
         (
             (
                 POOL_CLIENT,
-                "            self.kept = None\n            self._let_go(generation)\n        elif",
-                "            self.kept = None\n        elif",
+                "        elif not self.token:\n            self.kept = None\n            self._let_go(generation)\n",
+                "        elif not self.token:\n            self.kept = None\n",
             ),
         ),
     ),
