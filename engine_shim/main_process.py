@@ -103,7 +103,7 @@ class Main:
         os.environ.update(lock.environment())
         self.shim.say(m.Named(incarnation=lock.name))
         if isinstance(engine, WaitsForOthers):
-            with _hint("waits for the weights: GMS has to run, and a primary to write them (or somebody else)"):
+            with _hint("waits for GMS, which has to run; a shadow also waits for weights, which a primary has to write"):
                 engine.await_others()
         asked = time.monotonic()
         with lock.permit():

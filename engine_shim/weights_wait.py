@@ -1,5 +1,6 @@
-"""Waiting for the weights: a shadow has nothing to read until a primary has written. Both engines wait so, before they
-ask for the `init` permit (`engine.WaitsForOthers`).
+"""Waiting for GMS, and for the weights: a primary has no device until GMS has made it, and a shadow has nothing to read
+until a primary has written. Both kinds of engine wait so, before they ask for the `init` permit
+(`engine.WaitsForOthers`).
 """
 
 import threading
@@ -8,6 +9,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gms.client import GmsClient, NotInTime
+
+
+def await_gms(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float) -> None:
+    """Blocks until GMS answers for each of these devices. Touches none of them. Raises NotInTime, Refused."""
+    end = time.monotonic() + timeout_s
+    for device in dict.fromkeys(devices):
+        with GmsClient(run_dir, device, engine_id) as client:
+            client.connected(max(0.0, end - time.monotonic()))
 
 
 def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout_s: float) -> None:

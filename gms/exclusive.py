@@ -315,10 +315,13 @@ class ExclusiveRegion(Region):
     def _released(self, owed: Released) -> None:
         """It is on disk: a server after this one takes no process for the owner that only lives on."""
         pool, client = self.pool, self.device.sessions.clients.get(owed.conn)
-        if pool.owner is not None and client is not None and pool.phase is Phase.OWNED and self._owns(client):
-            owner = pool.free(*late_writes(pool.owner))
-            self.note("released", owner=owner.name, doubt=pool.doubt)
-            self._tell()
+        if pool.owner is not None and client is not None and self._owns(client):
+            if pool.phase is Phase.AWAITED:
+                self._was_never_told(pool.owner)
+            else:
+                owner = pool.free(*late_writes(pool.owner))
+                self.note("released", owner=owner.name, doubt=pool.doubt)
+                self._tell()
         self.context.send(owed.conn, m.PoolReleased())
 
     def _withdraw(self, client: Client) -> None:
@@ -361,6 +364,8 @@ class ExclusiveRegion(Region):
                 Wanted(client.conn, tuple(message.sizes), message.table_size, claim.until, claim.number)
             )
         elif found.do is Do.GIVE_UP_AND_MAKE:
+            if self.pool.owner is not None:
+                self._was_never_told(self.pool.owner)
             client.request = replace(claim, why_empty=found.why_empty)
             why = "lost" if found.why_empty == "new" else found.why_empty
             self.write_given_up(GivenUp(self.pool.generation, why))
@@ -368,6 +373,15 @@ class ExclusiveRegion(Region):
             owner = self._as_owner(client, adopted=True, old=self.pool.owner)
             becomes = msgspec.structs.replace(self.pool.record(), token=message.token, owner=owner.record())
             self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))
+
+    def _was_never_told(self, owner: Owner) -> None:
+        """The server before died when that owner was on disk, and before it was told: it claims the pool, or gives it
+        back, and has brought no memory. So nothing was ever written by it.
+        """
+        self.pool.owner_ended("", "")
+        if owner.process is not None:
+            self.context.out.append(e.ForgetProcess(owner.process))
+        self.note("owner_never_told", owner=owner.name)
 
     def _adopted(self, owed: Adopted) -> None:
         asking, pool = self.device.sessions.asking(owed.conn, owed.claim), self.pool

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from engine_shim.engine import Health, Listen, WorkerFailed
 from engine_shim.kept_cache import Claimed
 from engine_shim.kv.adoption import Facts, Why
-from engine_shim.weights_wait import await_weights
+from engine_shim.weights_wait import await_gms, await_weights
 from reference_engine import api, options
 from reference_engine.app import App
 from reference_engine.crew import Crew
@@ -86,10 +86,11 @@ class ReferenceEngine:
     # -- the way ---------------------------------------------------------------------------------------------------
 
     def await_others(self) -> None:
-        """A shadow has nothing to read until a primary has written."""
+        """A primary has no device until GMS is there, and a shadow nothing to read until a primary has written."""
         home, options = self._home, self.options
-        if home is not None and not home.writes:
-            await_weights(home.run_dir, home.engine_id, options.devices, options.weights_timeout_s)
+        if home is not None:
+            wait = await_gms if home.writes else await_weights
+            wait(home.run_dir, home.engine_id, options.devices, options.weights_timeout_s)
 
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape

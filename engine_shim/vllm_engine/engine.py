@@ -33,7 +33,7 @@ from engine_shim.vllm_engine import (
     what_it_takes,
 )
 from engine_shim.vllm_engine.endpoint import Endpoint
-from engine_shim.weights_wait import await_weights
+from engine_shim.weights_wait import await_gms, await_weights
 from sidecar.logs import Log
 from sidecar.sockets import ServerSocket
 
@@ -77,10 +77,10 @@ class VllmEngine:
     # -- the contract --------------------------------------------------------------------------------------------------
 
     def await_others(self) -> None:
-        """A shadow has nothing to read until a primary has written the weights."""
+        """A primary has no device until GMS is there, and a shadow nothing to read until a primary has written."""
         told = self._for_workers
-        if not told.writes:
-            await_weights(told.directory, told.engine_id, told.devices, told.weights_timeout_s)
+        wait = await_gms if told.writes else await_weights
+        wait(told.directory, told.engine_id, told.devices, told.weights_timeout_s)
 
     def start(self) -> None:
         self._run(self._start())

@@ -33,6 +33,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+import lockserver.server
+import sidecar.metrics
 from lockserver import __main__ as lockserver_main
 from lockserver import messages as m
 from lockserver.client import LockClient, Membership, NotInTime, Refused, join
@@ -54,9 +56,9 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SYS_EXIT = {"x86_64": 60, "aarch64": 93}
 _FLOCK = struct.Struct("hhqqi4x")
 _libc = ctypes.CDLL(None, use_errno=True)
-NEEDED_LATER = encodings.ascii
-"""Another user may not be able to read this interpreter's library: what is imported late must have been imported
-before."""
+NEEDED_LATER = encodings.ascii, lockserver.server, sidecar.metrics
+"""What a fork imports late (the server's command loads its server only when it serves). Another user may not be able to
+read this interpreter's library, and a fork that imports it for itself isn't warm."""
 
 
 def receive(sock: socket.socket) -> tuple[dict[str, Any], list[int]] | None:

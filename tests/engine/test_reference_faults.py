@@ -60,6 +60,16 @@ def test_a_servers_crash_in_each_state_of_an_engine_and_the_pair_is_whole_again(
     assert (a.state()["deaths"], b.state()["deaths"]) == (1, 0)
 
 
+def test_a_primary_that_is_there_before_gms_waits_for_it_and_no_start_fails(house: House) -> None:
+    """Three starts that end with the same words would be the last, and GMS may be slower than three starts."""
+    house.start_lock(*REFERENCE.lock)
+    a = house.shim(REFERENCE, "a")
+    until(lambda: "waits for GMS" in a.said() or a.state()["deaths"], "it says what it waits for")
+    house.start_gms(REFERENCE)
+    house.until_announced(a)
+    assert a.state()["deaths"] == 0
+
+
 @pytest.mark.parametrize("server", ["lock", "gms"])
 def test_a_server_that_stays_away_for_a_while_costs_a_serving_pair_nothing(house: House, server: str) -> None:
     a, b = house.pair(REFERENCE)

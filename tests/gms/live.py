@@ -35,7 +35,7 @@ class House:
         self.clients: list[GmsClient] = []
         self.window_s = 5.0
 
-    def start(self, device: str = "host:0") -> subprocess.Popen[bytes]:
+    def start(self, device: str = "host:0", module: str = "gms.device_process") -> subprocess.Popen[bytes]:
         """A server that listens."""
         settings = Settings(
             run_dir=str(self.run_dir),
@@ -44,7 +44,7 @@ class House:
             window_s=self.window_s,
             memory_wait_s=2.0,
         )
-        command = [sys.executable, "-m", "gms.device_process", device, msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", module, device, msgspec.json.encode(settings).decode()]
         server = self.servers[device] = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         until(lambda: self._listens(device) or server.poll() is not None, f"{device} listens")
         assert server.poll() is None, "the server ended"

@@ -159,6 +159,27 @@ def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
 
 
+def test_an_owner_that_was_never_told_waits_for_nobody_else_and_is_not_waited_for() -> None:
+    """It claims what the file says that it has, and brings nothing: the server died before it had answered."""
+    old, owned = owned_by_one()
+    again, leaves = (Harness(old.record, e.FoundOwner("kv", process=7)) for _ in range(2))
+    for harness in (again, leaves):
+        harness.comes(1)
+    again.feed(e.Received(1, _claim(timeout_s=9.0)))
+    effects: list[e.Effect] = []
+    while not any(isinstance(said, m.PoolOwned) for _, said in again.sent):
+        again.now = again.machine.deadline
+        effects += again.feed(e.Tick())
+    (answer,) = (said for _, said in again.sent if isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
+    assert e.ForgetProcess(7) in effects
+    assert leaves.says(1, m.ReleasePool()) == m.PoolReleased()
+    leaves.comes(2, have=owned.generation)
+    leaves.back(2, owned.generation, "m0", "m1", "m2")
+    answer_ = leaves.claims(2, 12)
+    assert isinstance(answer_, m.PoolOwned) and answer_.adopted
+
+
 def _claim(**more: Any) -> m.ClaimPool:
     said: dict[str, Any] = {"digest": "a", "sizes": [60, 40], "table_size": 4096, "token": 11, "proven": True}
     return m.ClaimPool(**{**said, "timeout_s": 0.0, **more})

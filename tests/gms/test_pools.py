@@ -215,6 +215,26 @@ def test_owner_and_server_die_and_the_standby_brings_it(house: House) -> None:
     assert b.do("look")[0] == [[7], [7]]
 
 
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_claim_that_is_on_disk_when_the_server_dies_and_was_never_answered_blocks_nobody(
+    house: House, gives_up: bool
+) -> None:
+    """Its process lives, is the owner by the file, and has no memory that it could bring."""
+    house.kill()
+    doomed = house.start(module="tests.gms.dies_after_writing")
+    a = engine(house)
+    if gives_up:
+        assert "away" in refused("NotInTime", a, A, 10, True, False, 0.5)
+    else:
+        a.tell("claim", A, 10, True, False, 60)
+    doomed.wait()
+    house.start()
+    until(lambda: not any(seen.owner for seen in house.status().regions) or not gives_up, "it has given it back")
+    got = engine(house, "engine-b").do("claim", A, 11, True, False, 60) if gives_up else a.answer()
+    assert got[1:] == [False, "new"]
+    assert house.used() == SIZE
+
+
 def test_a_stopped_owner_is_found_by_a_new_server_though_it_says_nothing(house: House) -> None:
     a = engine(house)
     a.do("claim", A, 10)

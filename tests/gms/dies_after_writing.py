@@ -1,0 +1,22 @@
+"""`python -m gms.device_process`, killed when a pool's owner is on disk and before anybody is told."""
+
+import os
+import signal
+import sys
+
+from gms import device_process
+from gms import events as e
+from gms.server import Server
+
+
+def _persist(self: Server, effect: e.Persist) -> None:
+    _write(self, effect)
+    if any(region.owner is not None for region in effect.record.regions):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+_write = Server.effects[e.Persist]
+Server.effects = {**Server.effects, e.Persist: _persist}
+
+if __name__ == "__main__":
+    sys.exit(device_process.main(sys.argv[1:]))
