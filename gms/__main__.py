@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from gms.memory.host_device import device_size
-from sidecar import host_usage, keeper, process_setup
+from sidecar import host_usage, process_setup, server_command
 from sidecar.logs import Log
-from sidecar.settings import BadValue, Parser, host_port, mode, seconds, uids
+from sidecar.settings import BadValue, Parser, seconds
 
 ALL_GPUS = "cuda"
 
@@ -106,38 +106,19 @@ def parser() -> Parser:
         help="a device's server that has not answered for so long, and used no processor, is killed and started again",
     )
     p.switch("--pools-on-gpu", help="GPUs may have pools, too: not before python -m tests.gpu has passed on such a GPU")
-    p.setting(
-        "--metrics",
-        parse=host_port,
-        metavar="HOST:PORT",
-        help="serve Prometheus metrics of all devices there (/metrics), and for probes /live, and /startup, which says "
-        "whether each device is served",
+    metrics = (
+        "serve Prometheus metrics of all devices there (/metrics), and for probes /live, and /startup, which says "
+        "whether each device is served"
     )
-    keeper.declare(p)
-    p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the sockets")
-    p.setting(
-        "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
-    )
-    p.setting(
-        "--pidfds",
-        default="auto",
-        choices=("auto", "peer", "sent", "none"),
-        help="how processes are seen; other than auto: as an older kernel would (5.15: sent)",
-    )
-    p.setting("--log-format", default="text", choices=("text", "json"), help="how log lines look")
+    server_command.declare(p, metrics)
     return p
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser().parse_args(argv)
-    log = Log("gms", json=options.log_format == "json")
-    if options.restart == keeper.IN_PLACE:
-        return keeper.keep("gms", argv, log)
-    return _serve(options, log)
+    return server_command.run("gms", parser(), _serve, argv)
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    """What a server needs is loaded only here: its keeper has no use for it, and a restart waits for that one first."""
     from gms.settings import CannotStart, Settings
     from gms.supervisor import Supervisor, gpus, make_host_device
     from sidecar.durable import AlreadyLocked

@@ -21,7 +21,8 @@ from pathlib import Path
 from types import TracebackType
 
 from gms import client_events as c
-from gms.client_shell import ClientShell, Granted, open_memory
+from gms.client_events import Shape as PoolShape
+from gms.client_shell import ClientShell, Granted
 from gms.errors import (
     Asleep,
     GmsError,
@@ -43,9 +44,9 @@ from gms.memory import DeviceError, Handle, Memory, OutOfMemory
 from gms.messages import WEIGHTS
 from gms.pack import pack
 from gms.pool_client import Pool, PoolMapping
-from gms.pool_client_machine import Shape as PoolShape
 from gms.pool_client_machine import There as PoolThere
 from gms.reader import Reader
+from gms.region_shell import open_memory
 from gms.tables import header as table_header
 from gms.writer import Writer
 from sidecar.logs import complain

@@ -19,6 +19,11 @@ What the shell does:
   need do nothing.
 * `Unwelcome`: the server there won't have this process, or can't be understood. What it has it keeps.
 * `Sleep` and `Release` (the program's words) only after everything is unmapped: then this process reads no longer.
+
+Of a pool, whose slabs are its ranges, and its table last:
+
+* `Owned`: what was claimed is granted. `Disowned`: a server has it as this process's no more; its program may go on.
+* `Released`: the server has it on record, or had nothing to release.
 """
 
 from typing import Literal
@@ -31,7 +36,8 @@ from gms import messages as m
 
 
 class Connected(msgspec.Struct, frozen=True):
-    pass
+    has: tuple[int, ...] = ()
+    """Generations of which the shell really has descriptors."""
 
 
 class Disconnected(msgspec.Struct, frozen=True):
@@ -54,6 +60,27 @@ class Want(msgspec.Struct, frozen=True):
     expect: str = ""
 
 
+class Shape(msgspec.Struct, frozen=True):
+    """What never changes about a pool's memory."""
+
+    digest: str
+    """It stands for all that has to agree before contents are of use: 1 to 128 of letters, digits and `._:-`."""
+    sizes: tuple[int, ...]
+    """One for each range, in multiples of the device's granularity; at most 250 ranges."""
+    table_size: int
+    """Bytes; 4 KiB to 256 MiB."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """To own a pool, alone."""
+
+    shape: Shape
+    token: int
+    proven: bool
+    replace: bool
+    timeout_s: float
+
+
 class Make(msgspec.Struct, frozen=True):
     size: int
 
@@ -69,7 +96,7 @@ class Sleep(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """The program gives up whatever it has or waits for, and keeps nothing."""
+    """The program gives up whatever it has or waits for, and keeps nothing (but descriptors of a pool)."""
 
 
 class Sums(msgspec.Struct, frozen=True):
@@ -87,7 +114,7 @@ class Tick(msgspec.Struct, frozen=True):
     pass
 
 
-Event = Connected | Disconnected | Heard | Want | Make | Publish | Sleep | Release | Sums | Gone | Tick
+Event = Connected | Disconnected | Heard | Want | Claim | Make | Publish | Sleep | Release | Sums | Gone | Tick
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
@@ -120,6 +147,21 @@ class Got(msgspec.Struct, frozen=True):
     """A reader: it has the layout and the slabs already."""
 
 
+class Owned(msgspec.Struct, frozen=True):
+    generation: int
+    shape: Shape
+    adopted: bool
+    why_empty: str
+
+
+class Disowned(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Released(msgspec.Struct, frozen=True):
+    pass
+
+
 class Made(msgspec.Struct, frozen=True):
     slab: int
     size: int
@@ -134,7 +176,7 @@ class Done(msgspec.Struct, frozen=True):
 
 class No(msgspec.Struct, frozen=True):
     why: str
-    reason: m.Reason | Literal["problem"]
+    reason: m.Reason | Literal["problem", "protocol"]
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -149,7 +191,7 @@ class Stale(msgspec.Struct, frozen=True):
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """Which layout the server has now. 0: none."""
+    """Which layout, or memory of a pool, the server has now. 0: none."""
 
     generation: int
     hash: str
@@ -168,4 +210,21 @@ class Unwelcome(msgspec.Struct, frozen=True):
     about: Literal["", "protocol", "place"] = ""
 
 
-Effect = Connect | Say | Keep | LetGo | Got | Made | Done | No | Lost | Stale | Changed | ServerIs | Unwelcome
+Effect = (
+    Connect
+    | Say
+    | Keep
+    | LetGo
+    | Got
+    | Made
+    | Done
+    | Owned
+    | Disowned
+    | Released
+    | No
+    | Lost
+    | Stale
+    | Changed
+    | ServerIs
+    | Unwelcome
+)

@@ -20,24 +20,17 @@ or a `Create` that waits, and whatever is answered before `Withdrawn` means noth
 import math
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import msgspec
 
 from gms import messages as m
 from gms.client_events import (
     Changed,
-    Connect,
-    Connected,
-    Disconnected,
+    Claim,
     Done,
-    Effect,
-    Event,
-    Gone,
     Got,
-    Heard,
     Keep,
-    LetGo,
     Lost,
     Made,
     Make,
@@ -45,32 +38,14 @@ from gms.client_events import (
     Publish,
     Release,
     Say,
-    ServerIs,
     Sleep,
     Stale,
     Sums,
-    Tick,
-    Unwelcome,
     Want,
 )
 from gms.layout import structure_hash
+from gms.region_client import Link, RegionClient
 from sidecar.frames import MAX_DESCRIPTORS
-from sidecar.reconnect import Reconnect
-
-# The pools' client goes by the same three (`pool_client_machine.py`).
-RETRY_MOST_S = 0.01
-"""How long a client waits, at most, before it tries to connect again. A new server has a layout again only when readers
-bring it, so they should be quick; and a try costs little."""
-TURNED_AWAY_S = 1.0
-"""A server that has said why it won't have us is left alone for so long."""
-GRACE_S = 5.0
-"""The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
-
-
-class Link(Enum):
-    AWAY = "away"
-    KNOCKING = "knocking"
-    IN = "in"
 
 
 class Doing(Enum):
@@ -103,27 +78,21 @@ class Kept(msgspec.Struct):
     sums: list[str]
 
 
-class ClientMachine:
+class ClientMachine(RegionClient):
+    policy = "shared"
+
     def __init__(self, engine_id: str, pid: int, batch: int = MAX_DESCRIPTORS, region: str = m.WEIGHTS) -> None:
-        self.engine_id = engine_id
-        self.pid = pid
-        self.region = region
+        super().__init__(engine_id, pid, region)
         self.batch = batch
         """How many descriptors go with one message."""
-        self.link = Link.AWAY
         self.doing = Doing.NOTHING
         self.kept: Kept | None = None
-        self.deadline = 0.0
-        self._out: list[Effect] = []
-        self._now = 0.0
         self._awaiting = Awaiting.NONE
         self._session = False
         """The server takes this process for a waiter, a reader or a writer."""
         self._returned = True
         """This server knows what we have kept."""
         self._recovering: tuple[int, str] | None = None
-        self._want: Want | None = None
-        self._want_until = math.inf
         self._condemned = 0
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
         self.draft = 0
@@ -134,16 +103,6 @@ class ClientMachine:
         """A layout whose commit is under way: it may be in the file already."""
         self._arriving: m.Opened | None = None
         self._arrived = 0
-        self._reconnect = Reconnect(RETRY_MOST_S)
-        self._connecting = False
-        self._turned_away = False
-        """By the server to which this connection leads."""
-
-    def handle(self, event: Event, now: float) -> list[Effect]:
-        self._now, self._out = now, []
-        _HANDLERS[type(event)](self, event)
-        self._step()
-        return self._out
 
     @property
     def commits(self) -> bool:
@@ -152,26 +111,11 @@ class ClientMachine:
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
-    def _step(self) -> None:
-        self.deadline = math.inf
-        if self._want is not None:
-            until = self._want_until + (GRACE_S if self.link is Link.IN else 0.0)
-            if self._now >= until:
-                why = "the server is away" if self.link is not Link.IN else "the server does not answer"
-                self._out.append(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
-                self._drop_want()
-            else:
-                self.deadline = until
-        if self.link is Link.AWAY and not self._connecting:
-            if self._now >= self._reconnect.at:
-                self._connecting = True
-                self._out.append(Connect())
-            else:
-                self.deadline = min(self.deadline, self._reconnect.at)
-        elif self.link is Link.IN:
-            self._ask_next()
+    def in_vain(self, no: No) -> None:
+        self._out.append(no)
+        self._drop_want()
 
-    def _ask_next(self) -> None:
+    def ask_next(self) -> None:
         """One request at a time; a session that the program doesn't want any more is withdrawn at once."""
         if self._session and self.doing is Doing.NOTHING and self._awaiting is not Awaiting.WITHDRAWN:
             if self._awaiting is Awaiting.RETURN:
@@ -184,6 +128,7 @@ class ClientMachine:
         elif not self._returned:
             self._hand_back()
         elif self._want is not None and not self._session:
+            assert isinstance(self._want, Want)
             self._open(self._want)
         elif self._make is not None:
             self._awaiting = Awaiting.CREATE
@@ -210,53 +155,32 @@ class ClientMachine:
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _on_connected(self, event: Connected) -> None:
-        self._connecting = self._turned_away = False
-        self.link = Link.KNOCKING
-        hello = m.Hello(protocol=m.OLDEST, newest=m.PROTOCOL, engine_id=self.engine_id, pid=self.pid, key=self.region)
-        self._say(hello)
-
-    def _on_disconnected(self, event: Disconnected) -> None:
-        self._reconnect.ended(self._now)
-        if event.why and not self._turned_away:
-            self._turn_away(event.why, "protocol")
-        if self._turned_away:
-            self._reconnect.later(self._now, TURNED_AWAY_S)
-        self.link, self._connecting, self._session = Link.AWAY, False, False
+    def ended(self, why: str) -> None:
+        self._session = False
         self._end_arriving()
         if self.doing is Doing.WRITING and self._sealed is None:
-            self._lose(event.why or "the server is gone, and with it what was not committed")
+            self._lose(why or "the server is gone, and with it what was not committed")
         self._awaiting = Awaiting.NONE
-
-    def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
-        """This server won't have us, or speaks what can't be understood."""
-        self._turned_away = True
-        self._out.append(Unwelcome(why, about))
 
     def _lose(self, why: str) -> None:
         """A writer's work."""
         self.doing, self._sealed, self._make, self._publish = Doing.NOTHING, None, None, None
-        self._out.append(LetGo(self.draft))
+        self._let_go(self.draft)
         self._out.append(Lost(why))
 
     def _end_arriving(self) -> None:
         """A layout of which not all slabs came."""
         opened, self._arriving = self._arriving, None
         if opened is not None:
-            self._out.append(LetGo(opened.generation))
+            self._let_go(opened.generation)
 
     # -- what the server says --------------------------------------------------------------------------------------
 
-    def _on_heard(self, event: Heard) -> None:
-        message = event.message
-        if isinstance(message, m.Welcome):
-            self._welcomed(message)
-        elif isinstance(message, m.Changed):
+    def heard(self, message: m.ServerMessage) -> None:
+        if isinstance(message, m.Changed):
             self._out.append(Changed(message.generation, message.hash))
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
-        elif isinstance(message, m.Problem):
-            self._problem(message)
         elif isinstance(message, m.Withdrawn):
             if self._awaiting is Awaiting.WITHDRAWN:
                 self._awaiting, self._session = Awaiting.NONE, False
@@ -276,12 +200,9 @@ class ClientMachine:
         elif isinstance(message, m.Refused):
             self._refused(message)
 
-    def _welcomed(self, message: m.Welcome) -> None:
-        self.link = Link.IN
-        self._reconnect.welcomed(self._now)
+    def came_in(self, message: m.Welcome) -> None:
         there = (message.generation, message.hash)
         self._recovering = there if message.recovering else None
-        self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
         if self._sealed is not None and there != (self._sealed.generation, self._sealed.hash):
             self._lose("the server went away before the commit was on disk")
         self._returned = self.kept is None and self._sealed is None
@@ -289,22 +210,19 @@ class ClientMachine:
         # What a new server waits for, and is about to get from here, has not gone meanwhile.
         self._out.append(Changed(*(there if ours or not message.recovering else (0, ""))))
 
-    def _problem(self, message: m.Problem) -> None:
-        """The connection ends after this."""
-        self._turn_away(message.why, message.about)
+    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
         if self._awaiting is Awaiting.RETURN and not message.about:
             self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
-        asked = self._want is not None or self._make is not None or self._publish is not None
-        if self._want is not None:
+        wanted = asked is not None or self._make is not None or self._publish is not None
+        if asked is not None:
             self._drop_want()
         if self.link is Link.IN:  # we said something that this server won't have, and what it was about is over
             self._make = self._publish = self._sealed = None
-        if asked:
+        if wanted:
             self._out.append(No(message.why, "problem"))
 
     def _opened(self, message: m.Opened) -> None:
-        want = self._want
-        if self._awaiting is not Awaiting.OPEN or want is None:
+        if self._awaiting is not Awaiting.OPEN or self._want is None:
             return
         if message.mode == "rw":
             self._awaiting, self._want, self.doing = Awaiting.NONE, None, Doing.WRITING
@@ -328,7 +246,7 @@ class ClientMachine:
         old = self.kept
         self.kept = Kept(opened.generation, opened.hash, opened.sizes, opened.layout, opened.sums)
         if old is not None:
-            self._out.append(LetGo(old.generation))
+            self._let_go(old.generation)
         self._out.append(Got(opened))
 
     def _committed(self) -> None:
@@ -338,7 +256,7 @@ class ClientMachine:
         self._awaiting, self._sealed, self._publish = Awaiting.NONE, None, None
         old, self.kept, self.doing = self.kept, sealed, Doing.READING
         if old is not None:
-            self._out.append(LetGo(old.generation))
+            self._let_go(old.generation)
         self._out.append(Done(sealed.generation, sealed.hash))
 
     def _refused(self, message: m.Refused) -> None:
@@ -360,7 +278,7 @@ class ClientMachine:
         if self.kept is not None and self.kept.generation == generation:
             self._stale(f"layout {generation} was cleared or replaced")
         elif generation != self._condemned:
-            self._out.append(LetGo(generation))
+            self._let_go(generation)
 
     def _stale(self, why: str) -> None:
         kept, self.kept = self.kept, None
@@ -370,7 +288,7 @@ class ClientMachine:
         if self.doing is Doing.READING:
             self.doing, self._condemned = Doing.NOTHING, kept.generation
         else:
-            self._out.append(LetGo(kept.generation))
+            self._let_go(kept.generation)
 
     # -- coming back -----------------------------------------------------------------------------------------------
 
@@ -446,7 +364,7 @@ class ClientMachine:
     def _let_go_of_condemned(self) -> None:
         condemned, self._condemned = self._condemned, 0
         if condemned:
-            self._out.append(LetGo(condemned))
+            self._let_go(condemned)
 
     def _on_release(self, event: Release) -> None:
         drafted = self.draft if self.doing is Doing.WRITING else 0
@@ -457,37 +375,18 @@ class ClientMachine:
         kept, self.kept = self.kept, None
         for generation in (drafted, kept.generation if kept is not None else 0):
             if generation:
-                self._out.append(LetGo(generation))
+                self._let_go(generation)
 
     def _on_sums(self, event: Sums) -> None:
         if self.kept is not None and self.kept.generation == event.generation:
             self.kept.sums = list(event.sums)
             self._say_if_in(m.Checksums(generation=event.generation, sums=list(event.sums)))
 
-    def _on_gone(self, event: Gone) -> None:
-        self._say_if_in(m.Dropped(generation=event.generation))
-
-    def _on_tick(self, event: Tick) -> None:
-        """Time has passed; `_step` looks what follows."""
-
-    def _say_if_in(self, message: m.ClientMessage) -> None:
-        if self.link is Link.IN:
-            self._say(message)
-
-    def _say(self, message: m.ClientMessage) -> None:
-        self._out.append(Say(message))
-
-
-_HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
-    Connected: ClientMachine._on_connected,
-    Disconnected: ClientMachine._on_disconnected,
-    Heard: ClientMachine._on_heard,
-    Want: ClientMachine._on_want,
-    Make: ClientMachine._on_make,
-    Publish: ClientMachine._on_publish,
-    Sleep: ClientMachine._on_sleep,
-    Release: ClientMachine._on_release,
-    Sums: ClientMachine._on_sums,
-    Gone: ClientMachine._on_gone,
-    Tick: ClientMachine._on_tick,
-}
+    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
+        Want: _on_want,
+        Make: _on_make,
+        Publish: _on_publish,
+        Sleep: _on_sleep,
+        Release: _on_release,
+        Sums: _on_sums,
+    }

@@ -1,9 +1,8 @@
-"""One process's standing with a device's GMS: its machine, its connection, its slabs, and its requests.
+"""One process's standing with a device's weights: its requests, and what it does at the moment.
 
-The rules are in `client_machine.py`; here they meet the world. The client's thread (`sidecar/client_shell.py`) watches
-the connection, asleep or awake: it answers a server that wants memory dropped, and takes the layout to the next server
-when one dies. One request is under way at a time, and the others wait for their turn. A request that was interrupted
-may be made again: if it was answered meanwhile, that is the answer.
+What it has in common with its standing with a pool is in `region_shell.py`. One request is under way at a time, and the
+others wait for their turn. A request that was interrupted may be made again: if it was answered meanwhile, that is the
+answer.
 
 What this file may not do: know what a program has of the weights. Used by `client.py`, `reader.py`, `writer.py`.
 """
@@ -15,17 +14,14 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from gms import client_events as c
-from gms import messages as m
 from gms.background import Background
 from gms.client_machine import ClientMachine, Kept
 from gms.errors import GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
 from gms.layout import structure_hash
-from gms.layout_slabs import LayoutSlabs, SlabStore
+from gms.layout_slabs import LayoutSlabs
 from gms.memory import Memory
-from gms.rundir import connect, socket_path
-from sidecar import client_shell
+from gms.region_shell import RegionShell, memory_of, open_memory
 from sidecar.client_shell import Ask
-from sidecar.frames import Channel
 
 _ERRORS: dict[str, type[GmsError]] = {
     "time_out": NotInTime,
@@ -57,9 +53,7 @@ class Granted(NamedTuple):
 _Answer = Granted | c.Made | c.Done | c.No | c.Lost
 
 
-class ClientShell(client_shell.ClientShell):
-    tick = c.Tick()
-
+class ClientShell(RegionShell):
     def __init__(
         self,
         run_dir: Path,
@@ -75,25 +69,15 @@ class ClientShell(client_shell.ClientShell):
         huge_pages: bool,
     ) -> None:
         self._machine = ClientMachine(engine_id, os.getpid(), region=region)
-        super().__init__("gms-client", self._machine, GmsError)
-        self.run_dir = run_dir
-        self.device = device
-        self.incarnation = ""
-        """The server's that it spoke to last."""
-        self.granularity = 0
+        super().__init__("gms-client", run_dir, device, self._machine)
         self.generation, self.hash = 0, ""
         """The layout's that there was last."""
-        self.problem = ""
-        """Why the server there won't have this process; empty while all is well."""
         self._problem: type[Refused] = Refused
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_problem = on_problem
-        self._away = ""
-        """Why it can't connect."""
-        self._store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
-        self._store.memory = memory
-        self.background = Background(self._store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
+        self.store.memory = memory
+        self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
         self._use: Use | None = None
         self._turns: list[Ask] = []
         """Requests that aren't answered. The first one's turn it is."""
@@ -104,14 +88,14 @@ class ClientShell(client_shell.ClientShell):
     @property
     def memory(self) -> Memory:
         """The device's, as this process sees it; opened when it is first needed."""
-        if self._store.memory is None:
-            self._store.memory = open_memory(self.device)
-        return self._store.memory
+        if self.store.memory is None:
+            self.store.memory = open_memory(self.device)
+        return self.store.memory
 
     def connected(self, timeout_s: float | None) -> None:
         """Waits for the server. Raises Refused when it won't have this process."""
         if not self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s):
-            raise NotInTime(f"no GMS answered within {timeout_s:g} s{self._where()}")
+            raise NotInTime(f"no GMS answered within {timeout_s:g} s{self.where()}")
         if self.problem and not self.incarnation:
             raise self._problem(self.problem)
 
@@ -125,14 +109,14 @@ class ClientShell(client_shell.ClientShell):
         super().close()
 
     def let_go(self) -> None:
-        self._store.close()
-        if self._store.memory is not None:
-            self._store.memory.close()
+        super().let_go()
+        if self.store.memory is not None:
+            self.store.memory.close()
 
     # -- for clients, readers and writers --------------------------------------------------------------------------
 
     def want(self, want: c.Want) -> Granted:
-        if self._store.memory is None:
+        if self.store.memory is None:
             memory_of(self.device)
         granted = self._answer_to(want)  # it ends in time by itself (`client_machine.py`)
         assert isinstance(granted, Granted)
@@ -151,13 +135,13 @@ class ClientShell(client_shell.ClientShell):
     def slept(self, slabs: LayoutSlabs) -> None:
         """Everything is unmapped."""
         self._use = None
-        self._store.put_back(slabs)
+        self.store.put_back(slabs)
         self.tell(c.Sleep())
 
     def release(self, use: Use | None, slabs: LayoutSlabs | None) -> None:
         """It is given up. What else this process does goes on."""
         if slabs is not None:
-            self._store.put_back(slabs)
+            self.store.put_back(slabs)
         if self._use is use or self._use is None:
             self._use = None
             self.tell(c.Release())
@@ -169,12 +153,9 @@ class ClientShell(client_shell.ClientShell):
         if isinstance(answer, c.No):
             if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
                 raise Lost(self._use.lost)  # just before it was asked
-            where = self._where() if answer.reason == "time_out" and not self.connection.up else ""
+            where = self.where() if answer.reason == "time_out" and not self.connection.up else ""
             raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
         return answer
-
-    def _where(self) -> str:
-        return f" ({socket_path(self.run_dir, self.device)}: {self._away})" if self._away else ""
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
         self.tell(c.Sums(generation, sums))
@@ -220,7 +201,7 @@ class ClientShell(client_shell.ClientShell):
 
     def on_late(self, ask: Ask) -> None:
         self.on_given_up(ask)
-        self.answer(ask, c.No(f"it was not answered in time{self._where()}", "time_out"))
+        self.answer(ask, c.No(f"it was not answered in time{self.where()}", "time_out"))
 
     def on_given_up(self, ask: Ask) -> None:
         """The answer to a `Make` or `Publish` that comes all the same is for the next one."""
@@ -230,7 +211,7 @@ class ClientShell(client_shell.ClientShell):
             self._turns.remove(ask)
         if isinstance(ask.answer, Granted):
             self._use = None
-            self._store.put_back(ask.answer.slabs)
+            self.store.put_back(ask.answer.slabs)
         elif isinstance(ask.answer, c.Made | c.Done):
             self._unclaimed = ask.answer
         if isinstance(ask.about, c.Want) and (had_turn or isinstance(ask.answer, Granted)):
@@ -240,54 +221,17 @@ class ClientShell(client_shell.ClientShell):
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
-    def heard(self, message: m.ServerMessage) -> c.Event:
-        return c.Heard(message)
-
-    def disconnected(self, why: str) -> c.Event:
-        return c.Disconnected(why)
-
     def connect_anew(self) -> None:
         super().connect_anew()
         kept = self._machine.kept
-        if kept is not None and len(self._store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
+        if kept is not None and len(self.store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
             self.feed(c.Release())  # its slabs were just arriving: no reader has them mapped
-
-    def _do_connect(self, _: c.Connect) -> c.Event:
-        self.connection.hang_up()
-        try:
-            sock = connect(self.run_dir, self.device)
-        except OSError as error:
-            self._away = error.strerror or str(error)
-            return c.Disconnected()
-        self._away = ""
-        self.connection.open(
-            Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES)
-        )
-        return c.Connected()
-
-    def _do_say(self, effect: c.Say) -> c.Event | None:
-        if not self.connection.up:
-            return None  # it ended a moment ago, and the machine hears of it next
-        if isinstance(effect.message, m.Hello):
-            said = self.connection.introduce(effect.message)
-        elif effect.count:
-            slabs = self._store.descriptors(effect.generation, effect.first, effect.count)
-            said = self.connection.say(effect.message, slabs)
-        else:
-            said = self.connection.say(effect.message)
-        return None if said else c.Disconnected()
-
-    def _do_keep(self, effect: c.Keep) -> None:
-        self._store.keep(effect.generation, effect.first, self.connection.take_descriptors())
-
-    def _do_let_go(self, effect: c.LetGo) -> c.Event | None:
-        return c.Gone(effect.generation) if self._store.let_go(effect.generation) else None
 
     def _do_got(self, effect: c.Got) -> None:
         if self._turns:
             generation = effect.opened.generation
             self._use = Use(generation)
-            self._answered(Granted(effect.opened.mode, self._store.use(generation), self._use, self._machine.kept))
+            self._answered(Granted(effect.opened.mode, self.store.use(generation), self._use, self._machine.kept))
 
     def _do_done(self, effect: c.Done) -> None:
         self.generation, self.hash = effect.generation, effect.hash
@@ -311,24 +255,15 @@ class ClientShell(client_shell.ClientShell):
             self.generation, self.hash = effect.generation, effect.hash
             self.call("on_change", partial(self._on_change, effect.generation, effect.hash))
 
-    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
-        self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(effect.about, Refused)
-        self._is_unwelcome(effect.why)
-
-    def _do_server_is(self, effect: c.ServerIs) -> None:
-        self.incarnation, self.granularity = effect.incarnation, effect.granularity
-        self._is_unwelcome("")
-
-    def _is_unwelcome(self, why: str) -> None:
+    def is_unwelcome(self, why: str, about: str) -> None:
+        if why:
+            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(about, Refused)
         if why != self.problem:
             self.problem = why
             self.call("on_problem", partial(self._on_problem, why))
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
-        c.Connect: _do_connect,
-        c.Say: _do_say,
-        c.Keep: _do_keep,
-        c.LetGo: _do_let_go,
+        **RegionShell.common,
         c.Got: _do_got,
         c.Made: _answered,
         c.Done: _do_done,
@@ -336,24 +271,4 @@ class ClientShell(client_shell.ClientShell):
         c.Lost: _do_lost,
         c.Stale: _do_stale,
         c.Changed: _do_changed,
-        c.Unwelcome: _do_unwelcome,
-        c.ServerIs: _do_server_is,
     }
-
-
-def open_memory(device: str) -> Memory:
-    """The device's memory, as this process sees it: `host:NAME`, or a GPU by its UUID."""
-    return memory_of(device)()
-
-
-def memory_of(device: str) -> Callable[[], Memory]:
-    """Loads what opening it needs, before anything is asked for: a Ctrl-C in the middle of an import can get lost, and
-    a writer must hear it.
-    """
-    if device.startswith("host:"):
-        from gms.memory.host import HostMemory
-
-        return partial(HostMemory, device.removeprefix("host:"))
-    from gms.memory.cuda import CudaMemory
-
-    return partial(CudaMemory, device)

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from gms.mapping import buffer
-from gms.memory import DeviceError
 
 PIECE_BYTES = 16 << 20
 
@@ -52,21 +51,10 @@ class CudaIO:
     """The primary context of the GPU, which torch uses too, is current only during a copy."""
 
     def __init__(self, device: str) -> None:
-        from cuda.bindings import driver
+        from gms.memory.cuda import Driver
 
-        self._driver: Any = driver
-        self._call("cuInit", 0)
-        ordinals = range(self._call("cuDeviceGetCount"))
-        self._ordinal = next(
-            (
-                n
-                for n in ordinals
-                if _hex(self._call("cuDeviceGetUuid", n).bytes) == device.lower().replace("-", "")[3:]
-            ),
-            None,
-        )
-        if self._ordinal is None:
-            raise DeviceError(f"there is no GPU {device} here")
+        self._driver, self._device = Driver(), device
+        self._ordinal = self._driver.ordinal(device)
         self._context = self._call("cuDevicePrimaryCtxRetain", self._ordinal)
         self._bounce = bytearray(PIECE_BYTES)
 
@@ -94,14 +82,7 @@ class CudaIO:
             self._call("cuCtxPopCurrent")
 
     def _call(self, name: str, *arguments: object) -> Any:
-        result, *given = getattr(self._driver, name)(*arguments)
-        if result != self._driver.CUresult.CUDA_SUCCESS:
-            raise DeviceError(f"{name} says {result.name}")
-        return given[0] if given else None
-
-
-def _hex(raw: Any) -> str:
-    return bytes(raw).hex()
+        return self._driver.call(name, *arguments, about=f"{self._device}: its memory can't be copied")
 
 
 def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[int], None]) -> None:

@@ -103,6 +103,10 @@ class ExclusiveRegion(Region):
         return owed.slabs if self.pool.phase is Phase.MAKING and (client is None or client.key == self.key) else ()
 
     @property
+    def token(self) -> int:
+        return self.pool.token
+
+    @property
     def is_blank(self) -> bool:
         return self.pool.phase is Phase.EMPTY and not self.pool.token
 

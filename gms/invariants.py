@@ -31,11 +31,13 @@ class Invariants:
         """The newest generation that was given, as of the event before."""
         self._tokens: dict[str, int] = {}
         """The same."""
+        self._standing: list[Sequence[Slab]] = []
+        """The same. Where nothing has changed nothing is looked through: a layout may have a thousand slabs."""
 
     def broken(self, effects: Sequence[object]) -> str:
         """The first rule that doesn't hold, in a sentence; empty if all do."""
         regions, newest = self._device.regions, self._device.generations.newest
-        tokens = {key: region.record().token for key, region in regions.items()}
+        tokens = {key: region.token for key, region in regions.items()}
         rule = ""
         if newest < self._newest:
             rule = f"generations fall: {newest} after {self._newest}"
@@ -50,9 +52,12 @@ class Invariants:
 
     def _together(self) -> str:
         device = self._device
-        handles = [slab.handle for region in device.regions.values() for slab in region.standing]
-        if len(set(handles)) != len(handles):
-            return "two regions have the same memory"
+        standing = [region.standing for region in device.regions.values()]
+        if [id(slabs) for slabs in standing] != [id(slabs) for slabs in self._standing]:
+            handles = [slab.handle for slabs in standing for slab in slabs]
+            if len(set(handles)) != len(handles):
+                return "two regions have the same memory"
+            self._standing = standing
         clients, observers = len(device.sessions.clients), len(device.sessions.observers)
         if clients > MOST_CLIENTS or observers > MOST_OBSERVERS:
             return f"{clients} clients and {observers} observers are connected"

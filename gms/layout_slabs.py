@@ -1,4 +1,4 @@
-"""The slabs of layouts that this process has: their descriptors, and what was imported from them.
+"""The slabs of layouts, or of a pool, that this process has: their descriptors, and what was imported from them.
 
 A layout is let go of when nobody here uses it any more: a reader that has it mapped, the thread that sums it up. Until
 then "let go" is only remembered, because whoever reads would crash.
@@ -56,6 +56,11 @@ class SlabStore:
     def descriptors(self, generation: int, first: int, count: int) -> list[int]:
         slabs = self._layouts.get(generation)
         return slabs.descriptors[first : first + count] if slabs is not None else []
+
+    @property
+    def generations(self) -> tuple[int, ...]:
+        """Of which it has descriptors."""
+        return tuple(generation for generation, slabs in self._layouts.items() if slabs.descriptors)
 
     def use(self, generation: int) -> LayoutSlabs:
         """Nothing of it goes until it is put back."""

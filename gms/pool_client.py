@@ -6,8 +6,8 @@
     mapping.table[:64] = ...
     mapping.release()                                            # a clean end; else the end of the process
 
-The rules are in `pool_client_machine.py`, what is the same for every client in `sidecar/client_shell.py`. What this
-file may not do: look at what is in the memory or in the table.
+The rules are in `pool_client_machine.py`, what it has in common with weights in `region_shell.py`. What this file may
+not do: look at what is in the memory or in the table.
 """
 
 import mmap
@@ -16,8 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gms import messages as m
-from gms import pool_client_machine as c
+from gms import client_events as c
 from gms.errors import (
     GmsError,
     Lost,
@@ -32,11 +31,10 @@ from gms.errors import (
 )
 from gms.mapping import buffer
 from gms.memory import Handle, Memory
-from gms.pool_client_machine import Shape, There
-from gms.rundir import connect, socket_path
+from gms.pool_client_machine import PoolClientMachine, There
+from gms.region_shell import RegionShell
 from sidecar import io_uring
-from sidecar.client_shell import Ask, ClientShell, TimeIsOver
-from sidecar.frames import Channel, close_all
+from sidecar.client_shell import Ask, TimeIsOver
 from sidecar.logs import complain
 
 _MADV_DONTFORK = 10
@@ -57,7 +55,7 @@ _ERRORS: dict[str, type[GmsError]] = {
 class PoolMapping:
     """The owner's. Until `release`, or the end of the process, no other process can have one."""
 
-    def __init__(self, pool: "Pool", got: c.Got, memory: Memory, descriptors: list[int]) -> None:
+    def __init__(self, pool: "Pool", got: c.Owned, memory: Memory, descriptors: list[int]) -> None:
         self.generation = got.generation
         """The memory's number: other memory has another."""
         self.shape = got.shape
@@ -130,9 +128,7 @@ class PoolMapping:
             self._memory.release(self.handles.pop())
 
 
-class Pool(ClientShell):
-    tick = c.Tick()
-
+class Pool(RegionShell):
     def __init__(
         self,
         run_dir: Path,
@@ -144,19 +140,11 @@ class Pool(ClientShell):
     ) -> None:
         """`on_change`: `there` may be another now. It runs in the client's thread, and must be short."""
         writes_end = bool(io_uring.why_impossible())
-        self._machine = c.PoolClientMachine(engine_id, os.getpid(), key, writes_end=writes_end)
-        super().__init__("gms-pool", self._machine, GmsError)
-        self.run_dir = run_dir
-        self.device = device
+        self._machine = PoolClientMachine(engine_id, os.getpid(), key, writes_end=writes_end)
+        super().__init__("gms-pool", run_dir, device, self._machine)
         self.key = key
-        self.problem = ""
-        """Why the server there won't have this process; empty while all is well."""
-        self.incarnation = ""
-        """The server's that it spoke to last."""
         self._memory = memory
         self._on_change = on_change
-        self._descriptors: dict[int, list[int]] = {}
-        """By generation: the ranges', and the table's last."""
         self._mapping: PoolMapping | None = None
         self._claim: Ask | None = None
         """The claim that isn't answered."""
@@ -178,7 +166,7 @@ class Pool(ClientShell):
         return self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s)
 
     def claim(
-        self, shape: Shape, *, token: int, proven: bool, replace: bool = False, timeout_s: float = 5.0
+        self, shape: c.Shape, *, token: int, proven: bool, replace: bool = False, timeout_s: float = 5.0
     ) -> PoolMapping:
         """To be the owner, alone. Waits for the end of the owner before.
 
@@ -187,9 +175,9 @@ class Pool(ClientShell):
         `replace`: what is there in another shape may go (else PoolDiffers).
         """
         memory = self._memory()
-        answer = self.ask(Ask(c.Want(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
+        answer = self.ask(Ask(c.Claim(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
         if isinstance(answer, c.No):
-            where = f" ({socket_path(self.run_dir, self.device)})" if answer.reason == "time_out" else ""
+            where = self.where() if answer.reason == "time_out" else ""
             raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
         try:
             return self._mapped(answer, memory)
@@ -197,14 +185,8 @@ class Pool(ClientShell):
             self.tell(c.Release())
             raise
 
-    def let_go(self) -> None:
-        """A process that still has the memory mapped should have released it, or be about to end."""
-        for descriptors in self._descriptors.values():
-            close_all(descriptors)
-        self._descriptors.clear()
-
-    def _mapped(self, got: c.Got, memory: Memory) -> PoolMapping:
-        descriptors = self._descriptors.get(got.generation, [])
+    def _mapped(self, got: c.Owned, memory: Memory) -> PoolMapping:
+        descriptors = self.store.descriptors(got.generation, 0, len(got.shape.sizes) + 1)
         if len(descriptors) != len(got.shape.sizes) + 1:
             raise Lost(f"pool {self.key} was given, and {len(descriptors)} descriptors of it are here: claim it again")
         self._mapping = PoolMapping(self, got, memory, descriptors)
@@ -239,52 +221,18 @@ class Pool(ClientShell):
         if isinstance(ask.about, c.Release):
             if ask in self._releases:
                 self._releases.remove(ask)
-        elif ask is self._claim or isinstance(ask.answer, c.Got):
+        elif ask is self._claim or isinstance(ask.answer, c.Owned):
             self._claim = None if ask is self._claim else self._claim
             self.feed(c.Release())
 
-    def _answered(self, answer: c.Got | c.No) -> None:
+    def _answered(self, answer: c.Owned | c.No) -> None:
         ask, self._claim = self._claim, None
         if ask is not None:
             self.answer(ask, answer)
-        elif isinstance(answer, c.Got):
+        elif isinstance(answer, c.Owned):
             self.tell(c.Release())  # its caller was interrupted
 
     # -- effects ---------------------------------------------------------------------------------------------------
-
-    def heard(self, message: m.ServerMessage) -> c.Event:
-        return c.Heard(message)
-
-    def disconnected(self, why: str) -> c.Event:
-        return c.Disconnected(why)
-
-    def _do_connect(self, _: c.Connect) -> c.Event:
-        self.connection.hang_up()
-        try:
-            sock = connect(self.run_dir, self.device)
-        except OSError:
-            return c.Disconnected()
-        self.connection.open(Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES))
-        return c.Connected(tuple(generation for generation, descriptors in self._descriptors.items() if descriptors))
-
-    def _do_say(self, effect: c.Say) -> c.Event | None:
-        if not self.connection.up:
-            return None  # it ended a moment ago, and the machine hears of it next
-        message = effect.message
-        if isinstance(message, m.Hello):
-            said = self.connection.introduce(message)
-        elif effect.brings and isinstance(message, m.HandBack):
-            said = self.connection.say(message, self._descriptors.get(message.generation, []))
-        else:
-            said = self.connection.say(message)
-        return None if said else c.Disconnected()
-
-    def _do_keep(self, effect: c.Keep) -> None:
-        close_all(self._descriptors.pop(effect.generation, []))
-        self._descriptors[effect.generation] = list(self.connection.take_descriptors())
-
-    def _do_let_go(self, effect: c.LetGo) -> None:
-        close_all(self._descriptors.pop(effect.generation, []))
 
     def _do_released(self, effect: c.Released) -> None:
         while self._releases:
@@ -295,25 +243,14 @@ class Pool(ClientShell):
             self._mapping.disowned = effect.why
         complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
 
-    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
-        self.problem = effect.why
-
-    def _do_welcome(self, effect: c.Welcome) -> None:
-        self.incarnation, self.problem = effect.incarnation, ""
-
     def _do_changed(self, _: c.Changed) -> None:
         self.call("on_change", self._on_change)
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
-        c.Connect: _do_connect,
-        c.Say: _do_say,
-        c.Keep: _do_keep,
-        c.LetGo: _do_let_go,
-        c.Got: _answered,
+        **RegionShell.common,
+        c.Owned: _answered,
         c.No: _answered,
         c.Released: _do_released,
         c.Disowned: _do_disowned,
-        c.Unwelcome: _do_unwelcome,
-        c.Welcome: _do_welcome,
         c.Changed: _do_changed,
     }

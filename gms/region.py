@@ -185,6 +185,11 @@ class Region(ABC):
         return slabs
 
     @property
+    def token(self) -> int:
+        """The newest with which an owner was let in; 0: none ever was."""
+        return 0
+
+    @property
     def is_blank(self) -> bool:
         """There is nothing that would have to be remembered."""
         return not self.there[0] and self.recovery.window_is_over

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 
 from lockserver import memory
-from sidecar import host_usage, keeper, process_setup
-from sidecar.logs import FORMATS, Log
-from sidecar.settings import Parser, directory, host_port, mode, seconds, uids
+from sidecar import host_usage, process_setup, server_command
+from sidecar.logs import Log
+from sidecar.settings import Parser, directory, seconds
 
 EXAMPLES = """\
 examples:
@@ -72,18 +72,7 @@ def parser() -> Parser:
         metavar="S",
         help="how long the next engine may take to look at itself before it is passed over",
     )
-    p.setting(
-        "--metrics",
-        parse=host_port,
-        metavar="HOST:PORT",
-        help="serve Prometheus metrics there (/metrics), and /live for a liveness probe",
-    )
-    keeper.declare(p)
-    p.setting("--socket-mode", default="600", parse=mode, metavar="MODE", help="permissions of the socket")
-    p.setting(
-        "--allow-uid", default="", parse=uids, metavar="UID,...", help="further users whose processes may connect"
-    )
-    p.add_argument("--pidfds", default="auto", choices=("auto", "peer", "sent", "none"), help=argparse.SUPPRESS)
+    server_command.declare(p, "serve Prometheus metrics there (/metrics), and /live for a liveness probe")
     p.switch(
         "--grant-unproven",
         help="after the window take a free life lock for proof, where nothing proves the end of every process",
@@ -92,20 +81,14 @@ def parser() -> Parser:
         "--unsafe-presume-dead",
         help="after the window take a silent holder for dead: two may be awake. For filesystems without OFD locks",
     )
-    p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     return p
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser().parse_args(argv)
-    log = Log("lockserver", json=options.log_format == "json")
-    if options.restart == keeper.IN_PLACE:
-        return keeper.keep("lockserver", argv, log)
-    return _serve(options, log)
+    return server_command.run("lockserver", parser(), _serve, argv)
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    """The server is loaded only here: its keeper has no use for it, and a restart waits for the keeper first."""
     from lockserver.server import CannotStart, Options, Server
     from sidecar import metrics
     from sidecar.durable import AlreadyLocked

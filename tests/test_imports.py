@@ -138,6 +138,7 @@ SHELLS = {
         "metrics",
         "observer",
         "pool_client",
+        "region_shell",
         "tables",
         "reader",
         "rundir",
@@ -222,6 +223,7 @@ MACHINES = {
     "gms": {
         "machine",
         "region",
+        "region_client",
         "shared",
         "exclusive",
         "claims",

@@ -43,7 +43,7 @@ class _Allocation(NamedTuple):
 
 def devices() -> list[str]:
     """The GPUs that this process may use, by UUID, in CUDA's order."""
-    driver = _Driver()
+    driver = Driver()
     return [driver.uuid(ordinal) for ordinal in range(driver.count())]
 
 
@@ -53,11 +53,8 @@ class CudaMemory:
 
     def __init__(self, device: str) -> None:
         self.device = device
-        self._driver = _Driver()
-        here = {self._driver.uuid(ordinal): ordinal for ordinal in range(self._driver.count())}
-        if device not in here:
-            raise DeviceError(f"there is no GPU {device} here, or it isn't visible; there are: {', '.join(here)}")
-        self._ordinal = here[device]
+        self._driver = Driver()
+        self._ordinal = self._driver.ordinal(device)
         self._driver.check_supported(self._ordinal, device)
         self._nvml = _Nvml(device)
         self._properties = self._driver.properties(self._ordinal)
@@ -249,7 +246,7 @@ class CudaMemory:
         return self._driver.call(name, *arguments, about=f"{self.device}: {about}")
 
 
-class _Driver:
+class Driver:
     """The driver's functions by name; every error of theirs becomes a CudaError."""
 
     def __init__(self) -> None:
@@ -290,6 +287,13 @@ class _Driver:
     def uuid(self, ordinal: int) -> str:
         got = self.call("cuDeviceGetUuid", ordinal, about=f"the UUID of GPU {ordinal} can't be had")
         return f"GPU-{uuid.UUID(bytes=bytes(got.bytes))}"
+
+    def ordinal(self, device: str) -> int:
+        """Its number in this process. Raises DeviceError."""
+        here = {self.uuid(ordinal): ordinal for ordinal in range(self.count())}
+        if device not in here:
+            raise DeviceError(f"there is no GPU {device} here, or it isn't visible; there are: {', '.join(here)}")
+        return here[device]
 
     def check_supported(self, ordinal: int, device: str) -> None:
         wanted = {

@@ -10,11 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from gms import client_events as c
 from gms import events as e
 from gms import messages as m
-from gms import pool_client_machine as c
 from gms import record as r
 from gms.machine import Machine
+from gms.pool_client_machine import PoolClientMachine
+from gms.region_client import Link
 from sidecar.context import Time
 
 CAPACITY = 300
@@ -30,7 +32,7 @@ class Violation(Exception):
 class Process:
     world: "World"
     number: int
-    machine: c.PoolClientMachine = field(init=False)
+    machine: PoolClientMachine = field(init=False)
     has_io_uring: bool = field(init=False)
     """What it reads arrives after its end."""
     alive: bool = True
@@ -47,7 +49,7 @@ class Process:
 
     def __post_init__(self) -> None:
         self.has_io_uring = self.world.rng.random() < 0.2
-        self.machine = c.PoolClientMachine(f"e{self.number}", self.number, KEY, writes_end=not self.has_io_uring)
+        self.machine = PoolClientMachine(f"e{self.number}", self.number, KEY, writes_end=not self.has_io_uring)
 
     def feed(self, event: c.Event) -> None:
         events = deque([event])
@@ -63,13 +65,13 @@ class Process:
             else:
                 events.append(c.Disconnected())
         elif isinstance(effect, c.Say):
-            brought = self.memory.get(effect.message.generation, ()) if isinstance(effect.message, m.HandBack) else ()
-            world.to_server(self, effect.message, brought if effect.brings else ())
+            world.to_server(self, effect.message, self.memory.get(effect.generation, ())[: effect.count])
         elif isinstance(effect, c.Keep):
             self.memory[effect.generation] = world.arriving
         elif isinstance(effect, c.LetGo):
             self.memory.pop(effect.generation, None)
-        elif isinstance(effect, c.Got):
+            events.append(c.Gone(effect.generation))
+        elif isinstance(effect, c.Owned):
             self.claims = False
             if effect.generation not in self.memory:
                 world.fail(f"e{self.number} is given memory {effect.generation}, and has no descriptors of it")
@@ -340,7 +342,7 @@ class World:
                 process.claims = True
                 wait = rng.choice((0.0, 1.0, 5.0))
                 shape = SHAPES[0] if rng.random() < 0.8 else rng.choice(SHAPES)
-                process.feed(c.Want(shape, max(token, 1), proven, rng.random() < 0.3, wait))
+                process.feed(c.Claim(shape, max(token, 1), proven, rng.random() < 0.3, wait))
 
     def kill(self, process: Process) -> None:
         self.ends_writing(process)
@@ -397,10 +399,10 @@ class World:
             self.kill(process) if self.rng.random() < 0.7 or process.mapped or process.claims else None
         self.processes.append(last)
         last.feed(c.Tick())
-        self._until(lambda: last.machine.link is c.Link.IN, "the last one is connected")
+        self._until(lambda: last.machine.link is Link.IN, "the last one is connected")
         self.token += 1
         last.claims = True
-        last.feed(c.Want(SHAPES[0], self.token, True, True, 30.0))
+        last.feed(c.Claim(SHAPES[0], self.token, True, True, 30.0))
         self._until(lambda: not last.claims, "the last claim is answered")
         if not last.mapped:
             self.fail(f"the last claim is refused: {last.refused}")

@@ -412,10 +412,12 @@ def test_files_that_a_cleaner_deletes_are_written_again_and_a_new_server_knows(c
         path.unlink(missing_ok=True)  # the server changes the names of two of them when it writes
     until(lambda: (files / "host:0.json").is_file(), "the state file is there again")
     assert (files / "host:0.json").read_bytes() == before
-    program.err.with_words("host:0.json was deleted")
+    program.err.with_words("the state file was deleted")
     generation = container.status().generation
     program.close()
     container.serves("--window-s", "5")
     code, out, _ = container.ask("history", "--json")
     (started,) = (event for event in map(json.loads, out.splitlines()) if event["event"] == "started")
-    assert (code, started["detail"]["found"], started["detail"]["generation"]) == (0, "a layout", generation)
+    (awaits,) = (event for event in map(json.loads, out.splitlines()) if event["event"] == "awaits")
+    assert (code, started["detail"]["found"]) == (0, "1 regions")
+    assert (awaits["detail"]["region"], awaits["detail"]["generation"]) == ("weights", generation)

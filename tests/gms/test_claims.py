@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from gms import client_events as c
 from gms import messages as m
-from gms import pool_client_machine as c
 from gms.claims import Do, verdict
-from gms.client_machine import GRACE_S
 from gms.exclusive import SECOND_DEATH_S, doubt_of
+from gms.pool_client_machine import RELEASE_AGAIN_S, PoolClientMachine
 from gms.pools import Owner, Phase, Pool, Shape
+from gms.region_client import GRACE_S
 from gms.sessions import Client
 from gms.weights import Slab
 
@@ -84,7 +85,7 @@ def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
 # -- a process's side --------------------------------------------------------------------------------------------------
 
 
-WANT = c.Want(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
+WANT = c.Claim(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
 
 
 def hello_back(**more: Any) -> m.Welcome:
@@ -92,19 +93,19 @@ def hello_back(**more: Any) -> m.Welcome:
     return m.Welcome(**{**said, "generation": 0, "hash": "", "recovering": False, **more})
 
 
-def in_touch(**welcome: Any) -> c.PoolClientMachine:
-    machine = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
+def in_touch(**welcome: Any) -> PoolClientMachine:
+    machine = PoolClientMachine("e1", 1, "kv", writes_end=True)
     machine.handle(c.Tick(), 0.0)
     machine.handle(c.Connected(), 0.0)
     machine.handle(c.Heard(hello_back(**welcome)), 0.0)
     return machine
 
 
-def owning() -> c.PoolClientMachine:
+def owning() -> PoolClientMachine:
     machine = in_touch()
     machine.handle(WANT, 0.0)
     effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=False, why_empty="new", fds=3)), 0.0)
-    assert [type(effect) for effect in effects] == [c.Keep, c.Got, c.Changed]
+    assert [type(effect) for effect in effects] == [c.Keep, c.Owned, c.Changed]
     return machine
 
 
@@ -114,7 +115,7 @@ def test_a_claim_ends_in_time_with_or_without_a_server_and_is_taken_back() -> No
     assert not machine.handle(c.Tick(), 5.0)
     no, release = machine.handle(c.Tick(), 5.0 + GRACE_S)
     assert isinstance(no, c.No) and release == c.Say(m.ReleasePool())
-    away = c.PoolClientMachine("e1", 1, "kv", writes_end=True)
+    away = PoolClientMachine("e1", 1, "kv", writes_end=True)
     away.handle(c.Disconnected(), 0.0)
     away.handle(WANT, 0.0)
     assert any(isinstance(effect, c.No) for effect in away.handle(c.Tick(), 5.0))
@@ -136,7 +137,7 @@ def test_what_comes_with_an_answer_that_nobody_wants_any_more_is_kept() -> None:
     machine.handle(WANT, 0.0)
     machine.handle(c.Release(), 0.1)
     effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=True, fds=3)), 0.2)
-    assert c.Keep(6) in effects and not any(isinstance(effect, c.Got) for effect in effects)
+    assert c.Keep(6, 0) in effects and not any(isinstance(effect, c.Owned) for effect in effects)
     assert machine.token == 0
 
 
@@ -148,7 +149,7 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
     assert isinstance(hello, c.Say) and isinstance(hello.message, m.Hello) and hello.message.have == 6
     welcome = hello_back(generation=6, recovering=True)
     back = machine.handle(c.Heard(welcome), 2.0)[-1]
-    assert isinstance(back, c.Say) and back.brings
+    assert isinstance(back, c.Say) and (back.generation, back.first, back.count) == (6, 0, 3)
     assert isinstance(back.message, m.HandBack) and back.message.token == 10
     effects = machine.handle(c.Heard(m.Refused(why="gone", reason="stale")), 2.0)
     assert effects == [c.Disowned("gone")] and machine.kept is not None
@@ -157,8 +158,9 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
 def test_who_is_not_the_owner_lets_go_of_what_is_given_up_and_says_so() -> None:
     machine = in_touch()
     there = m.PoolIs(generation=6, digest="a", sizes=[60, 40], table_size=4096, owner="e2", fds=3)
-    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6), c.Changed()]
-    assert machine.handle(c.Heard(m.Drop(generation=6)), 0.0) == [c.LetGo(6), c.Say(m.Dropped(generation=6))]
+    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6, 0), c.Changed(6, "a")]
+    assert machine.handle(c.Heard(m.Drop(generation=6)), 0.0) == [c.LetGo(6)]
+    assert machine.handle(c.Gone(6), 0.0) == [c.Say(m.Dropped(generation=6))]
     assert machine.kept is None
 
 
@@ -166,7 +168,7 @@ def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
     machine = owning()
     assert machine.handle(c.Release(), 1.0) == [c.Say(m.ReleasePool())]
     assert machine.handle(c.Heard(m.Refused(why="full", reason="disk")), 1.0) == []
-    assert machine.deadline == 1.0 + c.RELEASE_AGAIN_S
+    assert machine.deadline == 1.0 + RELEASE_AGAIN_S
     assert machine.handle(c.Tick(), 1.6) == [c.Say(m.ReleasePool())]
     assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [c.Released()]
     assert machine.token == 0

@@ -29,9 +29,9 @@ FIELDS += [
     "server_incarnation",
     "server_pid",
     "since",
-    "pools",
+    "regions",
 ]
-CLIENT = ["engine_id", "pid", "doing", "since", "wants", "holds"]
+CLIENT = ["engine_id", "pid", "region", "doing", "since", "wants", "holds"]
 TWO = "host:0,host:1"
 
 
@@ -365,7 +365,7 @@ def test_what_is_wrong_and_who_has_still_to_drop_memory_stand_before_everything_
         for words in ("COMMITTED", "ALARM  engine-b", "has still to drop", "asleep      ", "what to do")
     ]
     assert places == sorted(places)
-    assert "for 2h" in text and "has layout 7" in text and "kill -CONT" in text
+    assert "for 2h" in text and "has memory 7" in text and "kill -CONT" in text
     coloured = status_text.status_lines(status, NOW, Paint(True))
     assert "\x1b[1;32mCOMMITTED\x1b[0m" in coloured[0]
     for plain, painted in zip(text.split("\n"), coloured, strict=True):

@@ -174,21 +174,26 @@ def test_an_event_in_a_report_is_short() -> None:
 
 
 def test_a_process_that_does_nothing_makes_room_and_one_that_does_something_does_not() -> None:
-    house = House()
-    house.writer(1, 5)
+    house = being_written()
+    machine, effects = house.machine, list[e.Effect]()
+
+    def says(conn: int, message: m.ClientMessage) -> None:
+        effects.extend(machine.handle(e.Received(conn, message), e.Time(0.0, 0.0)))
+
+    hello = m.Hello(protocol=m.PROTOCOL, engine_id="one-of-many", pid=1)
     for conn in range(2, MOST_CLIENTS + 1):
-        house.hello(conn)
-    house.hello(5000)
-    assert house.closed == {2}, "the oldest but the writer"
-    for conn in list(house.machine.sessions.clients)[1:]:
-        house.says(conn, m.Open(mode="ro"))
-    answer = house.says(5001, m.Hello(protocol=m.PROTOCOL, engine_id="late", pid=1))
-    assert isinstance(answer, m.Problem) and answer.about == "place"
+        says(conn, hello)
+    says(5000, hello)
+    assert [each for each in effects if isinstance(each, e.Close)] == [e.Close(2)], "the oldest but the writer"
+    for conn in list(machine.sessions.clients)[1:]:
+        machine.device.holders.get(conn, 7)
+    says(5001, hello)
+    assert any(isinstance(each, e.Send) and each.conn == 5001 and "already" in str(each.message) for each in effects)
     for conn in range(10_000, 10_001 + MOST_OBSERVERS):
-        house.feed(e.Received(conn, m.Observe(protocol=m.PROTOCOL)))
+        says(conn, m.Observe(protocol=m.PROTOCOL))
         if conn < 10_003:
-            house.says(conn, m.Watch())
-    assert 10_003 in house.closed and 10_000 not in house.closed, "the oldest that doesn't watch"
+            says(conn, m.Watch())
+    assert e.Close(10_003) in effects and e.Close(10_000) not in effects, "the oldest that doesn't watch"
 
 
 def test_not_every_process_hands_back_at_the_same_time() -> None:
@@ -217,21 +222,20 @@ def test_memory_that_is_not_wanted_any_more_when_it_comes_is_forgotten() -> None
 
 
 def test_long_lists_are_cut_and_say_so() -> None:
-    house = House()
-    house.loaded(5)
-    for conn in range(2, 200):
-        house.hello(conn)
-        house.says(conn, m.Open(mode="ro"))
-        house.says(conn, m.Withdraw(keeps=101))
-    house.writer(999)
-    for conn in range(200, 301):
-        house.hello(conn)
-        house.says(conn, m.Open(mode="ro"))
+    house = being_written()
+    device = house.machine.device
+    for conn in range(2, 301):
+        house.machine.handle(
+            e.Received(conn, m.Hello(protocol=m.PROTOCOL, engine_id=f"e{conn}", pid=conn)), e.Time(0.0, 0.0)
+        )
+        device.sessions.ask(device.sessions.clients[conn], m.Open(mode="ro"), 1e9)
+        if conn < 200:
+            device.drops.ask_one(device.sessions.clients[conn], 4)
     seen = house.status
     assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
-    assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 52 more"
+    assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 250 more"
     assert len(seen.pending_drops) == status.MOST_SENTENCES
-    summary = status.summary(house.machine.device)
+    summary = status.summary(device)
     assert "phase RW" in summary and len(summary) < 2000
 
 

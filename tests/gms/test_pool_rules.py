@@ -225,6 +225,26 @@ def test_contents_of_an_owner_that_could_have_io_uring_are_handed_to_nobody(rest
     assert (answer.adopted, answer.why_empty) == (False, "unproven") and answer.generation > first.generation
 
 
+def test_a_filter_that_came_later_says_nothing_of_what_was_begun_before() -> None:
+    harness = Harness()
+    harness.comes(1, writes_end=False)
+    owned = harness.claims(1)
+    assert isinstance(owned, m.PoolOwned)
+    harness.feed(e.Closed(1))
+    hello = m.Hello(protocol=m.PROTOCOL, engine_id="e1", pid=1, key="kv", policy="exclusive", have=owned.generation)
+    harness.feed(e.Received(5, hello, process=5, identity="pidfs:1", local_pid=1, writes_end=True))
+    assert isinstance(harness.back(5, owned.generation, token=10), m.HandedBack)
+    assert harness.pool.owner is not None and not harness.pool.owner.writes_end
+
+
+def test_a_status_counts_the_keepers_of_a_pool() -> None:
+    harness, _ = owned_by_one()
+    harness.comes(2)
+    harness.comes(3, have=99)
+    (seen,) = (region for region in harness.machine.status(0, {103: (5, 8)}).regions if region.key == "kv")
+    assert (seen.keepers, seen.blocks, seen.blocks_total, seen.owner) == (2, 5, 8, "e1 (pid 1)")
+
+
 @pytest.mark.parametrize("set_s", [3600.0, -3600.0])
 @pytest.mark.parametrize(("lived_s", "kills"), [(SECOND_DEATH_S - 1, True), (SECOND_DEATH_S + 1, False)])
 @pytest.mark.parametrize("restarted", [False, True])

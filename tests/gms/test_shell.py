@@ -287,7 +287,7 @@ def test_other_memory_of_the_same_size_is_not_taken_for_the_layout(container: Co
         [kept[1], kept[0]],
     )
     refused, _ = back.hear(m.Refused)
-    assert refused.reason == "stale" and "its memory is not that of the layout" in refused.why
+    assert refused.reason == "stale" and "its memory is not that in the file" in refused.why
     assert container.status().state == "RECOVERING"
     close_all(kept)
 

@@ -119,6 +119,26 @@ def gmsctl(house: House, *arguments: object) -> subprocess.CompletedProcess[str]
     )
 
 
+def test_two_models_lie_side_by_side_and_one_is_dropped_provably(house: House, tmp_path: Path) -> None:
+    file = write_file(tmp_path / "model.safetensors", dense_7b(32), 1)
+    assert gmsctl(house, "put", file).returncode == 0
+    of_one = house.used()
+    assert gmsctl(house, "put", "--region", "other", file).returncode == 0
+    assert house.used() == 2 * of_one
+    out = tmp_path / "out.safetensors"
+    assert gmsctl(house, "get", "--region", "other", out).returncode == 0 and contents(out) == contents(file)
+    assert "other: COMMITTED" in gmsctl(house, "status").stdout
+    with house.client(region="other") as client, client.read(timeout_s=20) as reader:
+        refused = gmsctl(house, "drop", "other")
+        assert refused.returncode == 1 and "reads" in refused.stderr, "what is read is not dropped"
+        reader.sleep()
+        done = gmsctl(house, "drop", "other")
+        assert (done.returncode, done.stderr) == (0, ""), "a sleeper lets go of it when it is asked"
+        assert "no process has its memory any more, as the device says" in done.stdout
+    assert house.used() == of_one and house.status().state == "COMMITTED"
+    assert gmsctl(house, "drop", "other").returncode == 1, "there is no such region any more"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shapes", [dense_7b(), mixture()], ids=["7B dense", "mixture of experts"])
 def test_a_checkpoint_of_several_files_comes_back_byte_for_byte(house: House, tmp_path: Path, shapes: Shapes) -> None:

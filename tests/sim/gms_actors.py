@@ -13,8 +13,9 @@ from gms import client_events as c
 from gms import events as e
 from gms import messages as m
 from gms import record
-from gms.client_machine import ClientMachine, Link
+from gms.client_machine import ClientMachine
 from gms.machine import Machine
+from gms.region_client import Link
 from tests.sim.openfiles import Allocation, Connection
 from tests.sim.process import Process
 from tests.sim.shell import ServerShell, Shell
