@@ -79,7 +79,7 @@ class Incarnations:
     def full(self) -> bool:
         return len(self.known) >= MOST_INCARNATIONS
 
-    # -- who belongs -----------------------------------------------------------------------------------------------
+    # -- which belong ----------------------------------------------------------------------------------------------
 
     def awaited(self, engine_id: str, random: str) -> Incarnation:
         """One that this server has only heard of: its end has to be proven, or it comes back."""
@@ -231,7 +231,7 @@ class Incarnations:
         self._touch(incarnation)
 
     def hand_back(self, incarnation: Incarnation, number: int, peer: Peer, *, from_file: bool) -> None:
-        """A pidfd of which a client kept a copy for the last server. Where the file tells who the members are, it is
+        """A pidfd of which a client kept a copy for the last server. Where the file tells which the members are, it is
         one of them; or it lives and has a number that the file doesn't know: then the file is older than this member.
         """
         member = incarnation.find(peer, number)

@@ -1,8 +1,8 @@
 """What a claim is worth, and who may come in with it (rules 7, 8 and 10 of `machine.py`). Which processes may belong
 to an incarnation at all: `evidence/joining.py`.
 
-Pure. Whoever is admitted belongs to its incarnation from then on, and a holder that is back holds again. What follows
-(the write, the welcome) is `machine.py`'s business. Why a process may not come in is said in a sentence.
+Pure. A process that is admitted belongs to its incarnation from then on, and a holder that is back holds again. What
+follows (the write, the welcome) is `machine.py`'s business. Why a process may not come in is said in a sentence.
 """
 
 from dataclasses import dataclass

@@ -19,15 +19,15 @@ class Hearsay:
         self.evidence = evidence
         self.incarnations = evidence.incarnations
 
-    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, newest: int) -> None:
+    def hand_back(
+        self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int
+    ) -> None:
         """A client brings what the last server gave it to keep. `newest`: the newest token that is known to have been
         granted.
         """
-        message = event.message
-        assert isinstance(message, m.HandBack)
-        whose = self._whose(message, event.peers, caller, active, newest)
+        whose = self._whose(message, peers, caller, active, newest)
         in_file = whose is not caller and active.doubt is not None and active.recorded_by == 0  # this very holder
-        self.evidence.hand_back(whose, message.numbers, event.peers, from_file=in_file)
+        self.evidence.hand_back(whose, message.numbers, peers, from_file=in_file)
 
     def _whose(
         self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int

@@ -54,7 +54,7 @@ class Queue:
         self.preferred = ""
         """A switchover's successor goes first."""
         self._unmet: tuple[str, float] | None = None
-        """Who has been waiting for memory with everything else proven, and since when."""
+        """Which waiter waits for memory with everything else proven, and since when."""
 
     # -- coming and going ------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Queue:
                 return
 
     def promising(self, now: float) -> bool:
-        """Somebody who waits is prepared, or hasn't been asked, or has time left to answer."""
+        """A waiter is prepared, or hasn't been asked, or has time left to answer."""
         return any(waiter.is_there and self._may_say_yes(waiter, now) for waiter in self.waiters.values())
 
     def _may_say_yes(self, waiter: Waiter, now: float) -> bool:

@@ -1,5 +1,5 @@
-"""Who holds, and who comes next: what follows for the lock and the permit when somebody is lost, proven gone, or waits
-(rules 1, 3, 4, 7 and 9 of `machine.py`).
+"""Which engine holds, and which is next: what follows for the lock and the permit when one is lost, proven gone, or
+waits (rules 1, 3, 4, 7 and 9 of `machine.py`).
 
 Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/proof.py` and `proof.py`, the
 waiters are in `queue.py`: here they are brought together. `plan` says what follows now, and changes nothing;
@@ -49,7 +49,7 @@ class Succession:
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
         self._heard = 0
-        """The newest that anybody has told of, whoever it is about. The next one is greater; nobody is ended by it."""
+        """The newest that any process has told of. The next one is greater; no holder is ended by it."""
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
@@ -71,7 +71,7 @@ class Succession:
         return who is self.active.holder or who is self.permit.lock.holder
 
     def why_not_free(self) -> list[str]:
-        """Why the lock isn't granted though it is free: somebody may have it, and no file says so."""
+        """Why the lock isn't granted though it is free: an engine may have it, and no file says so."""
         return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []
 
     def nobody_holds(self, doubt: Doubt, now: float) -> Verdict:
@@ -155,7 +155,7 @@ class Succession:
             plan.awaited[lock.name] = Awaited(holder)
 
     def _plan_settling(self, plan: Plan, doubt: Doubt) -> None:
-        """Somebody whom no file names may hold the lock."""
+        """An incarnation that no file names may hold the lock."""
         if not plan.wait_until(self._back_by(doubt)) and self.exclusion.plan(plan):
             self.queue.plan_proof(plan)
         plan.wait_until(doubt.until)
@@ -179,7 +179,7 @@ class Succession:
             plan.wait_until(strangers.stale_at())
 
     def _plan_who_may_hold(self, plan: Plan) -> bool:
-        """Somebody may hold the lock, though it is free by the file."""
+        """An engine may hold the lock, though it is free by the file."""
         if plan.wait_until(self.recovery.settled_at):
             self._plan_look_at_strangers(plan)
         may = self.recovery.who_may_hold(plan.now)
@@ -248,7 +248,7 @@ class Succession:
         self.newest_token = max(self.newest_token, token)
 
     def hears_of(self, token: int) -> None:
-        """Somebody tells of a grant. To whom, and whether it has ended, isn't known by that."""
+        """A process tells of a grant. To whom, and whether it has ended, isn't known by that."""
         self._heard = max(self._heard, token)
 
     def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:

@@ -408,8 +408,8 @@ _ALL = (
         (
             (
                 MACHINE,
-                "        self.succession.hears_of(event.message.token)\n",
-                "        self.succession.knows_of(event.message.token)\n",
+                "        self.succession.hears_of(message.token)\n",
+                "        self.succession.knows_of(message.token)\n",
             ),
         ),
     ),
@@ -509,12 +509,12 @@ _ALL = (
         ((COPIES, "        if own is None or own.conn is None or own.numbered <= MAIN:\n", "        if True:\n"),),
     ),
     Mutant(
-        "a-stopped-keeper-gets-no-more",
+        "a-stopped-recipient-gets-no-more",
         "so many copies may be with those that haven't said that they took them, and no more",
         (
             (
                 COPIES,
-                "        room = min(self.config.copies_under_way - keeper.under_way, self._room)",
+                "        room = min(self.config.copies_under_way - recipient.under_way, self._room)",
                 "        room = self.config.copies_under_way",
             ),
         ),
@@ -522,7 +522,7 @@ _ALL = (
     Mutant(
         "taken-copies-make-room",
         "who has taken its copies gets the next ones",
-        ((MACHINE, "        self.evidence.copies.taken(event.conn, event.message.copies)\n", ""),),
+        ((MACHINE, "        self.evidence.copies.taken(event.conn, message.copies)\n", ""),),
         tests=("tests/lockserver/test_rules.py",),
         in_process=True,
     ),
@@ -817,7 +817,7 @@ _ALL = (
     Mutant(
         "room-on-a-connection-that-ends",
         "what was under way on a connection that has ended makes room",
-        ((COPIES, "            self._under_way -= keeper.under_way\n", "            pass\n"),),
+        ((COPIES, "            self._under_way -= recipient.under_way\n", "            pass\n"),),
         tests=("tests/evidence/test_pidfd_copies.py",),
         in_process=True,
     ),
