@@ -107,7 +107,7 @@ class Machine:
             _HANDLERS[type(event)](self, event)
             if self._started:
                 self._conclude()
-            broken = self._invariants.broken(self.succession, self.incarnations, self.disk)
+            broken = self._invariants.check(self.succession, self.incarnations, self.disk)
         except WrongTransition as error:
             broken = str(error)
         if broken and not self.broken:
@@ -209,11 +209,11 @@ class Machine:
     def _register(self, event: e.Received, hello: m.Register) -> None:
         token = hello.claims.get(ACTIVE, 0)
         verdict = self.admission.register(event, hello, self.succession.newest_token)
-        self.succession.hears_of(token)
+        self.succession.hear_of(token)
         if isinstance(verdict, TurnedAway):
             self._turn_away(event, verdict)
             return
-        self.succession.knows_of(token)
+        self.succession.learn_of(token)
         self._let_in(event, verdict, main=True)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
@@ -290,9 +290,9 @@ class Machine:
     def _cannot_talk(self, event: e.Received, hello: Hello) -> None:
         """There is no version that both speak (rule 10)."""
         answer = incompatible(hello)
-        kept = not isinstance(hello, m.Observe) and self.admission.keeps_what_it_holds(event, hello, answer.why)
+        kept = not isinstance(hello, m.Observe) and self.admission.keep_what_it_holds(event, hello, answer.why)
         if kept:
-            self.succession.knows_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+            self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
             self.succession.must_write = True
         self._part(event, answer, forget=not kept)
 
@@ -355,10 +355,10 @@ class Machine:
             self.succession.switchover.drained(message)
 
     def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
-        self.succession.hears_of(message.token)
+        self.succession.hear_of(message.token)
         self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
-            self.succession.knows_of(self.active.token)  # it may have been heard of just now
+            self.succession.learn_of(self.active.token)  # it may have been heard of just now
 
     def _on_kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
         self.evidence.copies.taken(event.conn, message.copies)

@@ -269,7 +269,7 @@ class Queue:
         wants = ", ".join(f"{need} bytes of {device}" for device, need in sorted(waiter.needs.items()))
         return f"memory: {waiter.incarnation.engine_id} needs {wants}, and less is free"
 
-    def granted(self, waiter: Waiter) -> bool:
+    def take(self, waiter: Waiter) -> bool:
         """It leaves the queue. True if its memory was seen to be free."""
         needs = waiter.needs
         verified = any(needs.values()) and self.memory.fits(needs)
@@ -278,7 +278,7 @@ class Queue:
         self.leave(waiter.incarnation)
         return verified
 
-    def read(self) -> list[tuple[Waiter, str]]:
+    def vet(self) -> list[tuple[Waiter, str]]:
         """A reading has come. Returns the waiters that can never be granted, and why."""
         hopeless = []
         for waiter in self.waiters.values():

@@ -408,15 +408,15 @@ _ALL = (
         (
             (
                 MACHINE,
-                "        self.succession.hears_of(message.token)\n",
-                "        self.succession.knows_of(message.token)\n",
+                "        self.succession.hear_of(message.token)\n",
+                "        self.succession.learn_of(message.token)\n",
             ),
         ),
     ),
     Mutant(
         "heard-by-claims",
         "a claim that is put off may be made again",
-        ((MACHINE, "        self.succession.hears_of(token)\n", "        self.succession.knows_of(token)\n"),),
+        ((MACHINE, "        self.succession.hear_of(token)\n", "        self.succession.learn_of(token)\n"),),
     ),
     Mutant(
         "heard-and-greater",
