@@ -3,7 +3,7 @@ nothing of what is decided.
 
 A *tree* of processes is known by its incarnation: one start of one engine, or of any other program, with all its
 processes and one life file. A server *binds* an incarnation when it grants it something; from then on its end has to
-be proven. The lock server binds whoever has the lock or the permit.
+be proven. The lock server binds the one that has the lock, and the one that has the permit.
 
 The rules; in brackets the number that a rule had among those of the lock (`lockserver/machine.py`):
 

@@ -1,6 +1,6 @@
 """The vocabulary of evidence: what happens to processes (events), and what is asked about them (effects).
 
-Whoever has processes to prove gone includes these words in its own machine's. `ProbeLife`, `ProbeStrangers` and
+A server that has processes to prove gone includes these words in its own machine's. `ProbeLife`, `ProbeStrangers` and
 `LookUp` are questions: `LifeProbed`, `StrangersProbed` and `LookedUp` come back before anything else is looked at.
 `LookAt` (`LookedAt`) is answered later, or never: /proc may hang.
 

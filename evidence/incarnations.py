@@ -79,9 +79,9 @@ class Incarnations:
     def full(self) -> bool:
         return len(self.known) >= MOST_INCARNATIONS
 
-    # -- who belongs -----------------------------------------------------------------------------------------------
+    # -- which belong ----------------------------------------------------------------------------------------------
 
-    def awaited(self, engine_id: str, random: str) -> Incarnation:
+    def hear_of(self, engine_id: str, random: str) -> Incarnation:
         """One that this server has only heard of: its end has to be proven, or it comes back."""
         name = incarnation_name(engine_id, random)
         incarnation = self.known.get(name)
@@ -91,10 +91,10 @@ class Incarnations:
             self._touch(incarnation)
         return incarnation
 
-    def called(self, name: str) -> Incarnation:
+    def hear_of_name(self, name: str) -> Incarnation:
         """The same, by its full name."""
         engine_id, _, random = name.rpartition(".")
-        return self.awaited(engine_id, random)
+        return self.hear_of(engine_id, random)
 
     def arrives(self, engine_id: str, random: str, secret: str) -> Incarnation:
         """Its main process is about to enter. With a secret: another server gave it that."""
@@ -107,7 +107,7 @@ class Incarnations:
 
     def from_file(self, recorded: Known, *, look_up: bool) -> Incarnation:
         """One of which the file tells. Its processes are looked up where that means anything."""
-        incarnation = self.awaited(recorded.engine_id, recorded.incarnation)
+        incarnation = self.hear_of(recorded.engine_id, recorded.incarnation)
         incarnation.secret = recorded.secret
         for known in recorded.members:
             if known.number not in incarnation.members:
@@ -231,7 +231,7 @@ class Incarnations:
         self._touch(incarnation)
 
     def hand_back(self, incarnation: Incarnation, number: int, peer: Peer, *, from_file: bool) -> None:
-        """A pidfd of which a client kept a copy for the last server. Where the file tells who the members are, it is
+        """A pidfd of which a client kept a copy for the last server. Where the file tells which the members are, it is
         one of them; or it lives and has a number that the file doesn't know: then the file is older than this member.
         """
         member = incarnation.find(peer, number)

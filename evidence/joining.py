@@ -77,7 +77,7 @@ class Joining:
         """Its main process may not be back yet, after a restart of this server; its life file tells that it isn't
         condemned.
         """
-        who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
+        who = self.incarnations.hear_of(hello.engine_id, hello.incarnation)
         member = self.incarnations.enter(who, peer, hello.pid, hello.number, conn=conn)
         member.kept = hello.kept
         return who, member

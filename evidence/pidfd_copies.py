@@ -30,7 +30,7 @@ class Give:
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What a keeper has been given of one incarnation."""
+    """What a recipient has been given of one incarnation."""
 
     mark: int
     """What the server said with it. It is all given anew where that changes."""
@@ -39,7 +39,7 @@ class Given:
 
 
 @dataclass(slots=True)
-class Keeper:
+class Recipient:
     """A main process that keeps copies, on one connection."""
 
     who: Incarnation
@@ -53,7 +53,7 @@ class PidfdCopies:
     def __init__(self, config: Config, incarnations: Incarnations) -> None:
         self.config = config
         self.incarnations = incarnations
-        self._keepers: dict[int, Keeper] = {}
+        self._recipients: dict[int, Recipient] = {}
         """By their connections."""
         self._under_way = 0
         """With all of them together."""
@@ -80,30 +80,32 @@ class PidfdCopies:
             self._wait[name] = None
 
     def _has_all(self, own: Incarnation) -> bool:
-        given = self._keepers[own.conn].given[own.name].copies if own.conn is not None else {}
+        given = self._recipients[own.conn].given[own.name].copies if own.conn is not None else {}
         wanted = {m.number: m.process for m in own.members.values() if m.process is not None and m is not own.main}
         return given == wanted
 
     def give(self, conn: int, to: Incarnation, whose: Incarnation, members: list[Member], mark: int) -> Iterator[Give]:
         """What it hasn't yet, as far as there is room."""
-        keeper = self._keepers.setdefault(conn, Keeper(to))
+        recipient = self._recipients.setdefault(conn, Recipient(to))
         wanted = {member.number: member.process for member in members if member.process is not None}
-        before = keeper.given.get(whose.name)
+        before = recipient.given.get(whose.name)
         more = before is not None and before.mark == mark
         has = before.copies if before is not None and more else {}
         new = [number for number, process in wanted.items() if has.get(number) != process]
         gone = [number for number, process in has.items() if wanted.get(number) != process]
         if more and not (new or gone):
             return
-        room = min(self.config.copies_under_way - keeper.under_way, self._room)
+        room = min(self.config.copies_under_way - recipient.under_way, self._room)
         if before is not None and room <= 0:
             return
         batch = new[: max(0, room)]
         if whose is not to:
-            keeper.given = {name: given for name, given in keeper.given.items() if name == to.name}  # as it does itself
+            recipient.given = {
+                name: given for name, given in recipient.given.items() if name == to.name
+            }  # as it does itself
         copies = {number: process for number, process in has.items() if number not in gone}
-        keeper.given[whose.name] = Given(mark, copies | {number: wanted[number] for number in batch})
-        keeper.under_way += len(batch)
+        recipient.given[whose.name] = Given(mark, copies | {number: wanted[number] for number in batch})
+        recipient.under_way += len(batch)
         self._under_way += len(batch)
         yield Give(conn, whose, batch, tuple(wanted[number] for number in batch), more, gone)
 
@@ -113,18 +115,18 @@ class PidfdCopies:
 
     def under_way_with(self, conn: int | None) -> int | None:
         """None: it keeps nothing."""
-        keeper = self._keepers.get(conn) if conn is not None else None
-        return keeper.under_way if keeper is not None else None
+        recipient = self._recipients.get(conn) if conn is not None else None
+        return recipient.under_way if recipient is not None else None
 
     def taken(self, conn: int, copies: int) -> None:
-        """A keeper has received so many."""
-        keeper = self._keepers.get(conn)
-        if keeper is not None:
-            self._under_way -= min(copies, keeper.under_way)
-            keeper.under_way = max(0, keeper.under_way - copies)
+        """A recipient has received so many."""
+        recipient = self._recipients.get(conn)
+        if recipient is not None:
+            self._under_way -= min(copies, recipient.under_way)
+            recipient.under_way = max(0, recipient.under_way - copies)
 
     def left(self, conn: int) -> None:
         """This connection has ended, and what was under way on it."""
-        keeper = self._keepers.pop(conn, None)
-        if keeper is not None:
-            self._under_way -= keeper.under_way
+        recipient = self._recipients.pop(conn, None)
+        if recipient is not None:
+            self._under_way -= recipient.under_way

@@ -81,7 +81,7 @@ class Strangers:
                 if name not in self.incarnations.known and name not in self.incarnations.pending_unlinks:
                     self.incarnations.unlink_at_once(name)
 
-    def none_is_awaited(self) -> None:
+    def settle(self) -> None:
         """It is settled: what they left behind can go once that is on disk."""
         if self.seen is not None:
             self.incarnations.unlink_later(self.seen.free)

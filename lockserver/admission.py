@@ -1,8 +1,8 @@
 """What a claim is worth, and who may come in with it (rules 7, 8 and 10 of `machine.py`). Which processes may belong
 to an incarnation at all: `evidence/joining.py`.
 
-Pure. Whoever is admitted belongs to its incarnation from then on, and a holder that is back holds again. What follows
-(the write, the welcome) is `machine.py`'s business. Why a process may not come in is said in a sentence.
+Pure. A process that is admitted belongs to its incarnation from then on, and a holder that is back holds again. What
+follows (the write, the welcome) is `machine.py`'s business. Why a process may not come in is said in a sentence.
 """
 
 from dataclasses import dataclass
@@ -77,7 +77,7 @@ class Admission:
                 self._was_never_told(lock, who)
             else:
                 lock.come_back()
-                self._is_back("back", lock, who)
+                self._note_back("back", lock, who)
         return Admitted(who, MAIN, spoken().agreed(hello), replaced)
 
     def _why_not_register(self, event: e.Received, hello: m.Register) -> str:
@@ -107,7 +107,7 @@ class Admission:
         lock.claimed(who, token)
         if who.older:  # no file names its processes: one that hasn't come yet may be dying when all others have ended
             who.outlived_at = self.context.now
-        self._is_back("claimed", lock, who)
+        self._note_back("claimed", lock, who)
 
     def _was_never_told(self, lock: Lock, who: Incarnation) -> None:
         """The last server died between the write and the word. What goes with the lock (its names) went with it, and
@@ -116,7 +116,7 @@ class Admission:
         self.context.note("never_told", engine=who.engine_id, lock=lock.name, token=lock.token)
         lock.release(lock.doubt if lock.unnamed else None)
 
-    def _is_back(self, how: str, lock: Lock, who: Incarnation) -> None:
+    def _note_back(self, how: str, lock: Lock, who: Incarnation) -> None:
         self.context.note(how, engine=who.engine_id, lock=lock.name, token=lock.token)
         self.context.calm("unproven", "record", "strangers", "version", "names", "awaited")
 
@@ -134,7 +134,7 @@ class Admission:
 
     # -- another version -------------------------------------------------------------------------------------------
 
-    def keeps_what_it_holds(self, event: e.Received, hello: m.Register | m.Join, why: str) -> bool:
+    def keep_what_it_holds(self, event: e.Received, hello: m.Register | m.Join, why: str) -> bool:
         """It can't talk with this server. It lives, and its pidfd says so: what it holds it keeps until that says
         otherwise. True if it is watched from now on.
         """
@@ -149,7 +149,7 @@ class Admission:
             return False
         if self._why_no_claim(incarnation_name(hello.engine_id, hello.incarnation), token, 0):
             return False
-        who = self.incarnations.awaited(hello.engine_id, hello.incarnation)
+        who = self.incarnations.hear_of(hello.engine_id, hello.incarnation)
         self.incarnations.enter_main(who, peer, hello.pid, None)
         self.incarnations.cannot_talk(who, why)
         if lock.holder is not who:

@@ -62,8 +62,8 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     reads_memory: bool = False
     memory_why: str = ""
     """Why nobody does."""
-    keepers: int = 4
-    """How many waiters keep copies of the holder's pidfds."""
+    recipients: int = 4
+    """How many waiters get copies of the holder's pidfds."""
     history_size: int = 1000
 
 

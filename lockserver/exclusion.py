@@ -1,10 +1,10 @@
 """What nobody else may have while this server grants: the name of its path, and those of the devices.
 
-Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live in
-one network namespace, and there each name exists once (`sidecar/exclusive_names.py`). It is taken before the first
+Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live
+in one network namespace, and there each name exists once (`sidecar/exclusive_names.py`). It is taken before the first
 grant, and goes with the grant to the holder: so it is free only when the last server *and* its holder are gone, living
-or stopped. Or dying: a process loses its names before its memory. Whoever lost them and isn't known to have ended has a
-settling time.
+or stopped. Or dying: a process loses its names before its memory. One that lost them and isn't known to have ended has
+a settling time.
 """
 
 import math
@@ -40,7 +40,7 @@ class Exclusion:
         return self._has_names(devices) and not self.settles(now)
 
     def settles(self, now: float) -> bool:
-        """Who had the names may be dying yet."""
+        """The process that had the names may be dying yet."""
         return now < self._settled_at
 
     def _has_names(self, devices: tuple[str, ...]) -> bool:

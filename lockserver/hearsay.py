@@ -19,15 +19,15 @@ class Hearsay:
         self.evidence = evidence
         self.incarnations = evidence.incarnations
 
-    def hand_back(self, event: e.Received, caller: Incarnation, active: Lock, newest: int) -> None:
+    def hand_back(
+        self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int
+    ) -> None:
         """A client brings what the last server gave it to keep. `newest`: the newest token that is known to have been
         granted.
         """
-        message = event.message
-        assert isinstance(message, m.HandBack)
-        whose = self._whose(message, event.peers, caller, active, newest)
+        whose = self._whose(message, peers, caller, active, newest)
         in_file = whose is not caller and active.doubt is not None and active.recorded_by == 0  # this very holder
-        self.evidence.hand_back(whose, message.numbers, event.peers, from_file=in_file)
+        self.evidence.hand_back(whose, message.numbers, peers, from_file=in_file)
 
     def _whose(
         self, message: m.HandBack, peers: tuple[e.Peer, ...], caller: Incarnation, active: Lock, newest: int
@@ -41,7 +41,9 @@ class Hearsay:
         if named is not None and (named is caller or (named is active.holder and active.token == message.token)):
             return named
         if active.phase is Phase.FREE and message.token == newest and not all(peer.dead for peer in peers):
-            return self.incarnations.called(message.tree)  # it was proven gone by a file that doesn't name all of it
+            return self.incarnations.hear_of_name(
+                message.tree
+            )  # it was proven gone by a file that doesn't name all of it
         return None
 
     def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:
@@ -61,7 +63,7 @@ class Hearsay:
         return message.token > active.token and message.tree != active.holder.name
 
     def _hear_of(self, message: m.HandBack, active: Lock) -> Incarnation:
-        holder = self.incarnations.called(message.tree)
+        holder = self.incarnations.hear_of_name(message.tree)
         if active.phase is Phase.FREE:
             now = self.context.now
             active.suspect(Doubt(Found.HOLDER, now, now + self.config.window_s))

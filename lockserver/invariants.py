@@ -17,7 +17,7 @@ class Invariants:
     def __init__(self) -> None:
         self._newest = 0
 
-    def broken(self, succession: Succession, incarnations: Incarnations, disk: DiskWrites[Any]) -> str:
+    def check(self, succession: Succession, incarnations: Incarnations, disk: DiskWrites[Any]) -> str:
         """Which rule is broken; empty as it should be."""
         newest, active = succession.newest_token, succession.active
         if newest < self._newest:

@@ -1,20 +1,20 @@
 """The state of one lock, and every transition of it.
 
-Pure. Nothing else in the server assigns these fields: whoever wants the lock in another state calls one of the
+Pure. Nothing else in the server assigns these fields: a rule that wants the lock in another state calls one of the
 transitions, and each of them moves along the table or raises. What makes a transition due is `machine.py`'s business.
 
     FREE       nobody holds it.
     IN_DOUBT   this server is new: a holder was found in the file, or none could be excluded. It comes back, or its end
                is proven, or (without a name) enough time passes.
-    GRANTING   somebody was chosen, and the grant isn't on disk yet: nobody has been told.
+    GRANTING   a waiter was chosen, and the grant isn't on disk yet: it hasn't been told.
     HELD       the holder's main process is there and has been told (or told us: it came back with its claim).
     FENCING    the holder was lost. It must be proven gone, unless the same process comes back.
 
 The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD ──lose──► FENCING ──release──► FREE. All ways there are:
 
     from       to         by
-    FREE       GRANTING   `grant`: somebody was chosen
-               HELD       `claimed`: somebody says that it holds the lock, and nothing speaks against it
+    FREE       GRANTING   `grant`: a waiter was chosen
+               HELD       `claimed`: a main process says that it holds the lock, and nothing speaks against it
                IN_DOUBT   `find`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
     IN_DOUBT   HELD       `come_back`, `claimed`
                FENCING    `lose`: the holder that was found is dead
@@ -22,7 +22,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
                IN_DOUBT   `hear_of`: another holder; `release`: it is proven gone, and there may be another
     GRANTING   HELD       `tell`: the grant is on disk
                FREE       `take_back`: it can't be written
-               FENCING    `lose`: whoever was chosen is dead
+               FENCING    `lose`: the waiter that was chosen is dead
     HELD       FENCING    `lose`
     FENCING    FREE       `release`: the holder is proven gone
                HELD       `come_back`, `claimed`
@@ -66,7 +66,7 @@ class State(enum.Enum):
     FREE = "FREE"
     HELD = "HELD"
     FENCING = "FENCING"
-    """Somebody waits, or has to be proven gone."""
+    """A waiter waits, or a holder has to be proven gone."""
     RECOVERING = "RECOVERING"
     """The server is new, and the holder has time to come back."""
 
@@ -89,7 +89,7 @@ class Doubt:
 
     @property
     def unnamed(self) -> bool:
-        """Somebody whom no file names may hold the lock."""
+        """An incarnation that no file names may hold the lock."""
         return self.found is not Found.HOLDER
 
 
@@ -103,7 +103,7 @@ class Lock:
     name: m.LockName
     phase: Phase = Phase.FREE
     holder: Incarnation | None = None
-    """Who holds it, or who must be proven gone before anybody else does."""
+    """It holds the lock, or must be proven gone before any other does."""
     token: int = 0
     """The holder's."""
     granted_at: str = ""
@@ -133,7 +133,7 @@ class Lock:
         return self.doubt is not None and self.doubt.unnamed
 
     def state(self, now: float, *, wanted: bool) -> State:
-        """`wanted`: somebody who is ready waits for it."""
+        """`wanted`: a waiter that is ready waits for it."""
         if self.phase is Phase.HELD:
             return State.HELD
         awaited = self.holder is None or self.holder.stage is Stage.AWAITED
@@ -156,12 +156,12 @@ class Lock:
         self.recorded_by = 0 if holder.members else None
 
     def suspect(self, doubt: Doubt) -> None:
-        """There is no file that could be read, or an older one: somebody whom it doesn't name may hold."""
+        """There is no file that could be read, or an older one: an incarnation that it doesn't name may hold."""
         self._move(Phase.IN_DOUBT, _F)
         self.doubt = doubt
 
     def hear_of(self, holder: Incarnation, token: int) -> None:
-        """Somebody tells of a holder that the file doesn't name, or of a newer one."""
+        """A waiter tells of a holder that the file doesn't name, or of a newer one."""
         if self.doubt is None:
             raise WrongTransition(f"{self.name}: {holder.name} is heard of, and nothing is in doubt")
         self._move(Phase.IN_DOUBT, _D, _X)
@@ -208,7 +208,7 @@ class Lock:
         return holder, waiter
 
     def claimed(self, holder: Incarnation, token: int) -> None:
-        """Somebody says that it holds the lock, and nothing speaks against it. No file says since when."""
+        """A main process says that it holds the lock, and nothing speaks against it. No file says since when."""
         self._move(Phase.HELD, _F, _D, _X)
         self.holder, self.token, self.granted_at = holder, token, ""
         self.endpoint = self.kept = self.doubt = self.waiter = None
@@ -237,7 +237,7 @@ class Lock:
         return holder
 
     def settle(self) -> None:
-        """Nobody unknown holds it."""
+        """It is settled that no unknown holder has it."""
         self._move(Phase.FREE, _D)
         self._clear()
 

@@ -1,8 +1,9 @@
 """The rules of the lock: who may be awake.
 
 Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file takes events
-in and composes; `succession.py` does the same for everything that follows from an end or a wait. The parts know neither
-of them. A part that finds something about the lock says it by one of the lock's transitions (`lock.py`).
+in and composes; `succession.py` says what follows from how things stand, and does it. The parts know neither of them.
+A part that finds something about the lock says it by one of the lock's transitions (`lock.py`). What is known of
+processes is in the package `evidence`, which has its own rules, with an E.
 
 How it goes. An engine's main process registers, the other processes of its incarnation join; from then on their ends
 are watched. The main process says `Acquire` and waits in the queue. The states of the lock and what may follow what
@@ -10,29 +11,24 @@ stand in `lock.py`.
 
 The rules, and where they stand:
 
- 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it (`proof.py`):
-    every member's pidfd is readable and the life lock is free. An end-of-file alone proves nothing; the same process
-    may come back while it isn't proven dead.
- 2. Nobody joins an incarnation that is condemned (`admission.py`): the set whose end is awaited can't grow behind our
-    back.
+ 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it (rule E1 of the
+    package `evidence`).
+ 2. A rule about processes: E2.
  3. Where memory can be read, what the next one needs must be free (`free_memory.py`, `queue.py`).
  4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost
     (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
- 6. A holder's life file is unlinked only after its end is on disk, so that nobody joins it across a restart
-    (`incarnations.py`).
+ 6. A rule about processes: E6.
  7. After a restart the file rules (`recovery.py`): its holder comes back and nobody notices; or is proven gone by what
-    is found of its processes and what the clients kept (`pidfd_copies.py`); or the window ends and the policy decides,
-    which by default is to go on waiting. No file, or one that can't be read: somebody unknown may hold.
+    is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the policy decides,
+    which by default is to go on waiting. No file, or one that can't be read: an unknown holder may be there (E9).
  8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
- 9. Nobody is granted while somebody else has the name of this path, or of a device, or lost it a moment ago and may
-    be dying (`exclusion.py`).
-10. Who can't talk with this server (another version) holds on to what it has, and is fenced by its pidfds alone.
+ 9. No waiter is granted while another process has the name of this path, or of a device, or lost it a moment ago and
+    may be dying (`exclusion.py`).
+10. A holder that can't talk with this server (another version) keeps what it has, and is fenced by its pidfds alone.
 11. A waiter that gives up (`Withdraw`) isn't granted until it asks again; unless the grant came first, which holds.
 12. A takeover that hangs for longer than the window is an alarm that says what lives, and how it is (`overdue.py`).
-13. An incarnation that holds nothing is forgotten once its client is closed, though its main process lives on: it has
-    no connection, no other process of it lives, and its life lock is free, which a client that comes back keeps
-    (`succession.py`). Nothing is killed for it.
+13. A rule about processes: E7.
 
 The permit `init` is a lock too, with less (`permit.py`).
 """
@@ -61,7 +57,7 @@ from sidecar.disk_writes import DiskWrites
 MEMBER_WRITE_S = 0.05
 """A member's normal end is on disk by then; several at a time cost one write."""
 MOST_OWED = 10_000
-_STRANGER = "introduce yourself first: Register, Join or Observe"
+_NOT_INTRODUCED = "introduce yourself first: Register, Join or Observe"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +107,7 @@ class Machine:
             _HANDLERS[type(event)](self, event)
             if self._started:
                 self._conclude()
-            broken = self._invariants.broken(self.succession, self.incarnations, self.disk)
+            broken = self._invariants.check(self.succession, self.incarnations, self.disk)
         except WrongTransition as error:
             broken = str(error)
         if broken and not self.broken:
@@ -131,10 +127,10 @@ class Machine:
         return incarnation in self.incarnations.known
 
     def why_not_show_lives(self, conn: int, incarnation: str) -> str:
-        """Only a process of this incarnation has life files of it to show. Empty if that is what calls."""
+        """Only a process of this incarnation has life files of it to show. Empty if that is the caller."""
         caller = self.callers.by_conn.get(conn)
         if caller is None:
-            return _STRANGER
+            return _NOT_INTRODUCED
         if caller.incarnation is None or caller.incarnation.name != incarnation:
             return f"you are no process of {incarnation}, so you can't show its life files"
         return ""
@@ -167,9 +163,6 @@ class Machine:
         )
 
     # -- ends (rule 1) ---------------------------------------------------------------------------------------------
-
-    def _on_closed(self, event: e.Closed) -> None:
-        self._closed(event.conn)
 
     def _closed(self, conn: int) -> None:
         caller = self.callers.leave(conn)
@@ -216,11 +209,11 @@ class Machine:
     def _register(self, event: e.Received, hello: m.Register) -> None:
         token = hello.claims.get(ACTIVE, 0)
         verdict = self.admission.register(event, hello, self.succession.newest_token)
-        self.succession.hears_of(token)
+        self.succession.hear_of(token)
         if isinstance(verdict, TurnedAway):
             self._turn_away(event, verdict)
             return
-        self.succession.knows_of(token)
+        self.succession.learn_of(token)
         self._let_in(event, verdict, main=True)
         held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
         if any(lock.recorded_by is None for lock in held):
@@ -253,12 +246,10 @@ class Machine:
         )
         self._say_on_disk(conn, welcome, after)
 
-    def _on_adopt(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+    def _on_adopt(self, event: e.Received, message: m.Adopt, who: Incarnation) -> None:
         if why := self.evidence.joining.why_not_adopt(who, event.peers):
             self._throw_out(event, why)
             return
-        message = event.message
-        assert isinstance(message, m.Adopt)
         self.incarnations.enter(who, event.peers[0], message.pid, 0)
         self._say_on_disk(event.conn, m.Adopted(child=message.child), self._record_member(who))
 
@@ -279,7 +270,7 @@ class Machine:
             self._give(give)
         if self.active.phase is not Phase.HELD or holder is None:
             return
-        for waiter in self.succession.queue.first(self.config.keepers):
+        for waiter in self.succession.queue.first(self.config.recipients):
             who = waiter.incarnation
             if who.conn is not None:
                 for give in copies.give(who.conn, who, holder, list(holder.members.values()), self.active.token):
@@ -299,9 +290,9 @@ class Machine:
     def _cannot_talk(self, event: e.Received, hello: Hello) -> None:
         """There is no version that both speak (rule 10)."""
         answer = incompatible(hello)
-        kept = not isinstance(hello, m.Observe) and self.admission.keeps_what_it_holds(event, hello, answer.why)
+        kept = not isinstance(hello, m.Observe) and self.admission.keep_what_it_holds(event, hello, answer.why)
         if kept:
-            self.succession.knows_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+            self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
             self.succession.must_write = True
         self._part(event, answer, forget=not kept)
 
@@ -312,17 +303,15 @@ class Machine:
         if isinstance(message, m.Register | m.Join | m.Observe):
             self._introduce(event, message)
         elif caller is None:
-            self._throw_out(event, _STRANGER)
+            self._throw_out(event, _NOT_INTRODUCED)
         elif type(message) in _QUESTIONS:
-            _QUESTIONS[type(message)](self, event, caller)
+            _QUESTIONS[type(message)](self, event, message, caller)
         elif caller.incarnation is None or not caller.main:
             self._throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
         else:
-            _REQUESTS[type(message)](self, event, caller, caller.incarnation)
+            _REQUESTS[type(message)](self, event, message, caller.incarnation)
 
-    def _on_acquire(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        message = event.message
-        assert isinstance(message, m.Acquire)
+    def _on_acquire(self, event: e.Received, message: m.Acquire, who: Incarnation) -> None:
         succession = self.succession
         lock = succession.active if message.lock == ACTIVE else succession.permit.lock
         if lock.holder is who:
@@ -333,12 +322,11 @@ class Machine:
         else:
             succession.permit.enter(who)
 
-    def _on_release(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
+    def _on_release(self, event: e.Received, message: m.Release, who: Incarnation) -> None:
         self.succession.give_back(who)
 
-    def _on_withdraw(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        message, lock = event.message, self.active
-        assert isinstance(message, m.Withdraw)
+    def _on_withdraw(self, event: e.Received, message: m.Withdraw, who: Incarnation) -> None:
+        lock = self.active
         if message.lock == INIT:
             self.succession.give_back(who)
         elif lock.holder is who:  # the grant came first: it has been told, or is when it is on disk
@@ -349,60 +337,50 @@ class Machine:
             self.succession.queue.update(who, ready=False, looked=False, needs=None)
         self.context.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
 
-    def _on_ready(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        message = event.message
-        assert isinstance(message, m.Ready)
+    def _on_ready(self, event: e.Received, message: m.Ready, who: Incarnation) -> None:
         self.succession.queue.update(who, ready=message.ready, looked=message.ready, needs=message.needs)
 
-    def _on_prepared(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        message = event.message
-        assert isinstance(message, m.Prepared)
+    def _on_prepared(self, event: e.Received, message: m.Prepared, who: Incarnation) -> None:
         self.succession.queue.answered(who, message.round, ok=message.ok, why=message.why)
 
-    def _on_serving(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        message = event.message
-        assert isinstance(message, m.Serving)
+    def _on_serving(self, event: e.Received, message: m.Serving, who: Incarnation) -> None:
         if not self.active.held_by(who):
             self._throw_out(event, "only the holder serves")
         elif self.active.serve_at(message.url or None, message.kept):
             self.context.note("serving", engine=who.engine_id, url=message.url)
             self.context.changed = self.succession.must_write = True
 
-    def _on_drained(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        assert isinstance(event.message, m.Drained)
+    def _on_drained(self, event: e.Received, message: m.Drained, who: Incarnation) -> None:
         if who is self.active.holder:
-            self.succession.switchover.drained(event.message)
+            self.succession.switchover.drained(message)
 
-    def _on_hand_back(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        assert isinstance(event.message, m.HandBack)
-        self.succession.hears_of(event.message.token)
-        self.hearsay.hand_back(event, who, self.active, self.succession.newest_token)
+    def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
+        self.succession.hear_of(message.token)
+        self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
         if self.active.holder is not None:
-            self.succession.knows_of(self.active.token)  # it may have been heard of just now
+            self.succession.learn_of(self.active.token)  # it may have been heard of just now
         self._hand_out()  # a process that only its own main process knew of is one to keep a copy of
 
-    def _on_kept(self, event: e.Received, caller: Caller, who: Incarnation) -> None:
-        assert isinstance(event.message, m.Kept)
-        self.evidence.copies.taken(event.conn, event.message.copies)
+    def _on_kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
+        self.evidence.copies.taken(event.conn, message.copies)
         self._hand_out()
 
-    def _on_watch(self, event: e.Received, caller: Caller) -> None:
+    def _on_watch(self, event: e.Received, message: m.Watch, caller: Caller) -> None:
         caller.watching = self.context.changed = True
 
-    def _on_ask_status(self, event: e.Received, caller: Caller) -> None:
+    def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:
         self.context.send(event.conn, self.status)
 
-    def _on_ask_history(self, event: e.Received, caller: Caller) -> None:
+    def _on_ask_history(self, event: e.Received, message: m.AskHistory, caller: Caller) -> None:
         self.context.send(event.conn, history_of(self.context))
 
-    def _on_ping(self, event: e.Received, caller: Caller) -> None:
+    def _on_ping(self, event: e.Received, message: m.Ping, caller: Caller) -> None:
         self.context.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
 
-    def _on_switchover(self, event: e.Received, caller: Caller) -> None:
-        assert isinstance(event.message, m.Switchover)
-        self.succession.switchover.ask(event.conn, event.message, self.active, self.succession.state.value)
+    def _on_switchover(self, event: e.Received, message: m.Switchover, caller: Caller) -> None:
+        self.succession.switchover.ask(event.conn, message, self.active, self.succession.state.value)
 
-    def _on_abort_switchover(self, event: e.Received, caller: Caller) -> None:
+    def _on_abort_switchover(self, event: e.Received, message: m.AbortSwitchover, caller: Caller) -> None:
         self.succession.switchover.call_off(event.conn)
 
     # -- what is said ----------------------------------------------------------------------------------------------
@@ -512,57 +490,36 @@ class Machine:
             self.evidence.strangers.ask()
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
-    def _on_memory_read(self, event: e.MemoryRead) -> None:
-        self.succession.memory_read(event)
-
-    def _on_strangers_probed(self, event: e.StrangersProbed) -> None:
-        self.evidence.strangers.probed(event, keep=self.active.unnamed)
-
-    def _on_evidence(self, event: e.LifeProbed | e.LookedUp | e.OutOfReach) -> None:
-        self.evidence.heard(event)
-
-    def _on_looked_at(self, event: e.LookedAt) -> None:
-        self.succession.looked_at(event)
-
-    def _on_names_taken(self, event: e.NamesTaken) -> None:
-        self.succession.exclusion.taken(event)
-
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
         """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
-    def _on_path_watched(self, event: e.PathWatched) -> None:
-        self.context.path_watched(event)
-
     def _on_hindered(self, event: e.Hindered) -> None:
         self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
 
-    def _on_tick(self, event: e.Tick) -> None:
-        """Time has passed; the conclusions follow."""
 
-
-_HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
+_HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
     e.Started: Machine._on_started,
     e.Received: Machine._on_received,
-    e.Closed: Machine._on_closed,
+    e.Closed: lambda machine, event: machine._closed(event.conn),
     e.Died: Machine._on_died,
-    e.OutOfReach: Machine._on_evidence,
-    e.LifeProbed: Machine._on_evidence,
-    e.StrangersProbed: Machine._on_strangers_probed,
-    e.LookedUp: Machine._on_evidence,
-    e.LookedAt: Machine._on_looked_at,
-    e.NamesTaken: Machine._on_names_taken,
-    e.MemoryRead: Machine._on_memory_read,
+    e.OutOfReach: lambda machine, event: machine.evidence.heard(event),
+    e.LifeProbed: lambda machine, event: machine.evidence.heard(event),
+    e.LookedUp: lambda machine, event: machine.evidence.heard(event),
+    e.StrangersProbed: lambda machine, event: machine.evidence.strangers.probed(event, keep=machine.active.unnamed),
+    e.LookedAt: lambda machine, event: machine.succession.looked_at(event),
+    e.NamesTaken: lambda machine, event: machine.succession.exclusion.taken(event),
+    e.MemoryRead: lambda machine, event: machine.succession.memory_read(event),
     e.Persisted: Machine._on_persisted,
     e.PersistFailed: Machine._on_persist_failed,
     e.DirectoryReplaced: Machine._on_directory_replaced,
-    e.PathWatched: Machine._on_path_watched,
+    e.PathWatched: lambda machine, event: machine.context.path_watched(event),
     e.Hindered: Machine._on_hindered,
-    e.Tick: Machine._on_tick,
+    e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
 }
 
-_REQUESTS: dict[type, Callable[[Machine, e.Received, Caller, Incarnation], None]] = {
+_REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
     # by registered main processes only
     m.Adopt: Machine._on_adopt,
     m.Acquire: Machine._on_acquire,
@@ -576,7 +533,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Caller, Incarnation], None]
     m.Kept: Machine._on_kept,
 }
 
-_QUESTIONS: dict[type, Callable[[Machine, e.Received, Caller], None]] = {
+_QUESTIONS: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
     # by everybody who has introduced itself
     m.Watch: Machine._on_watch,
     m.AskStatus: Machine._on_ask_status,

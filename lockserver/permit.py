@@ -51,7 +51,7 @@ class Permit:
         """At the head, where it was."""
         self.waiters = {incarnation.name: incarnation, **self.waiters}
 
-    def next(self) -> Incarnation:
+    def take_next(self) -> Incarnation:
         """Takes the first out of the queue, which isn't empty."""
         return self.waiters.pop(next(iter(self.waiters)))
 

@@ -19,7 +19,7 @@ class Step(NamedTuple):
 
 
 class Awaited(NamedTuple):
-    """Whose end, or whose answer, is awaited, while no alarm says why."""
+    """The incarnation whose end, or whose answer, is awaited, while no alarm says why."""
 
     who: Incarnation | None = None
     why: str = ""

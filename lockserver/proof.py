@@ -16,11 +16,11 @@ class Unnamed:
     """What is known while somebody whom no file names may hold the lock."""
 
     strangers: StrangersProbed | None
-    """Who has a life lock here and hasn't registered with this server; None: not asked yet, or too long ago."""
+    """Which have a life lock here and haven't registered with this server; None: not asked yet, or too long ago."""
     others_awaited: tuple[str, ...]
-    """Who has been heard of, is alive and isn't back, in sentences."""
+    """Which were heard of, are alive and aren't back, in sentences."""
     let_go_lately: bool
-    """Somebody has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
+    """One has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
     memory_is_free: bool
     """As much as the next one needs, and whoever could have come back has had the time."""
     over: bool

@@ -54,7 +54,7 @@ class Queue:
         self.preferred = ""
         """A switchover's successor goes first."""
         self._unmet: tuple[str, float] | None = None
-        """Who has been waiting for memory with everything else proven, and since when."""
+        """Which waiter waits for memory with everything else proven, and since when."""
 
     # -- coming and going ------------------------------------------------------------------------------------------
 
@@ -166,7 +166,7 @@ class Queue:
                 return
 
     def promising(self, now: float) -> bool:
-        """Somebody who waits is prepared, or hasn't been asked, or has time left to answer."""
+        """A waiter is prepared, or hasn't been asked, or has time left to answer."""
         return any(waiter.is_there and self._may_say_yes(waiter, now) for waiter in self.waiters.values())
 
     def _may_say_yes(self, waiter: Waiter, now: float) -> bool:
@@ -269,7 +269,7 @@ class Queue:
         wants = ", ".join(f"{need} bytes of {device}" for device, need in sorted(waiter.needs.items()))
         return f"memory: {waiter.incarnation.engine_id} needs {wants}, and less is free"
 
-    def granted(self, waiter: Waiter) -> bool:
+    def take(self, waiter: Waiter) -> bool:
         """It leaves the queue. True if its memory was seen to be free."""
         needs = waiter.needs
         verified = any(needs.values()) and self.memory.fits(needs)
@@ -278,7 +278,7 @@ class Queue:
         self.leave(waiter.incarnation)
         return verified
 
-    def read(self) -> list[tuple[Waiter, str]]:
+    def vet(self) -> list[tuple[Waiter, str]]:
         """A reading has come. Returns the waiters that can never be granted, and why."""
         hopeless = []
         for waiter in self.waiters.values():

@@ -64,11 +64,11 @@ class Recovery:
         return Doubt(found, now, now + (self.config.settle_s if found is Found.NOTHING else self.config.window_s))
 
     def _doubt(self, found: Found, why: str, active: Lock, permit: Lock) -> None:
-        """Somebody unknown may hold the lock."""
+        """An unknown holder may have the lock."""
         if found is Found.UNREADABLE:
             self.context.alarm(
                 "record",
-                f"holder.json can't be read ({why}); it was kept aside, and somebody unknown may hold the lock",
+                f"holder.json can't be read ({why}); it was put aside, and somebody unknown may hold the lock",
             )
         for lock in (active, permit):
             if lock.phase is Phase.FREE:

@@ -136,12 +136,12 @@ class Server(Shell):
             data = self._holder.read()
             if data is not None:
                 return e.Started(record.decode(data), token_floor=floor)
-            # One that was kept aside by a server that then crashed is still the last word.
+            # One that was put aside by a server that then crashed is still the last word.
             aside = sorted(path.name for path in self.options.run_dir.glob(f"{HOLDER}.unreadable-*"))
-            return e.Started(None, unreadable=f"kept aside as {aside[-1]}" if aside else "", token_floor=floor)
+            return e.Started(None, unreadable=f"put aside as {aside[-1]}" if aside else "", token_floor=floor)
         except (record.UnreadableRecord, OSError) as error:
-            kept = self._holder.set_aside()
-            self.log.alarm("holder_file_unreadable", why=str(error), kept_as=str(kept))
+            aside_as = self._holder.set_aside()
+            self.log.alarm("holder_file_unreadable", why=str(error), put_aside_as=str(aside_as))
             return e.Started(None, unreadable=str(error), token_floor=floor)
 
     def _open(self) -> None:
@@ -212,7 +212,7 @@ class Server(Shell):
         ours = self.options.allow_uids | {os.getuid(), -1}
         if owner is not None and owner.uid not in ours:
             self._foreign_names.add(name)
-            self.log.warning("name_taken_by_a_stranger", name=name, by=owner)
+            self.log.warning("name_taken_by_another_user", name=name, by=owner)
             return ""
         return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
 

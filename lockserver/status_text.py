@@ -171,7 +171,7 @@ TO_DO = (
     ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
     ("--grant-unproven", "find out whether the old holder's processes are gone; the alarm says how to go on then"),
     (
-        "it was kept aside",
+        "it was put aside",
         "look at holder.json.unreadable-* in the run directory; until it is explained nobody is granted",
     ),
     ("asked whether its engine", "it is passed over within a second if it doesn't answer"),

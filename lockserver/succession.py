@@ -1,5 +1,5 @@
-"""Who holds, and who comes next: what follows for the lock and the permit when somebody is lost, proven gone, or waits
-(rules 1, 3, 4, 7 and 9 of `machine.py`).
+"""Which engine holds, and which is next: what follows for the lock and the permit when one is lost, proven gone, or
+waits (rules 1, 3, 4, 7 and 9 of `machine.py`).
 
 Pure. The states and what may follow what are in `lock.py`, the proof is in `evidence/proof.py` and `proof.py`, the
 waiters are in `queue.py`: here they are brought together. `plan` says what follows now, and changes nothing;
@@ -49,7 +49,7 @@ class Succession:
         self.newest_token = 0
         """The newest token that is known to have been granted: an older claim has ended."""
         self._heard = 0
-        """The newest that anybody has told of, whoever it is about. The next one is greater; nobody is ended by it."""
+        """The newest that any process has told of. The next one is greater; no holder is ended by it."""
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
@@ -71,7 +71,7 @@ class Succession:
         return who is self.active.holder or who is self.permit.lock.holder
 
     def why_not_free(self) -> list[str]:
-        """Why the lock isn't granted though it is free: somebody may have it, and no file says so."""
+        """Why the lock isn't granted though it is free: an engine may have it, and no file says so."""
         return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []
 
     def nobody_holds(self, doubt: Doubt, now: float) -> Verdict:
@@ -148,14 +148,14 @@ class Succession:
             self.queue.plan_proof(plan)
         verdict = self.is_gone(lock, holder, plan.now)
         if verdict.enough:
-            plan.do(self._is_proven_gone, lock, holder, verdict)
+            plan.do(self._end_proven, lock, holder, verdict)
         elif verdict.alarm:
             plan.say(self.context.alarm, "unproven", verdict.alarm)
         elif not (comes_back or holder.cannot_talk) and (active or holder is not self.active.holder):
             plan.awaited[lock.name] = Awaited(holder)
 
     def _plan_settling(self, plan: Plan, doubt: Doubt) -> None:
-        """Somebody whom no file names may hold the lock."""
+        """An incarnation that no file names may hold the lock."""
         if not plan.wait_until(self._back_by(doubt)) and self.exclusion.plan(plan):
             self.queue.plan_proof(plan)
         plan.wait_until(doubt.until)
@@ -169,7 +169,7 @@ class Succession:
         if verdict.alarm:
             plan.say(self.context.alarm, "strangers" if stranger else "unproven", verdict.alarm)
         if verdict.enough:
-            plan.do(self._nobody_holds)
+            plan.do(self._settle)
 
     def _plan_look_at_strangers(self, plan: Plan) -> None:
         strangers = self.evidence.strangers
@@ -179,7 +179,7 @@ class Succession:
             plan.wait_until(strangers.stale_at())
 
     def _plan_who_may_hold(self, plan: Plan) -> bool:
-        """Somebody may hold the lock, though it is free by the file."""
+        """An engine may hold the lock, though it is free by the file."""
         if plan.wait_until(self.recovery.settled_at):
             self._plan_look_at_strangers(plan)
         may = self.recovery.who_may_hold(plan.now)
@@ -204,7 +204,7 @@ class Succession:
         else:
             plan.calm(self.context.calm, "names")
             if self.switchover.under_way is not None:
-                plan.do(self.switchover.nobody_left)
+                plan.do(self.switchover.end_without_successor)
             if not self.must_write and 0 in self.incarnations.pending_unlinks.values():
                 plan.do(self._write_soon)
 
@@ -243,12 +243,12 @@ class Succession:
         """Evidence is told which have been granted something."""
         self.evidence.bind({lock.holder.name: lock.holder for lock in self.locks if lock.holder is not None})
 
-    def knows_of(self, token: int) -> None:
+    def learn_of(self, token: int) -> None:
         """It was granted: to whoever holds, or has to be proven gone."""
         self.newest_token = max(self.newest_token, token)
 
-    def hears_of(self, token: int) -> None:
-        """Somebody tells of a grant. To whom, and whether it has ended, isn't known by that."""
+    def hear_of(self, token: int) -> None:
+        """A process tells of a grant. To whom, and whether it has ended, isn't known by that."""
         self._heard = max(self._heard, token)
 
     def lose(self, who: Incarnation, stage: Stage, seen_by: str) -> None:
@@ -276,7 +276,7 @@ class Succession:
         if told is not None:
             self.lose(told, Stage.DOOMED, "switchover")
 
-    def _is_proven_gone(self, lock: Lock, holder: Incarnation, verdict: Verdict) -> None:
+    def _end_proven(self, lock: Lock, holder: Incarnation, verdict: Verdict) -> None:
         if verdict.by_flag:
             self.context.shout(verdict.by)
         if lock is not self.active:
@@ -301,16 +301,16 @@ class Succession:
         elif holder.stage is not Stage.PRESENT and not self.holds(holder):
             self._end(self.evidence.remove(holder))
 
-    def _nobody_holds(self) -> None:
+    def _settle(self) -> None:
         self.active.settle()
         self._every_process_ended = False  # whoever it was
-        self.evidence.strangers.none_is_awaited()
+        self.evidence.strangers.settle()
         self.context.note("nobody_holds")
 
     def _grant(self, waiter: Waiter, though: str) -> None:
         if though:
             self.context.shout(though)
-        verified = self.queue.granted(waiter)
+        verified = self.queue.take(waiter)
         self.newest_token = max(self.newest_token, self._heard, self.token_floor) + 1
         self.context.calm("unproven", "record", "strangers", "version", "names")
         proven = verified and self._every_process_ended
@@ -320,7 +320,7 @@ class Succession:
         self.must_write = True
 
     def _grant_permit(self) -> None:
-        self.permit.lock.grant(self.permit.next(), 0, rfc3339(self.context.wall), None, verified=False)
+        self.permit.lock.grant(self.permit.take_next(), 0, rfc3339(self.context.wall), None, verified=False)
         self.must_write = True
 
     def _write_soon(self) -> None:
@@ -366,7 +366,7 @@ class Succession:
 
     def memory_read(self, reading: MemoryRead) -> None:
         self.memory.came(reading)
-        for waiter, why in self.queue.read():
+        for waiter, why in self.queue.vet():
             who = waiter.incarnation
             self.queue.leave(who)
             self.context.note("refused", engine=who.engine_id, why=why)

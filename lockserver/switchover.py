@@ -175,7 +175,7 @@ class Switchover:
                 switch.asker, "done", f"{holder.engine_id} holds the lock, with token {token}", done=True, ok=True
             )
 
-    def nobody_left(self) -> None:
+    def end_without_successor(self) -> None:
         """The old holder is gone, and whoever could have taken over, too."""
         switch, self.under_way = self.under_way, None
         if switch is not None:

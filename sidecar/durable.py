@@ -45,7 +45,7 @@ class DurableFile:
         self._spare = f"{name}.spare"
         self._second_spare = f"{name}.spare-2"
         self._blocks = 0
-        """So many the file in place is known to have, which becomes the next spare."""
+        """Blocks that the file in place is known to have. It becomes the next spare when it is replaced."""
         self._in_place = False
 
     def read(self) -> bytes | None:

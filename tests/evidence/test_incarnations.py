@@ -134,7 +134,7 @@ def test_no_child_takes_the_main_processs_number(known: Known) -> None:
 def test_only_the_same_process_is_the_main_process_again(known: Known) -> None:
     who = known.a()
     assert known.incarnations.is_main(who, peer(1), "") and not known.incarnations.is_main(who, peer(2), "")
-    assert known.incarnations.is_main(known.incarnations.awaited("b", "0" * 8), peer(2), "")
+    assert known.incarnations.is_main(known.incarnations.hear_of("b", "0" * 8), peer(2), "")
 
 
 def test_on_older_kernels_the_secret_tells_who_is_the_main_process(known: Known) -> None:
@@ -184,7 +184,7 @@ def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> Non
 
 
 def test_one_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
-    who = known.incarnations.awaited("a", "0" * 8)
+    who = known.incarnations.hear_of("a", "0" * 8)
     known.incarnations.enter_main(who, peer(1), 1, None)
     known.incarnations.cannot_talk(who, "it speaks version 9")
     assert who.stage is Stage.LOST and known.incarnations.why_closed(NAME) == ""
@@ -220,7 +220,7 @@ def test_who_has_ended_before_it_is_handed_back_to_a_new_server_is_no_member_who
     who = known.a()
     known.incarnations.hand_back(who, 2, e.Peer(2, "pidfs:2", 0, dead=True), from_file=False)
     assert list(who.members) == [1] and known.asked(Forget) == [Forget(2)]
-    nobody = known.incarnations.awaited("b", "1")
+    nobody = known.incarnations.hear_of("b", "1")
     known.incarnations.hand_back(nobody, 1, e.Peer(3, "pidfs:3", 0, dead=True), from_file=False)
     assert nobody.members[1].process == 3, "of one that isn't here nothing else may be known"
 

@@ -16,17 +16,17 @@ class Copies(Known):
         self.copies = self.evidence.copies
         self.who = self.a(members=2)
         self.gives: list[Give] = []
-        self.keepers: list[Incarnation] = []
+        self.recipients: list[Incarnation] = []
         self.hand_out()
 
-    def keeper(self, engine_id: str, number: int) -> Incarnation:
+    def recipient(self, engine_id: str, number: int) -> Incarnation:
         who = self.registered(engine_id, number)
-        self.keepers.append(who)
+        self.recipients.append(who)
         return who
 
     def hand_out(self, mark: int = 7) -> "Copies":
         self._send(self.copies.give_own())
-        for to in self.keepers:
+        for to in self.recipients:
             if to.conn is not None:
                 self._send(self.copies.give(to.conn, to, self.who, list(self.who.members.values()), mark))
         return self
@@ -52,7 +52,7 @@ def test_one_without_children_has_nothing_to_keep() -> None:
 
 def test_what_another_keeps_is_all_of_it() -> None:
     copies = Copies()
-    copies.keeper("b", 5)
+    copies.recipient("b", 5)
     assert copies.hand_out().given(105) == [([1, 2], (1, 2))]
     assert len(copies.hand_out().given(105)) == 1, "once"
     copies.hand_out(mark=8)
@@ -61,7 +61,7 @@ def test_what_another_keeps_is_all_of_it() -> None:
 
 def test_a_member_that_is_new_is_given_to_all_who_keep() -> None:
     copies = Copies()
-    copies.keeper("b", 5)
+    copies.recipient("b", 5)
     copies.hand_out()
     copies.incarnations.enter(copies.who, peer(3), 3, 0)
     copies.hand_out()
@@ -70,8 +70,8 @@ def test_a_member_that_is_new_is_given_to_all_who_keep() -> None:
 
 def test_one_that_takes_nothing_is_given_no_more_after_so_many_and_the_others_go_on() -> None:
     copies = Copies(copies_under_way=4)
-    copies.keeper("b", 105)
-    copies.keeper("c", 106)
+    copies.recipient("b", 105)
+    copies.recipient("c", 106)
     for number in range(3, 60):
         copies.incarnations.enter(copies.who, peer(number), number, 0)
         copies.hand_out()
@@ -90,7 +90,7 @@ def test_one_that_takes_nothing_is_given_no_more_after_so_many_and_the_others_go
 def test_all_together_have_no_more_under_way_than_the_kernel_bears_and_a_connection_that_ends_makes_room() -> None:
     copies = Copies(copies_under_way=10, most_copies_under_way=15)
     for number in range(105, 109):
-        copies.keeper(f"w{number}", number)
+        copies.recipient(f"w{number}", number)
     for number in range(3, 30):
         copies.incarnations.enter(copies.who, peer(number), number, 0)
     copies.hand_out()
@@ -103,7 +103,7 @@ def test_all_together_have_no_more_under_way_than_the_kernel_bears_and_a_connect
 
 def test_a_member_that_has_ended_is_named_and_its_copy_dropped() -> None:
     copies = Copies()
-    copies.keeper("b", 5)
+    copies.recipient("b", 5)
     copies.hand_out()
     copies.incarnations.died(2)
     copies.incarnations.drop_dead(NAME)
@@ -115,7 +115,7 @@ def test_a_member_that_has_ended_is_named_and_its_copy_dropped() -> None:
 
 def test_a_connection_that_is_new_is_given_everything_anew() -> None:
     copies = Copies(copies_under_way=2)
-    b = copies.keeper("b", 105)
+    b = copies.recipient("b", 105)
     copies.hand_out()
     copies.incarnations.enter_main(b, peer(105), 105, 300)
     copies.hand_out()
@@ -127,7 +127,7 @@ def test_a_member_whose_pidfd_is_known_only_now_is_given_to_all_who_keep() -> No
     copies = Copies()
     worker = copies.who.members[2]
     process, worker.process = worker.process, None
-    copies.keeper("b", 5)
+    copies.recipient("b", 5)
     assert copies.hand_out().given(105)[-1] == ([1], (1,))
     worker.process = process
     assert copies.hand_out().given(105)[-1] == ([2], (2,))

@@ -75,7 +75,7 @@ def test_life_files_that_cannot_be_read_may_be_somebodys() -> None:
 
 def test_one_that_was_heard_of_and_is_alive_is_unheard_until_its_main_process_comes() -> None:
     known = Known()
-    who = known.incarnations.awaited("c", "0" * 8)
+    who = known.incarnations.hear_of("c", "0" * 8)
     assert not known.evidence.strangers.unheard()
     known.incarnations.enter(who, peer(3), 3, 2)
     assert "somebody of c is alive" in known.evidence.strangers.unheard()[0]
@@ -86,7 +86,7 @@ def test_one_that_was_heard_of_and_is_alive_is_unheard_until_its_main_process_co
 def test_which_have_registered_are_no_strangers_and_which_are_only_awaited_are_unless_bound() -> None:
     known = Known()
     known.registered("b", 2)
-    known.incarnations.awaited("c", "0" * 8)
+    known.incarnations.hear_of("c", "0" * 8)
     known.evidence.strangers.ask()
     known.bind(known.incarnations.known["c.00000000"])
     known.evidence.strangers.ask()
@@ -103,5 +103,5 @@ def test_what_they_left_behind_goes_at_once_or_when_it_is_settled_that_none_is_a
     known.evidence.strangers.probed(StrangersProbed((), ("y.1", NAME, "x.1")), keep=False)
     assert known.asked(Unlink) == [Unlink("y.1")]
     known.evidence.strangers.probed(StrangersProbed((), ("z.1",)), keep=True)
-    known.evidence.strangers.none_is_awaited()
+    known.evidence.strangers.settle()
     assert known.asked(Unlink) == [Unlink("y.1")] and known.incarnations.pending_unlinks == {"x.1": 0, "z.1": 0}

@@ -295,7 +295,7 @@ def keeps(entrance: Entrance, engine_id: str = "a", number: int = 1, *, life_hel
         claims={lock: claims[lock] for lock in (ACTIVE, INIT) if lock in claims},
     )
     event = e.Received(50, message, (peer(number),), life_held=life_held)
-    return entrance.admission.keeps_what_it_holds(event, message, "it speaks version 99")
+    return entrance.admission.keep_what_it_holds(event, message, "it speaks version 99")
 
 
 def test_a_holder_that_cannot_talk_is_watched_and_not_believed_gone() -> None:
@@ -336,7 +336,7 @@ def test_a_child_that_cannot_talk_is_watched_where_its_incarnation_is_known() ->
     entrance = entrance_with_holder(Phase.IN_DOUBT)
     message = m.Join(protocol=99, engine_id="a", incarnation="0" * 8, life=(1, 1), pid=2)
     event = e.Received(60, message, (peer(2),), life_held=True)
-    assert entrance.admission.keeps_what_it_holds(event, message, "it speaks version 99")
+    assert entrance.admission.keep_what_it_holds(event, message, "it speaks version 99")
     assert entrance.incarnations.known[NAME].members[2].process == 2
     other = m.Join(protocol=99, engine_id="b", incarnation="0" * 8, life=(1, 1), pid=3)
-    assert not entrance.admission.keeps_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")
+    assert not entrance.admission.keep_what_it_holds(e.Received(60, other, (peer(3),), life_held=True), other, "")

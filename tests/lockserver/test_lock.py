@@ -301,7 +301,7 @@ class Parts:
 
     @property
     def broken(self) -> str:
-        return self.invariants.broken(self.succession, self.incarnations, self.disk)
+        return self.invariants.check(self.succession, self.incarnations, self.disk)
 
 
 def test_nothing_is_broken_while_all_is_well() -> None:

@@ -932,7 +932,7 @@ def test_tokens_only_grow_across_restarts_and_lost_files(harness: Harness) -> No
 
 
 def test_the_first_waiters_keep_copies_of_the_holders_pidfds() -> None:
-    harness = settled(keepers=2)
+    harness = settled(recipients=2)
     a = harness.holder("a", children=2)
     b, c, d = harness.waiter("b"), harness.waiter("c"), harness.waiter("d")
     for keeper in (b, c):
@@ -942,7 +942,7 @@ def test_the_first_waiters_keep_copies_of_the_holders_pidfds() -> None:
 
 
 def test_when_a_keeper_leaves_the_next_one_gets_the_copies() -> None:
-    harness = settled(keepers=1)
+    harness = settled(recipients=1)
     a, b, c = harness.holder("a"), harness.waiter("b"), harness.waiter("c")
     assert a.name not in c.copies
     harness.kill(b.main)

@@ -41,13 +41,13 @@ class LockWorld(RuleBasedStateMachine):
     @initialize(
         kernel=st.sampled_from(Kernel),
         reads=st.booleans(),
-        keepers=st.integers(min_value=1, max_value=4),
+        recipients=st.integers(min_value=1, max_value=4),
         fresh=st.integers(min_value=0, max_value=9),
         engines=st.integers(min_value=0, max_value=4),
         locks_are_closed=st.booleans(),
     )
     def begin(
-        self, kernel: Kernel, reads: bool, keepers: int, fresh: int, engines: int, locks_are_closed: bool
+        self, kernel: Kernel, reads: bool, recipients: int, fresh: int, engines: int, locks_are_closed: bool
     ) -> None:
         self.harness = Harness(
             kernel,
@@ -56,7 +56,7 @@ class LockWorld(RuleBasedStateMachine):
             settle_s=SETTLE_S,
             memory_bound_s=BOUND_S,
             exit_timeout_s=3.0,
-            keepers=keepers,
+            recipients=recipients,
             grant_unproven=not reads,  # else somebody must be called, and there is no bound to the wait
         )
         if fresh:

@@ -120,8 +120,8 @@ BY_HAND = (
         (
             (
                 "lockserver/machine.py",
-                "        self.succession.hears_of(event.message.token)\n",
-                "        self.succession.knows_of(event.message.token)\n",
+                "        self.succession.hear_of(message.token)\n",
+                "        self.succession.learn_of(message.token)\n",
             ),
         ),
         or_tests=OF_THE_LOCK,

@@ -23,7 +23,7 @@ What must hold, by policy:
 11. The machine never finds one of its own rules broken.
 12. A takeover that is withheld for longer than the window, because a process doesn't end, is an alarm; until it ends.
 13. A grant that crosses a waiter's giving up ends nobody, as long as its connection and its server live.
-14. No more copies of pidfds are with keepers that haven't received them than the server may have under way; and in the
+14. No more copies of pidfds are under way to clients than the server may have; and in the
     end whoever keeps copies has one of each of the holder's processes.
 """
 
@@ -184,7 +184,7 @@ class World(Schedule[SimServer]):
         machine = server.machine
         holder, copies = machine.active.holder, machine.evidence.copies
         clients = {slot.client.name: slot.client for slot in self.slots if slot.client is not None}
-        for waiter in machine.succession.queue.first(machine.config.keepers):
+        for waiter in machine.succession.queue.first(machine.config.recipients):
             client, conn = clients.get(waiter.incarnation.name), waiter.incarnation.conn
             if holder is None or client is None or copies.under_way_with(conn) != 0 or client.process.stopped:
                 continue
