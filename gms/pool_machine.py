@@ -216,9 +216,11 @@ class PoolMachine:
         elif shape_of(message).bytes > self._config.capacity:
             why = f"{shape_of(message).bytes} bytes are wanted, and the device has {self._config.capacity}"
             self._refuse(member, why, "too_large")
-        elif self.pools.of(member.key, [each.key for each, _ in self.members.queue]) is None:
+        elif (pool := self.pools.of(member.key, [each.key for each, _ in self.members.queue])) is None:
             self._refuse(member, f"there are {MOST_POOLS} pools already: gmsctl drop-pool", "not_now")
         else:
+            if pool.phase is Phase.AWAITED and pool.owner is not None and member.owns(pool):
+                self._was_never_told(pool, pool.owner)
             self.members.ask(member, message, self._context.now + message.timeout_s)
             self._context.changed = True
         return None
@@ -273,8 +275,6 @@ class PoolMachine:
         elif found.do is Do.MAKE:
             self._making.begin(pool, member, claim, shape_of(claim.message), claim.why_empty or found.why_empty)
         elif found.do is Do.GIVE_UP_AND_MAKE:
-            if pool.owner is not None:
-                self._was_never_told(pool, pool.owner)
             member.claim = replace(claim, why_empty=found.why_empty)
             self._give_up(pool, "lost" if found.why_empty == "new" else found.why_empty, 0)
         else:
@@ -288,6 +288,7 @@ class PoolMachine:
         back, and has brought no memory. So nothing was ever written by it.
         """
         pool.owner_ended("", "")
+        self.file.write_again()
         if owner.process is not None:
             self._context.out.append(e.ForgetProcess(owner.process))
         self._context.note("pool_owner_never_told", pool=pool.key, owner=owner.name)

@@ -147,23 +147,33 @@ def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
 
 
-def test_an_owner_that_was_never_told_waits_for_nobody_else_and_is_not_waited_for() -> None:
-    """It claims what the file says that it has, and brings nothing: the server died before it had answered."""
+def never_told(old: Harness) -> Harness:
+    """The server died when the owner was on disk, and before it had answered: the owner lives, and has no memory."""
+    harness = Harness(old.record, e.FoundOwner("kv", process=7))
+    harness.comes(1)
+    return harness
+
+
+def test_an_owner_that_was_never_told_claims_anew_and_gets_new_memory() -> None:
     old, owned = owned_by_one()
-    again, leaves = (Harness(old.record, e.FoundOwner("kv", process=7)) for _ in range(2))
-    for harness in (again, leaves):
-        harness.comes(1)
-    again.feed(e.Received(1, _claim(timeout_s=9.0)))
-    again.now += 2.0
-    effects = again.feed(e.Tick())
-    (answer,) = (said for _, said in again.sent if isinstance(said, m.PoolOwned))
+    harness = never_told(old)
+    assert e.ForgetProcess(7) in harness.feed(e.Received(1, _claim(timeout_s=9.0)))
+    harness.now += 2.0
+    harness.feed(e.Tick())
+    (answer,) = (said for _, said in harness.sent if isinstance(said, m.PoolOwned))
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
-    assert e.ForgetProcess(7) in effects
-    assert leaves.says(1, m.ReleasePool()) == m.PoolReleased()
-    leaves.comes(2, have=owned.generation)
-    leaves.back(2, owned.generation, "m0", "m1", "m2")
-    answer_ = leaves.claims(2, 12)
-    assert isinstance(answer_, m.PoolOwned) and answer_.adopted
+
+
+@pytest.mark.parametrize("gives_up", [m.ReleasePool(), m.ClaimPool("a", [60, 40], 4096, 11, True, 0.0)], ids=type)
+def test_an_owner_that_was_never_told_and_gave_up_is_waited_for_by_nobody(gives_up: m.ClientMessage) -> None:
+    old, owned = owned_by_one()
+    harness = never_told(old)
+    harness.says(1, gives_up)
+    assert harness.record is not None and harness.record.pools[0].owner is None
+    harness.comes(2, have=owned.generation)
+    harness.back(2, owned.generation, "m0", "m1", "m2")
+    answer = harness.claims(2, 12)
+    assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
 def _claim(**more: Any) -> m.ClaimPool:
