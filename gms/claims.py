@@ -51,9 +51,7 @@ def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: 
     if pool.phase is Phase.EMPTY:
         return Verdict(Do.MAKE, why_empty="new")
     if pool.phase is Phase.AWAITED and owner is not None:
-        if may_come_back:
-            return Verdict(Do.WAIT, f"this server is new, and pool {pool.key} may still be handed back")
-        return Verdict(Do.GIVE_UP_AND_MAKE, why_empty="new")  # its owner was never told, and brings nothing
+        return Verdict(Do.WAIT, f"pool {pool.key} is to be handed back by its owner, which claims it", "stale")
     fits = pool.shape == shape_of(message)
     if not fits and not message.replace:
         return Verdict(Do.REFUSE, difference(pool, shape_of(message)), "differs")

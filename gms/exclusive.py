@@ -148,7 +148,10 @@ class ExclusiveRegion(Region):
 
     # -- those who come and go -------------------------------------------------------------------------------------
 
-    def came(self, client: Client) -> None:
+    def came(self, client: Client, have: int) -> None:
+        pool = self.pool
+        if pool.phase is Phase.AWAITED and pool.owner is not None and self._owns(client) and have != pool.generation:
+            self._was_never_told(pool.owner)
         if self.pool.shape is None and not self.pool.token:
             return  # there never was anything to tell of
         self._tell_one(client)
@@ -251,7 +254,9 @@ class ExclusiveRegion(Region):
 
     def returns(self, client: Client, message: m.HandBack) -> str:
         self.device.holders.get(client.conn, message.generation)
-        why = self._owns_again(client, message.token) if message.token else ""
+        why, owner = self._owns_again(client, message.token) if message.token else "", self.pool.owner
+        if owner is not None and not message.token and self._owns(client):
+            self._was_never_told(owner)
         if not why:
             self.context.send(client.conn, m.HandedBack(generation=message.generation))
             self._tell()
@@ -364,8 +369,6 @@ class ExclusiveRegion(Region):
                 Wanted(client.conn, tuple(message.sizes), message.table_size, claim.until, claim.number)
             )
         elif found.do is Do.GIVE_UP_AND_MAKE:
-            if self.pool.owner is not None:
-                self._was_never_told(self.pool.owner)
             client.request = replace(claim, why_empty=found.why_empty)
             why = "lost" if found.why_empty == "new" else found.why_empty
             self.write_given_up(GivenUp(self.pool.generation, why))
@@ -375,10 +378,14 @@ class ExclusiveRegion(Region):
             self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))
 
     def _was_never_told(self, owner: Owner) -> None:
-        """The server before died when that owner was on disk, and before it was told: it claims the pool, or gives it
-        back, and has brought no memory. So nothing was ever written by it.
+        """The server before died when that owner was on disk, and before it was told: it comes back and knows nothing
+        of it. So nothing was ever written by it.
         """
-        self.pool.owner_ended("", "")
+        if self.pool.phase is Phase.AWAITED:
+            self.pool.owner_ended("", "")
+        else:
+            self.pool.free()
+        self.device.file.write_again()
         if owner.process is not None:
             self.context.out.append(e.ForgetProcess(owner.process))
         self.note("owner_never_told", owner=owner.name)

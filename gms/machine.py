@@ -297,7 +297,7 @@ class Machine:
             protocol=versions.spoken().agreed(hello),
         )
         context.send(client.conn, welcome)
-        region.came(client)
+        region.came(client, hello.have)
 
     # -- regions ---------------------------------------------------------------------------------------------------
 

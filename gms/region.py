@@ -288,8 +288,8 @@ class Region(ABC):
     def note(self, event: str, **detail: str | int | float | bool) -> None:
         self.context.note(event, region=self.key, **detail)
 
-    def came(self, client: Client) -> None:  # noqa: B027 - only a pool has more to say
-        """It is connected, and welcome."""
+    def came(self, client: Client, have: int) -> None:  # noqa: B027 - only a pool has more to say
+        """It is connected, and welcome; `have`: the generation that it says it has."""
 
     def process_died(self, process: int) -> None:  # noqa: B027 - weights have no owner
         """Its connections have ended already."""

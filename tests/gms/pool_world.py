@@ -159,7 +159,8 @@ class World:
         while events and self.machine is not None:
             for effect in self.machine.handle(events.popleft(), Time(self.now, self.now)):
                 self._do(effect, events)
-                if self.rng.random() < 0.002 and not self.calm:
+                # Often between what is on disk and the word about it.
+                if self.rng.random() < (0.4 if isinstance(effect, e.Persist) else 0.002) and not self.calm:
                     self.kill_server()
                     return
         machine = self.machine
@@ -394,10 +395,13 @@ class World:
         for process in self.processes:
             if process.alive and process.mapped and process.grant is None:
                 self.release(process)
-        last = Process(self, len(self.processes))
+        idle = [process for process in self.processes if process.alive and not (process.mapped or process.claims)]
+        last = self.rng.choice(idle) if idle and self.rng.random() < 0.5 else Process(self, len(self.processes))
         for process in self.processes:
-            self.kill(process) if self.rng.random() < 0.7 or process.mapped or process.claims else None
-        self.processes.append(last)
+            ends = self.rng.random() < 0.7 or process.mapped or process.claims
+            self.kill(process) if ends and process is not last else None
+        if last not in self.processes:
+            self.processes.append(last)
         last.feed(c.Tick())
         self._until(lambda: last.machine.link is Link.IN, "the last one is connected")
         self.token += 1

@@ -14,4 +14,4 @@ def test_nobody_is_given_what_another_may_write(batch: int) -> None:
         world = World(seed)
         world.run(STEPS)
         adoptions += world.adoptions
-    assert adoptions > EACH // 3, "hardly anything was handed on"
+    assert adoptions > EACH // 5, "hardly anything was handed on"

@@ -159,25 +159,46 @@ def test_a_claim_waits_a_moment_for_what_a_new_server_has_not_got_yet() -> None:
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
 
 
-def test_an_owner_that_was_never_told_waits_for_nobody_else_and_is_not_waited_for() -> None:
-    """It claims what the file says that it has, and brings nothing: the server died before it had answered."""
+def never_told(old: Harness, conn: int = 1, have: int = 0) -> Harness:
+    """The server died when the owner was on disk, and before it had answered: the owner lives, and knows nothing."""
+    harness = Harness(old.record, e.FoundOwner("kv", process=7))
+    harness.comes(conn, have=have)
+    return harness
+
+
+def test_an_owner_that_was_never_told_claims_anew_and_gets_new_memory() -> None:
     old, owned = owned_by_one()
-    again, leaves = (Harness(old.record, e.FoundOwner("kv", process=7)) for _ in range(2))
-    for harness in (again, leaves):
-        harness.comes(1)
-    again.feed(e.Received(1, _claim(timeout_s=9.0)))
-    effects: list[e.Effect] = []
-    while not any(isinstance(said, m.PoolOwned) for _, said in again.sent):
-        again.now = again.machine.deadline
-        effects += again.feed(e.Tick())
-    (answer,) = (said for _, said in again.sent if isinstance(said, m.PoolOwned))
+    harness = never_told(old)
+    harness.feed(e.Received(1, _claim(timeout_s=9.0)))
+    while not any(isinstance(said, m.PoolOwned) for _, said in harness.sent):
+        harness.now = harness.machine.deadline
+        harness.feed(e.Tick())
+    (answer,) = (said for _, said in harness.sent if isinstance(said, m.PoolOwned))
     assert (answer.adopted, answer.why_empty) == (False, "new") and answer.generation > owned.generation
-    assert e.ForgetProcess(7) in effects
-    assert leaves.says(1, m.ReleasePool()) == m.PoolReleased()
-    leaves.comes(2, have=owned.generation)
-    leaves.back(2, owned.generation, "m0", "m1", "m2")
-    answer_ = leaves.claims(2, 12)
-    assert isinstance(answer_, m.PoolOwned) and answer_.adopted
+
+
+def test_an_owner_that_was_never_told_is_waited_for_by_no_other() -> None:
+    """Whether or not it says anything more: its claim may have been refused by a server that died since."""
+    old, owned = owned_by_one()
+    harness = never_told(old)
+    assert harness.record is not None and harness.record.regions[0].owner is None
+    harness.comes(2, have=owned.generation)
+    harness.back(2, owned.generation, "m0", "m1", "m2")
+    answer = harness.claims(2, 12)
+    assert isinstance(answer, m.PoolOwned) and answer.adopted
+
+
+def test_an_owner_that_was_never_told_that_it_has_adopted_owns_nothing() -> None:
+    harness, owned = owned_by_one()
+    harness.comes(2)
+    harness.says(1, m.ReleasePool())
+    assert isinstance(harness.claims(2, 11), m.PoolOwned)
+    again = never_told(harness, 2, have=owned.generation)
+    assert again.pool.owner is not None, "it may bring that it owns it"
+    again.back(2, owned.generation, "m0", "m1", "m2")
+    again.comes(1, have=owned.generation)
+    answer = again.claims(1, 12)
+    assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
 def _claim(**more: Any) -> m.ClaimPool:
