@@ -92,15 +92,12 @@ class ExclusiveRegion(Region):
 
     @property
     def slabs(self) -> Sequence[Slab]:
-        owed = [slab for each in self.device.file.owed if isinstance(each, Made) for slab in self._of_ours(each)]
-        return [*owed, *self.pool.slabs, *self.hand_backs.kept]
+        owed = (each.what for each in self.device.file.owed if each.key == self.key)
+        made = [slab for what in owed if isinstance(what, Made) for slab in what.slabs]
+        return [*made, *self.pool.slabs, *self.hand_backs.kept]
 
     def on_device(self, slabs: Slabs) -> Slabs:
         return slabs[:-1]
-
-    def _of_ours(self, owed: Made) -> tuple[Slab, ...]:
-        client = self.device.sessions.clients.get(owed.conn)
-        return owed.slabs if self.pool.phase is Phase.MAKING and (client is None or client.key == self.key) else ()
 
     @property
     def token(self) -> int:

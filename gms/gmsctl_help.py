@@ -48,8 +48,8 @@ until somebody has written to it. A script that only wants the state asks for --
 fields of --json, one object a line for each device:
   state               EMPTY, RW, COMMITTED, RO or RECOVERING
   device, generation, hash, bytes, slabs, tensors, free, capacity
-  clients             engine_id, pid, region, doing (writing, reading, asleep, waiting, watching), since, wants, holds; the
-                      first hundred of them
+  clients             engine_id, pid, region, doing (writing, reading, asleep, waiting, watching), since, wants, holds;
+                      the first hundred of them
   clients_total       how many there are
   waiting_for         why whoever waits is waiting, for people
   pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
