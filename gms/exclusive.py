@@ -143,6 +143,9 @@ class ExclusiveRegion(Region):
             str(client), client.process, client.local_pid, client.identity, since, adopted, client.conn, writes_end
         )
 
+    def note(self, event: str, **detail: str | int | float | bool) -> None:
+        super().note(f"pool_{event}", **detail)
+
     # -- those who come and go -------------------------------------------------------------------------------------
 
     def came(self, client: Client) -> None:
@@ -288,12 +291,12 @@ class ExclusiveRegion(Region):
         config, wanted = self.device.config, shape_of(message)
         why = self.device.why_closed or config.pools_off
         if why:
-            self._refuse(client, why, "not_now" if self.device.why_closed else "off")
+            self.refuse(client, why, "not_now" if self.device.why_closed else "off")
         elif any(size % config.granularity for size in message.sizes):
-            self._refuse(client, f"sizes have to be multiples of {config.granularity}", "too_large")
+            self.refuse(client, f"sizes have to be multiples of {config.granularity}", "too_large")
         elif wanted.bytes > config.capacity:
             why = f"{wanted.bytes} bytes are wanted, and the device has {config.capacity}"
-            self._refuse(client, why, "too_large")
+            self.refuse(client, why, "too_large")
         else:
             self.device.sessions.ask(client, message, self.context.now + message.timeout_s)
         return None
@@ -326,9 +329,6 @@ class ExclusiveRegion(Region):
         if self.device.making.withdraw(client.conn) is not None:
             self.pool.cannot_make()
 
-    def _refuse(self, client: Client, why: str, reason: m.Reason) -> None:
-        self.device.sessions.refuse(client, why, reason)
-
     # -- who may own it (rules 1 to 3) -----------------------------------------------------------------------------
 
     def let_in(self) -> None:
@@ -353,7 +353,7 @@ class ExclusiveRegion(Region):
         message = claim.message
         assert isinstance(message, m.ClaimPool)
         if found.do is Do.REFUSE:
-            self._refuse(client, found.why, found.reason)
+            self.refuse(client, found.why, found.reason)
         elif found.do is Do.MAKE:
             client.request = replace(claim, why_empty=claim.why_empty or found.why_empty)
             self.pool.make()
@@ -424,7 +424,7 @@ class ExclusiveRegion(Region):
             return
         have = "".join(f"; {sentence}" for sentence in self.device.drops.pending)
         why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{have}"
-        self._refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
+        self.refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
 
     def _made(self, owed: Made) -> None:
         asking, pool = self.device.sessions.asking(owed.conn, owed.claim), self.pool
@@ -492,7 +492,7 @@ class ExclusiveRegion(Region):
             if self.pool.phase is Phase.MAKING:
                 self.pool.cannot_make()
         for client in asking:
-            self._refuse(client, f"{why}: no process may own it", "disk")
+            self.refuse(client, f"{why}: no process may own it", "disk")
 
     # -- what must hold --------------------------------------------------------------------------------------------
 
