@@ -92,15 +92,12 @@ class ExclusiveRegion(Region):
 
     @property
     def slabs(self) -> Sequence[Slab]:
-        owed = [slab for each in self.device.file.owed if isinstance(each, Made) for slab in self._of_ours(each)]
-        return [*owed, *self.pool.slabs, *self.hand_backs.kept]
+        owed = (each.what for each in self.device.file.owed if each.key == self.key)
+        made = [slab for what in owed if isinstance(what, Made) for slab in what.slabs]
+        return [*made, *self.pool.slabs, *self.hand_backs.kept]
 
     def on_device(self, slabs: Slabs) -> Slabs:
         return slabs[:-1]
-
-    def _of_ours(self, owed: Made) -> tuple[Slab, ...]:
-        client = self.device.sessions.clients.get(owed.conn)
-        return owed.slabs if self.pool.phase is Phase.MAKING and (client is None or client.key == self.key) else ()
 
     @property
     def token(self) -> int:
@@ -145,6 +142,9 @@ class ExclusiveRegion(Region):
         return Owner(
             str(client), client.process, client.local_pid, client.identity, since, adopted, client.conn, writes_end
         )
+
+    def note(self, event: str, **detail: str | int | float | bool) -> None:
+        super().note(f"pool_{event}", **detail)
 
     # -- those who come and go -------------------------------------------------------------------------------------
 
@@ -296,12 +296,12 @@ class ExclusiveRegion(Region):
         config, wanted = self.device.config, shape_of(message)
         why = self.device.why_closed or config.pools_off
         if why:
-            self._refuse(client, why, "not_now" if self.device.why_closed else "off")
+            self.refuse(client, why, "not_now" if self.device.why_closed else "off")
         elif any(size % config.granularity for size in message.sizes):
-            self._refuse(client, f"sizes have to be multiples of {config.granularity}", "too_large")
+            self.refuse(client, f"sizes have to be multiples of {config.granularity}", "too_large")
         elif wanted.bytes > config.capacity:
             why = f"{wanted.bytes} bytes are wanted, and the device has {config.capacity}"
-            self._refuse(client, why, "too_large")
+            self.refuse(client, why, "too_large")
         else:
             self.device.sessions.ask(client, message, self.context.now + message.timeout_s)
         return None
@@ -334,9 +334,6 @@ class ExclusiveRegion(Region):
         if self.device.making.withdraw(client.conn) is not None:
             self.pool.cannot_make()
 
-    def _refuse(self, client: Client, why: str, reason: m.Reason) -> None:
-        self.device.sessions.refuse(client, why, reason)
-
     # -- who may own it (rules 1 to 3) -----------------------------------------------------------------------------
 
     def let_in(self) -> None:
@@ -361,7 +358,7 @@ class ExclusiveRegion(Region):
         message = claim.message
         assert isinstance(message, m.ClaimPool)
         if found.do is Do.REFUSE:
-            self._refuse(client, found.why, found.reason)
+            self.refuse(client, found.why, found.reason)
         elif found.do is Do.MAKE:
             client.request = replace(claim, why_empty=claim.why_empty or found.why_empty)
             self.pool.make()
@@ -434,7 +431,7 @@ class ExclusiveRegion(Region):
             return
         have = "".join(f"; {sentence}" for sentence in self.device.drops.pending)
         why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{have}"
-        self._refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
+        self.refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
 
     def _made(self, owed: Made) -> None:
         asking, pool = self.device.sessions.asking(owed.conn, owed.claim), self.pool
@@ -502,7 +499,7 @@ class ExclusiveRegion(Region):
             if self.pool.phase is Phase.MAKING:
                 self.pool.cannot_make()
         for client in asking:
-            self._refuse(client, f"{why}: no process may own it", "disk")
+            self.refuse(client, f"{why}: no process may own it", "disk")
 
     # -- what must hold --------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class SlabStore:
 
     @property
     def generations(self) -> tuple[int, ...]:
-        """Of which it has descriptors."""
+        """Those of which it has descriptors."""
         return tuple(generation for generation, slabs in self._layouts.items() if slabs.descriptors)
 
     def use(self, generation: int) -> LayoutSlabs:

@@ -310,14 +310,13 @@ class Machine:
 
     def _forget(self, region: Region) -> bool:
         """Its key may be another's. A token is forgotten only for another region, once a person has dropped it."""
-        if region.clients or not region.may_be_forgotten:
+        if region.key == m.WEIGHTS or region.clients or not region.may_be_forgotten:
             return False
         del self.regions[region.key]
         return True
 
     def _make_room(self) -> bool:
-        others = (region for region in list(self.regions.values()) if region.key != m.WEIGHTS)
-        return any(self._forget(region) for region in others)
+        return any(self._forget(region) for region in list(self.regions.values()))
 
     # -- connections end -------------------------------------------------------------------------------------------
 
@@ -347,17 +346,17 @@ class Machine:
         if client is None:
             self.sessions.gone(conn)
             return
-        region = self.regions[client.key]
+        device, region = self.device, self.regions[client.key]
         doing = region.doing(client)
         if client.process is not None and not region.keeps(client.process):
             self.context.out.append(e.ForgetProcess(client.process))
         if doing is not Doing.WATCHING:
             self.context.note("left", region=client.key, engine=client.engine_id, was=doing.value)
         region.hand_backs.left(conn)
-        self.device.holders.gone(conn)
+        device.holders.gone(conn)
         self.sessions.gone(conn)
         region.left(client, doing)
-        if region.is_blank and client.key != m.WEIGHTS:
+        if region.is_blank and not device.file.busy:  # what is owed to the disk is that region's to do
             self._forget(region)
 
     # -- answers of the disk, the device and the kernel ------------------------------------------------------------

@@ -98,6 +98,8 @@ def decode(data: bytes) -> Record:
         raise UnreadableRecord(f"it is not a record of a device: {error}") from None
     if record.check != _check(record):
         raise UnreadableRecord("its checksum is wrong: it isn't what was written")
+    if len({each.key for each in record.regions}) < len(record.regions):
+        raise UnreadableRecord("a region is in it twice")
     if any(each.policy == "exclusive" and each.generation and len(each.slabs) < 2 for each in record.regions):
         raise UnreadableRecord("there is a pool without a range and a table in it")
     return msgspec.structs.replace(record, check="")

@@ -288,6 +288,13 @@ class Region(ABC):
     def note(self, event: str, **detail: str | int | float | bool) -> None:
         self.context.note(event, region=self.key, **detail)
 
+    def refuse(self, client: Client, why: str, reason: m.Reason) -> None:
+        """Its request is over."""
+        client.request = None
+        self.device.sessions.turns_to_something_else(client)
+        self.note("refused", engine=client.engine_id, reason=reason, why=why)
+        self.context.refuse(client.conn, why, reason)
+
     def came(self, client: Client, have: int) -> None:  # noqa: B027 - only a pool has more to say
         """It is connected, and welcome; `have`: the generation that it says it has."""
 
@@ -322,7 +329,7 @@ class Region(ABC):
             if self.device.making.of(client.conn) is None and self.context.reached(request.until):
                 why, reason = self.why_waits(client, request)
                 waited = f"waited {request.message.timeout_s or 0:g} s in vain"
-                self.device.sessions.refuse(client, f"{waited}: {why}", reason)
+                self.refuse(client, f"{waited}: {why}", reason)
 
     # -- handed back to a new server -------------------------------------------------------------------------------
 

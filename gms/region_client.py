@@ -50,7 +50,7 @@ class Link(Enum):
 class RegionClient:
     policy: ClassVar[m.Policy]
     handlers: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
-    """Of what the program wants, by event."""
+    """What is done about what the program wants, by event."""
     writes_end = False
     """What this process writes ends with it."""
 

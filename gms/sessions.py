@@ -147,13 +147,6 @@ class Sessions:
         self.turns_to_something_else(client)
         return client.request
 
-    def refuse(self, client: Client, why: str, reason: m.Reason) -> None:
-        """Its request is over."""
-        client.request = None
-        self.turns_to_something_else(client)
-        self._context.note("refused", region=client.key, engine=client.engine_id, reason=reason, why=why)
-        self._context.refuse(client.conn, why, reason)
-
     def asking(self, conn: int, number: int) -> tuple[Client, Request] | None:
         """That very request, if it still waits."""
         client = self.clients.get(conn)

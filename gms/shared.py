@@ -192,7 +192,7 @@ class SharedRegion(Region):
         _, hash = self.weights.there
         if wanted.expect and wanted.expect != hash:
             why = f"the layout that was expected ({wanted.expect[:12]}) is gone; there is {hash[:12]} now"
-            self.device.sessions.refuse(client, why, "stale")
+            self.refuse(client, why, "stale")
             return
         layout, send, batch = self._reads(client), self.context.send, self.device.config.batch
         if wanted.have == layout.generation:
@@ -241,7 +241,7 @@ class SharedRegion(Region):
                 why += f" beside the {stays} of the old one; without `replace` the old one would be cleared first"
             elif old:
                 why += f", and {old} more once what is there is cleared"
-            self.device.sessions.refuse(client, why, "too_large" if needed + stays > capacity else "no_memory")
+            self.refuse(client, why, "too_large" if needed + stays > capacity else "no_memory")
 
     def peer_checked(self, client: Client, request: Request) -> None:
         """It lives, and is to be let in to write: first on disk."""
@@ -404,7 +404,7 @@ class SharedRegion(Region):
         if isinstance(what, Admit):
             asking = self.device.sessions.asking(what.conn, what.request)
             if asking is not None:
-                self.device.sessions.refuse(asking[0], f"{why}: no process may write", "disk")
+                self.refuse(asking[0], f"{why}: no process may write", "disk")
         elif isinstance(what, Acknowledge):
             draft = self.weights.draft
             if draft is not None and draft.generation == what.layout.generation:

@@ -35,8 +35,8 @@ class StateFile:
         return self._writes.under_way
 
     @property
-    def owed(self) -> list[object]:
-        return [each.what for each in self._writes.owed]
+    def owed(self) -> list[Owed]:
+        return self._writes.owed
 
     @property
     def is_due(self) -> bool:
@@ -67,7 +67,7 @@ class StateFile:
         """Returns what is not to be done. What is so is written again, until that works."""
         if not self._writes.failed(seq, why, self._context.now):
             return []
-        owed = [Owed(*each) for each in self._writes.owed]
+        owed = self._writes.owed
         self._writes.take_back(lambda _: True)
         self._being_written = None
         self._context.alarm(

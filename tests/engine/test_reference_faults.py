@@ -121,7 +121,7 @@ def test_a_shadow_that_waits_for_weights_is_told_when_they_are_handed_back(house
     house.restart("gms", REFERENCE)
     until(lambda: (s := house.weights()) is not None and s.state == "RECOVERING", "GMS waits for its layout")
     b = house.shim(REFERENCE, "b")
-    until(lambda: (s := house.weights()) is not None and any(x.engine_id == "b" for x in s.clients), "b waits, too")
+    until(lambda: (s := house.weights()) is not None and any(x.engine_id == "b" and x.region == "weights" for x in s.clients), "b waits")
     a.main().signal(signal.SIGCONT)
     a.workers()[0].signal(signal.SIGCONT)
     settled(house, REFERENCE, a, b)

@@ -207,3 +207,22 @@ def test_a_process_that_hands_back_nothing_where_there_is_nothing_has_nothing() 
     house.hello(1)
     house.says(1, m.HandBack(generation=0, hash="", sizes=[7], reading=True))
     assert house.heard(1, m.Refused) and house.doing(1) is not Doing.READING
+
+
+def test_the_region_that_a_process_names_by_default_is_never_a_pool() -> None:
+    house = House()
+    answer = house.says(1, m.Hello(protocol=m.PROTOCOL, engine_id="x", pid=1, key=m.WEIGHTS, policy="exclusive"))
+    assert isinstance(answer, m.Problem) and house.status.state == "EMPTY"
+
+
+def test_a_file_that_tells_of_a_region_twice_is_unreadable() -> None:
+    region = record.Region(A, "shared", 6, "a" * 64, (record.Slab(5, "x"),))
+    with pytest.raises(record.UnreadableRecord, match="twice"):
+        record.decode(record.encode(record.Record(7, (region, region), "boot")))
+
+
+def test_a_region_without_anything_goes_with_its_last_client() -> None:
+    house = House()
+    house.hello(1, key="passing-by")
+    house.leaves(1)
+    assert list(house.machine.regions) == [m.WEIGHTS]

@@ -174,7 +174,7 @@ class GmsWorld(Schedule[SimGms]):
         region = machine.regions[key]
         if after is not None and after.generation > lost:
             self.over_since[lost] = "a replacement"
-        elif any(isinstance(owed, GivenUp) and owed.by for owed in machine.device.file.owed):
+        elif any(isinstance(owed.what, GivenUp) and owed.what.by for owed in machine.device.file.owed):
             self.over_since[lost] = "a person who dropped it"
             for engine in self.engines:
                 if engine.client.welcome and engine.reads == lost and not engine.was_stopped and not self.spoiled:
