@@ -186,7 +186,7 @@ class ClientMachine:
 
     @property
     def _settle_s(self) -> float:
-        """How long a new server waits for a holder that it can't know of. No member is silent so long."""
+        """How long a new server waits for a holder that it can't know of; no joined process is silent for so long."""
         return self._policy.settle_s if self._policy is not None else math.inf
 
     def _must_end_at(self) -> tuple[float, str]:
