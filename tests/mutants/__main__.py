@@ -279,21 +279,22 @@ def _tried_by_the_program(names: list[str], root: Path) -> list[tuple[str, str]]
 def _made(names: list[str], root: Path, *, accept: bool) -> int:
     """Tries them, prints what came of it; how many are noticed by nobody, and known to nobody either."""
     began = time.monotonic()
-    results = _tried_by_the_program(names, root) if names else []
+    results = dict(_tried_by_the_program(names, root)) if names else {}
     text = survivors.FILE.read_text()
-    alive = [name for name, found in results if not found]
-    new = [] if accept else [name for name in alive if name not in survivors.known(text)]
     if accept:
-        there = [mutant.name for mutant in all_made()]
-        text = survivors.accepted(text, [name for name, found in results if found], alive, there)
+        text = survivors.accepted(text, results, [mutant.name for mutant in all_made()])
         survivors.FILE.write_text(text)
-    print("\n".join(survivors.table(results, survivors.known(text))))
-    print("".join(f"{name}: nobody notices\n" for name in new), end="")
+    alive = [name for name, found in results.items() if not found]
+    new = [name for name in alive if name not in survivors.known(text)]
+    wrong = [name for name in new if survivors.file_of(name) in survivors.whole(text)]
+    print("\n".join(survivors.table(results.items(), survivors.known(text))))
+    for name in new:
+        print(f"{name}: nobody notices" + ("" if name in wrong else " (in a file that was never tried as a whole)"))
     print(
         f"{len(results)} made mutants in {time.monotonic() - began:.0f} s; "
         f"{len(alive)} not noticed, {len(new)} of them new"
     )
-    return len(new)
+    return len(wrong)
 
 
 def main() -> int:
