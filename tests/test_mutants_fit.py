@@ -55,8 +55,9 @@ def test_by_hand_is_only_what_no_program_finds() -> None:
 
 
 def test_each_run_of_ci_has_a_tenth_of_them_and_ten_runs_have_all() -> None:
-    names = [*everyone(), *(mutant.name for mutant in all_made())]
-    parts = [tenth(names, number) for number in range(TENTHS)]
+    by_hand, by_program = list(everyone()), [mutant.name for mutant in all_made()]
+    names = by_hand + by_program
+    parts = [tenth(by_hand, by_program, number) for number in range(TENTHS)]
     assert sorted(name for part in parts for name in part) == sorted(names)
     assert len(names) == len(set(names))
 
@@ -118,8 +119,10 @@ def loaded(mutant: Made | None) -> Callable[[World, str, bool], bool]:
 
 
 def test_who_survives_is_not_judged_until_a_person_says_why() -> None:
-    text = "= Nobody can tell.\np/a.py f: never: x\np/a.py f: never: gone\n\n? old\np/a.py f: never: y\n"
-    there = [f"p/a.py f: never: {name}" for name in "xyz"]
-    assert survivors.known(text)["p/a.py f: never: x"] == "= Nobody can tell."
-    again = survivors.accepted(text, noticed=[there[1]], survived=[there[0], there[2]], there=there)
-    assert survivors.known(again) == {there[0]: "= Nobody can tell.", there[2]: survivors.NOT_JUDGED}
+    text = "+ p/b.py\n\n= Nobody can tell.\np/a.py f: never: x\np/a.py f: never: gone\n\n? old\np/a.py f: never: y\n"
+    x, y, z = there = [f"p/a.py f: never: {name}" for name in "xyz"]
+    assert survivors.known(text)[x] == "= Nobody can tell."
+    again = survivors.accepted(text, {x: "", y: "a test", z: ""}, [*there, "p/b.py f: never: x"])
+    assert survivors.known(again) == {x: "= Nobody can tell.", z: survivors.NOT_JUDGED}
+    assert survivors.whole(text) == {"p/b.py"} and survivors.whole(again) == {"p/a.py", "p/b.py"}
+    assert survivors.whole(survivors.accepted("", {x: ""}, there)) == set(), "two of its three were not tried"

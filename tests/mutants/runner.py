@@ -50,7 +50,9 @@ TESTS_S = 6.0
 """What the tests of one mutant may take together, as far as their own durations say."""
 LOOKED_AT_S = 2.0
 """Of processor. What takes longer is left to the whole of the tests."""
-HANGS_S = 20.0
+COMPUTES_S = 40
+"""Of its own processor time: one that goes round in a circle counts as noticed, and a busy machine notices nothing."""
+WAITS_S = 600.0
 MEMORY = 3 << 30
 STARTS_A_PROCESS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec", "os.forkpty", "pty.spawn"}
 
@@ -168,12 +170,12 @@ class Trial:
                 code = mutant.code(FILES[mutant.path])
                 of = functions[mutant.path, mutant.function]
                 pid, end = forked(lambda: noticed(of, code, tests, tries))  # noqa: B023 (run at once, in the fork)
-                running[end] = mutant, pid, time.monotonic() + HANGS_S
+                running[end] = mutant, pid, time.monotonic() + WAITS_S
             ready, _, _ = select.select(list(running), [], [], 0.5)
             now = time.monotonic()
             for end, (mutant, pid, until) in list(running.items()):
                 if end in ready or now > until:
-                    found = said(end) if end in ready else "it hangs"
+                    found = said(end) if end in ready else "it waits for ever"
                     ended(pid, end)
                     del running[end]
                     yield mutant, found
@@ -191,6 +193,7 @@ def chosen(tests: list[str], took: dict[str, float]) -> list[str]:
 
 def noticed(of: list[FunctionType], code: CodeType, tests: list[str], tries: dict[str, Try]) -> str:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (COMPUTES_S, COMPUTES_S))
     refuse_processes()
     for function in of:
         function.__code__ = code
@@ -298,7 +301,7 @@ def forked(work: Callable[[], Any]) -> tuple[int, int]:
 def said(end: int) -> str:
     with open(end, encoding="utf-8", closefd=False) as readable:
         result = readable.read()
-    found = json.loads(result) if result else "it dies"
+    found = json.loads(result) if result else "it dies, or goes round in a circle"
     return "" if found == "-" else str(found)
 
 

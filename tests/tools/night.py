@@ -13,6 +13,7 @@ import platform
 import re
 import subprocess
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,9 +27,10 @@ FIRST_SCHEDULE = 20_500
 """CI has those before it."""
 TELLING = re.compile(
     r"^(simulator of .*|VIOLATION .*|\d+ (made )?mutants .*|\d+ kills, .*|=+ .* in [0-9.]+s.* =+|FAILED .*|ERROR .*|"
-    r".*: nobody notices)$"
+    r".*: nobody notices.*)$"
 )
 LINES = 12
+WIDTH = 118
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,12 @@ def report(rows: list[Row], began: datetime) -> str:
         "",
         "`make night` writes this page. What each stage is for stands in [tests](tests.md).",
         "",
-        f"Begun {began:%Y-%m-%d %H:%M} UTC at commit {commit.stdout.strip() or 'unknown'}, on "
-        f"{len(os.sched_getaffinity(0))} processors with Linux {platform.release()} and Python "
-        f"{platform.python_version()}; load of the last quarter of an hour at its end: {load:.0f}.",
+        textwrap.fill(
+            f"Begun {began:%Y-%m-%d %H:%M} UTC at commit {commit.stdout.strip() or 'unknown'}, on "
+            f"{len(os.sched_getaffinity(0))} processors with Linux {platform.release()} and Python "
+            f"{platform.python_version()}; load of the last quarter of an hour at its end: {load:.0f}.",
+            WIDTH,
+        ),
         "",
         "| stage | how much | result | seconds |",
         "|---|---|---|---|",
@@ -124,7 +129,7 @@ def report(rows: list[Row], began: datetime) -> str:
     for row in rows:
         if row.said:
             lines += ["", f"## {row.stage.what[0].upper()}{row.stage.what[1:]}", ""]
-            lines += [f"    {line[:115]}" for line in row.said]
+            lines += [f"    {part}" for line in row.said for part in textwrap.wrap(line, WIDTH - 4)]
     return "\n".join([*lines, ""])
 
 
