@@ -15,7 +15,7 @@ from gms.memory.host import HostMemory
 from reference_engine import options
 from reference_engine.store import _write
 from tests.engine.kinds import REFERENCE, TOY, there
-from tests.engine.shims import House, Program, Shim
+from tests.engine.shims import House, Program, Shim, Weights
 from tests.engine.test_scenarios import all_dead, settled
 from tests.support.waiting import until
 
@@ -121,11 +121,15 @@ def test_a_shadow_that_waits_for_weights_is_told_when_they_are_handed_back(house
     house.restart("gms", REFERENCE)
     until(lambda: (s := house.weights()) is not None and s.state == "RECOVERING", "GMS waits for its layout")
     b = house.shim(REFERENCE, "b")
-    until(lambda: (s := house.weights()) is not None and any(x.engine_id == "b" and x.region == "weights" for x in s.clients), "b waits")
+    until(lambda: "b" in comers(house.weights()), "b waits")
     a.main().signal(signal.SIGCONT)
     a.workers()[0].signal(signal.SIGCONT)
     settled(house, REFERENCE, a, b)
     assert (a.state()["deaths"], b.state()["deaths"]) == (0, 0)
+
+
+def comers(weights: Weights | None) -> list[str]:
+    return [client.engine_id for client in weights.clients if client.region == "weights"] if weights else []
 
 
 def longer(shim: Shim, than_s: float) -> bool:

@@ -150,7 +150,7 @@ class House:
         assert {client.process for client in sessions.clients.values() if client.process} | owners == self.processes
         assert machine.deadline > self.now, "its deadline has passed already"
         coming = sum(slab.size for region in machine.regions.values() for slab in region.hand_backs.kept)
-        told = sum(region.bytes for region in machine.status().regions if region.state != "AWAITED")
+        told = sum(region.bytes for region in machine.status().regions)
         assert told == sum(size for _, size in self.slabs.values()) - coming
 
     # -- what tests do ---------------------------------------------------------------------------------------------

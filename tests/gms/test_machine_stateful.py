@@ -33,18 +33,14 @@ class GmsProcesses(RuleBasedStateMachine):
     def begin(self, tells: bool, batch: int) -> None:
         self.tells, self.batch = tells, batch
         self.house = House(tells=tells, batch=batch)
-        self.next_conn = self.token = 0
+        self.next_conn = 0
         self.committed: dict[int, tuple[str, tuple[tuple[str, int], ...]]] = {}
         """Number -> its hash and its memory."""
         self.given: list[int] = []
 
     @property
     def conns(self) -> list[int]:
-        return [conn for conn, client in self.house.machine.sessions.clients.items() if client.key != "kv"]
-
-    @property
-    def pool_conns(self) -> list[int]:
-        return [conn for conn, client in self.house.machine.sessions.clients.items() if client.key == "kv"]
+        return list(self.house.machine.sessions.clients)
 
     def doing(self, conn: int) -> Doing:
         return self.house.doing(conn)
@@ -67,41 +63,7 @@ class GmsProcesses(RuleBasedStateMachine):
             self.next_conn += 1
             self.house.hello(self.next_conn, key=key)
 
-    @rule(index=pick, size=st.integers(1, 300), older=st.booleans(), replace=st.booleans())
-    def a_process_claims_a_pool(self, index: int, size: int, older: bool, replace: bool) -> None:
-        if len(self.pool_conns) < 3:
-            self.next_conn += 1
-            self.house.hello(self.next_conn, key="kv", policy="exclusive")
-        conn = self.pool_conns[index % len(self.pool_conns)]
-        self.token += 1
-        claim = m.ClaimPool(
-            digest="d",
-            sizes=[size],
-            table_size=4096,
-            token=max(self.token - 5 * older, 1),
-            proven=True,
-            timeout_s=2.0,
-            replace=replace,
-        )
-        if self.house.machine.sessions.clients[conn].request is None:
-            self.house.says(conn, claim)
-            owned = self.house.heard(conn, m.PoolOwned)
-            if self.doing(conn) is Doing.WRITING and owned:
-                said = self.house.on_disk.region("kv")
-                assert said is not None and said.generation == owned[-1].generation, "first on disk, then told"  # type: ignore[attr-defined]
-
-    @rule(index=pick, dies=st.booleans())
-    def a_pool_is_let_go_of(self, index: int, dies: bool) -> None:
-        if not self.pool_conns:
-            return
-        conn = self.pool_conns[index % len(self.pool_conns)]
-        process = self.house.machine.sessions.clients[conn].process
-        if dies and process is not None:
-            self.house.feed(e.Died(process))
-        else:
-            self.house.says(conn, m.ReleasePool())
-
-    @rule(key=st.sampled_from((m.WEIGHTS, "other", "kv")))
+    @rule(key=st.sampled_from((m.WEIGHTS, "other")))
     def a_person_drops(self, key: str) -> None:
         if 9999 not in self.house.machine.sessions.observers:
             self.house.says(9999, m.Observe(protocol=m.PROTOCOL))
@@ -235,8 +197,6 @@ class GmsProcesses(RuleBasedStateMachine):
     def the_file_tells_only_of_what_was_committed(self) -> None:
         house = getattr(self, "house", None)
         for told in house.on_disk.regions if house is not None and house.file is not None else ():
-            if told.policy == "exclusive":
-                continue
             assert told.generation in self.committed and told.hash == self.committed[told.generation][0]
             assert tuple((slab.identity, slab.size) for slab in told.slabs) == self.committed[told.generation][1]
 

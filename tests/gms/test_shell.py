@@ -3,6 +3,7 @@
 import contextlib
 import os
 import random
+import resource
 import signal
 import struct
 from collections.abc import Callable, Iterator
@@ -335,13 +336,12 @@ def test_while_the_disk_refuses_nobody_commits_and_afterwards_somebody_does(cont
     writer = container.caller(hello("a"), m.Open(mode="rw"))
     writer.hear(m.Opened)
     writer.ask(m.Create(size=SLAB), m.Created)
-    in_the_way = directory(container.run_dir) / "host:0.json.spare"
-    in_the_way.unlink()
-    in_the_way.mkdir()
+    _, most = resource.prlimit(container.server_pid(), resource.RLIMIT_FSIZE)
+    resource.prlimit(container.server_pid(), resource.RLIMIT_FSIZE, (0, most))
     refused = writer.ask(m.Commit(layout=document((SLAB,))), m.Refused)
     assert refused.reason == "disk" and "can be tried again" in refused.why
     assert any("can't be written" in alarm for alarm in container.status().alarms)
-    in_the_way.rmdir()
+    resource.prlimit(container.server_pid(), resource.RLIMIT_FSIZE, (most, most))
     writer.ask(m.Commit(layout=document((SLAB,))), m.Committed)
     assert container.shows(alarms=[]).state == "RO"
 
