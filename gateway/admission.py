@@ -183,7 +183,7 @@ class Admission:
                 self._out.append(refusal)
                 return
             visitor = Visitor(self._now, event.tokens, event.preflight, event.fingerprint, strikes)
-            visitors.come(request, visitor)
+            visitors[request] = visitor
         if event.again and not visitor.again:
             visitor.again, visitor.since = True, self._now
         state.returning.discard(request)
@@ -204,7 +204,8 @@ class Admission:
         state.doubts.pop(request, None)
         if self.grants.current is not None:
             self.grants.current.release(request)
-        self._end_trial(request)
+        if state.trial == request:
+            state.trial = None
         if state.scout == request:  # it was refused, or its client left before it could be known
             state.scout, state.try_at = None, self._now + UNREACHABLE_S
 

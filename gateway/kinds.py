@@ -178,10 +178,13 @@ _read_asked = msgspec.json.Decoder(_Asked).decode
 
 
 _GENERATES = {"/v1/completions": Api.COMPLETION, "/v1/chat/completions": Api.CHAT}
+_KNOWN = {path.encode(): path for path in (*_GENERATES, *_ASKS, "/v1/models")}
 
 
 def allowed(method: str, target: bytes) -> str:
     """The path, if it is relayed. Raises NotAllowed or WrongMethod."""
+    if target in _KNOWN and method in METHODS:
+        return _KNOWN[target]
     path = target.partition(b"?")[0]
     if path not in _EXACT and not _PATH.fullmatch(path):
         raise NotAllowed

@@ -2,8 +2,6 @@
 *leg*, known by a number. Pure.
 """
 
-from collections.abc import Iterator
-
 from gateway import events as e
 from gateway import sse
 from gateway.kinds import Kind
@@ -35,27 +33,16 @@ class Leg:
         return b""
 
 
-class Legs:
-    __slots__ = ("_kind", "_last", "_number", "_open")
+class Legs(dict[int, Leg]):
+    """Those that are open."""
+
+    __slots__ = ("_kind", "_last", "_number")
 
     def __init__(self, number: int, kind: Kind) -> None:
+        super().__init__()
         self._number = number
         self._kind = kind
-        self._open: dict[int, Leg] = {}
         self._last = 0
-
-    def __len__(self) -> int:
-        return len(self._open)
-
-    def __iter__(self) -> Iterator[Leg]:
-        return iter(self._open.values())
-
-    def get(self, number: int) -> Leg | None:
-        return self._open.get(number)
-
-    def pop(self, number: int) -> Leg | None:
-        """It has ended by itself."""
-        return self._open.pop(number, None)
 
     def ask_all(self, token: int, url: str) -> e.Ask:
         """The request as it came."""
@@ -76,21 +63,18 @@ class Legs:
 
     def drop_finished(self, choice: int) -> list[e.Effect]:
         """Those of a choice that needs no more."""
-        numbers = [number for number, leg in self._open.items() if leg.choice == choice]
+        numbers = [number for number, leg in self.items() if leg.choice == choice]
         return [self._drop(number, ending=True) for number in numbers]
 
     def drop_all(self, done: int = 0) -> list[e.Effect]:
         """`done`: the one on which the answer was completed."""
-        if not self._open:
-            return []
-        numbers = list(self._open)
-        return [self._drop(number, number == done or self._open[number].whole) for number in numbers]
+        return [self._drop(number, number == done or self[number].whole) for number in list(self)]
 
     def _drop(self, number: int, ending: bool) -> e.Effect:
-        del self._open[number]
+        del self[number]
         return e.Drop(self._number, number, ending)
 
     def _add(self, leg: Leg) -> int:
         self._last += 1
-        self._open[self._last] = leg
+        self[self._last] = leg
         return self._last

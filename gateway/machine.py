@@ -44,13 +44,10 @@ class Machine:
         self.max_len: int | None = None
         self.parses: set[str] = set()
         """Models whose chats are known to go through a parser of their engine's."""
-        self._look_at = math.inf
+        self.deadline = self._look_at = math.inf
+        """When a tick is due; and when each request is."""
         self._moved_at = -math.inf
         """When an engine last said something."""
-
-    @property
-    def deadline(self) -> float:
-        return min(self.admission.deadline, self._look_at)
 
     @property
     def in_flight(self) -> int:
@@ -81,6 +78,7 @@ class Machine:
                 self.models, self.max_len = said.names, said.max_len
             else:
                 out.append(said)
+        self.deadline = min(self.admission.deadline, self._look_at)
         return out
 
     def _begin(self, event: e.Arrived, now: float) -> list[e.Effect]:

@@ -6,7 +6,7 @@ order. What this file may not do: decide.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +70,9 @@ class Pair:
         self._numbers = self._own_numbers = 0
         self._models_of = 0
         """The token of the grant whose models are known."""
-        self._turns = Turns(self, self._handle, _EFFECTS)
+        self._turns = Turns(self, _EFFECTS, time.monotonic)
         self._timer: asyncio.TimerHandle | None = None
         self._armed = float("inf")
-        self._now = 0.0
-        """When the event came whose effects are carried out."""
 
     def start(self) -> None:
         def tell(status: Status | None) -> None:
@@ -108,10 +106,6 @@ class Pair:
         deadline = self.machine.deadline
         if deadline != self._armed:
             self._arm(deadline)
-
-    def _handle(self, event: object) -> Iterable[e.Effect]:
-        self._now = time.monotonic()
-        return self.machine.handle(event, self._now)
 
     def _arm(self, at: float) -> None:
         if self._timer is not None:
@@ -184,7 +178,7 @@ class Pair:
 
     def _send(self, effect: e.Send) -> None:
         client = self.clients[effect.request]
-        now = self._now
+        now = self._turns.now
         if client.last_at:
             self.counts.between.add(now - client.last_at)
         else:
@@ -204,7 +198,7 @@ class Pair:
     def _over(self, effect: e.Over) -> None:
         client = self.clients.pop(effect.request)
         self._ups.paused.discard(effect.request)
-        now = self._now
+        now = self._turns.now
         self.counts.over(effect)
         self.counts.latency.add(now - client.began)
         self._on_over(client, effect, now)
@@ -220,7 +214,7 @@ class Pair:
 
     def _note_first(self, client: Client, status: int) -> None:
         client.status = status
-        client.first_at = self._now
+        client.first_at = self._turns.now
         self.counts.first.add(client.first_at - client.began)
 
 

@@ -112,7 +112,7 @@ class Request:
             return self._out
         if self._delivery.quiet_for(now) < self._bounds.comment_s:
             return self._out
-        streaming = next((leg for leg in self._legs if leg.reader is not None), None)
+        streaming = next((leg for leg in self._legs.values() if leg.reader is not None), None)
         if self.account is not None and (self._delivery.opened or streaming is not None):
             self._out += self._delivery.comment(f"waiting ({self.phase.value})", now, streaming)
         return self._out
@@ -272,7 +272,7 @@ class Request:
             self._end_badly("the answer could not be continued: made once more, it is another one", part.why)
 
     def _finished(self, event: e.Heard, now: float) -> None:
-        leg = self._legs.pop(event.leg)
+        leg = self._legs.pop(event.leg, None)
         if leg is None or leg.whole:
             return
         if leg.passes and self._delivery.opened:
@@ -346,7 +346,7 @@ class Request:
     # -- when it fails ---------------------------------------------------------------------------------------------
 
     def _broke(self, event: e.Broke, now: float) -> None:
-        leg = self._legs.pop(event.leg)
+        leg = self._legs.pop(event.leg, None)
         if leg is None or leg.whole:
             return
         account = self.account
@@ -361,7 +361,7 @@ class Request:
 
     def _not_sent(self, event: e.NotSent, now: float) -> None:
         """It waits on, as if it had not been admitted."""
-        if self._legs.pop(event.leg) is None:
+        if self._legs.pop(event.leg, None) is None:
             return
         if self.phase is not Phase.ASKED:
             self.recoveries.pop()

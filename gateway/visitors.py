@@ -5,11 +5,10 @@ order, so a number says which came first.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
 
 
 class Visitor:
-    __slots__ = ("again", "fingerprint", "preflight", "read_by", "since", "strikes", "tokens")
+    __slots__ = ("again", "fingerprint", "preflight", "read_by", "since", "strikes", "tokens", "waits")
 
     def __init__(self, since: float, tokens: int, preflight: bool, fingerprint: int, strikes: int) -> None:
         self.since = since
@@ -19,6 +18,7 @@ class Visitor:
         """So many an engine has to read before it can answer."""
         self.read_by = 0
         """The token of the engine that gave it something last: that one has computed all of its context."""
+        self.waits = False
         self.again = False
         """An engine that had it was lost."""
         self.strikes = strikes
@@ -27,9 +27,11 @@ class Visitor:
         """Requests that ask the same have the same one; 0: this one can't be told from others."""
 
 
-class Visitors:
+class Visitors(dict[int, Visitor]):
+    """By number."""
+
     def __init__(self) -> None:
-        self._known: dict[int, Visitor] = {}
+        super().__init__()
         self.new: list[int] = []
         """Those that wait and are new, in order."""
         self.interrupted: list[int] = []
@@ -38,15 +40,6 @@ class Visitors:
         """The same, by when they were interrupted."""
         self._preflights: set[int] = set()
         """Those of the new ones that may need no key."""
-
-    def __getitem__(self, request: int) -> Visitor:
-        return self._known[request]
-
-    def __contains__(self, request: int) -> bool:
-        return request in self._known
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._known)
 
     @property
     def waiting(self) -> int:
@@ -57,11 +50,9 @@ class Visitors:
         apart = len(self._preflights)
         return apart if preflights else len(self.new) - apart
 
-    def come(self, request: int, visitor: Visitor) -> None:
-        self._known[request] = visitor
-
     def wait(self, request: int) -> None:
-        visitor = self._known[request]
+        visitor = self[request]
+        visitor.waits = True
         if visitor.again:
             insort(self.interrupted, request)
             insort(self.longest, (visitor.since, request))
@@ -71,23 +62,16 @@ class Visitors:
                 self._preflights.add(request)
 
     def stop_waiting(self, request: int) -> None:
-        visitor = self._known[request]
-        if not visitor.again:
-            if _remove(self.new, request):
-                self._preflights.discard(request)
-        elif _remove(self.interrupted, request):
-            _remove(self.longest, (visitor.since, request))
+        visitor = self[request]
+        if visitor.waits and visitor.again:
+            del self.interrupted[bisect_left(self.interrupted, request)]
+            del self.longest[bisect_left(self.longest, (visitor.since, request))]
+        elif visitor.waits:
+            del self.new[bisect_left(self.new, request)]
+            self._preflights.discard(request)
+        visitor.waits = False
 
     def leave(self, request: int) -> None:
-        if request in self._known:
+        if request in self:
             self.stop_waiting(request)
-            del self._known[request]
-
-
-def _remove(some: list, one: object) -> bool:  # type: ignore[type-arg]
-    """From a list in order. False: it isn't there."""
-    at = bisect_left(some, one)
-    if at == len(some) or some[at] != one:
-        return False
-    del some[at]
-    return True
+            del self[request]

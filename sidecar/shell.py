@@ -34,6 +34,10 @@ STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
 """What `run` returns when somebody wanted the end."""
 
 
+def _time() -> Time:
+    return Time(time.monotonic(), time.time())
+
+
 class Machine(Protocol):
     @property
     def deadline(self) -> float:
@@ -53,7 +57,7 @@ class Shell:
     def __init__(self, log: Log) -> None:
         self.log = log
         self.loop = Loop()
-        self._turns = Turns(self, self._handle, self.effects)
+        self._turns = Turns(self, self.effects, _time)
         self._notes: list[Note] = []
         self._publish = False
         self._watched: list[tuple[Path, Callable[[], None]]] = []
@@ -71,9 +75,6 @@ class Shell:
     def answer(self, event: object) -> None:
         """What an effect brought back: the machine gets it next."""
         self._turns.next(event)
-
-    def _handle(self, event: object) -> Iterable[object]:
-        return self.machine.handle(event, Time(time.monotonic(), time.time()))
 
     def publish(self, effect: object) -> None:
         """Carries out: the public status has changed."""

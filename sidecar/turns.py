@@ -3,22 +3,21 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
 class Turns:
     def __init__(
-        self,
-        shell: object,
-        handle: Callable[[Any], Iterable[object]],
-        effects: Mapping[type, Callable[[Any, Any], None]],
+        self, shell: Any, effects: Mapping[type, Callable[[Any, Any], None]], clock: Callable[[], Any]
     ) -> None:
-        """`effects`: what carries each effect out, given the shell and the effect."""
+        """`shell.machine` is fed, with the time. `effects`: what carries each effect out, given the shell and it."""
         self._shell = shell
-        self._handle = handle
         self._effects = effects
+        self._clock = clock
         self._pending: deque[object] = deque()
+        self.now: Any = None
+        """When the event came whose effects are carried out."""
 
     def feed(self, event: object) -> None:
         pending = self._pending
@@ -27,7 +26,8 @@ class Turns:
             return  # an effect of the event before brought this one; the loop below comes to it
         shell, effects = self._shell, self._effects
         while pending:
-            for effect in self._handle(pending[0]):
+            self.now = now = self._clock()
+            for effect in shell.machine.handle(pending[0], now):
                 effects[type(effect)](shell, effect)
             pending.popleft()
 
