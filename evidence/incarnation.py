@@ -98,10 +98,11 @@ class Incarnation:
     outlived_at: float = -math.inf
     """When its life lock was last seen held although all members that are known had ended, if it is older."""
 
-    @property
-    def name(self) -> str:
-        """Also the name of its life file."""
-        return incarnation_name(self.engine_id, self.random)
+    name: str = field(init=False)
+    """Also the name of its life file."""
+
+    def __post_init__(self) -> None:
+        self.name = incarnation_name(self.engine_id, self.random)
 
     @property
     def main(self) -> Member | None:

@@ -321,7 +321,8 @@ class Incarnations:
 
     def plan(self, now: float) -> Plan:
         """What is due now; asked again after `carry_out`, until nothing is."""
-        return Plan(tuple(self._look(self.absent[name], now) for name in self._looks.due(now)), self._looks.again)
+        due = self._looks.due(now)
+        return Plan(tuple([self._look(self.absent[name], now) for name in due]), self._looks.again)
 
     def _look(self, who: Incarnation, now: float) -> Look:
         main = who.main

@@ -39,6 +39,12 @@ class Plan:
     def do(self, act: Callable[..., Any], *args: Any) -> None:
         self.steps.append(Step(act, args))
 
+    def carry_out(self) -> bool:
+        """Returns whether there was anything to be done."""
+        for step in self.steps:
+            step.act(*step.args)
+        return bool(self.steps)
+
     def wait_until(self, at: float) -> bool:
         """True: it isn't that late yet, and a plan is made again when it is."""
         if self.now < at:

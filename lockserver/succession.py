@@ -27,6 +27,7 @@ from lockserver.recovery import Recovery, back_by
 from lockserver.switchover import Switchover
 from sidecar.context import rfc3339
 
+_NOTHING = Awaited()
 MOST_ROUNDS = 200
 """Plans that may follow from one event: more is a circle."""
 
@@ -53,6 +54,7 @@ class Succession:
         self.token_floor = 0
         self._every_process_ended = False
         """Those of the last holder."""
+        self._bound: tuple[Incarnation | None, Incarnation | None] = (None, None)
         self.must_write = False
         """The last write doesn't say how things stand now."""
 
@@ -119,10 +121,12 @@ class Succession:
         self._plan_active(plan, may_grant)
         if not plan.steps:
             self._plan_permit(plan, may_grant)
-        if not plan.steps:
-            for name, overdue in self.overdue.items():
-                overdue.plan(plan, plan.awaited.get(name, Awaited()))
         return plan
+
+    def _plan_alarms(self, plan: Plan) -> None:
+        """Nothing else is left to be done: what is awaited is said, if it takes too long."""
+        for name, overdue in self.overdue.items():
+            overdue.plan(plan, plan.awaited.get(name, _NOTHING))
 
     def _plan_active(self, plan: Plan, may_grant: bool) -> None:
         lock = self.active
@@ -231,17 +235,23 @@ class Succession:
         for _ in range(MOST_ROUNDS):
             self.bind()
             plan = self.plan(may_grant=may_grant)
-            for step in plan.steps:
-                step.act(*step.args)
-            if not plan.steps:
-                self.memory.forget()
-                self.context.wake(plan.again)
-                return
-        raise WrongTransition(f"the rules go round in a circle: {plan.steps[:3]}")
+            if not plan.carry_out():
+                break
+        else:
+            raise WrongTransition(f"the rules go round in a circle: {plan.steps[:3]}")
+        self._plan_alarms(plan)
+        while plan.carry_out():
+            plan.steps.clear()
+            self._plan_alarms(plan)
+        self.memory.forget()
+        self.context.wake(plan.again)
 
     def bind(self) -> None:
         """Evidence is told which have been granted something."""
-        self.evidence.bind({lock.holder.name: lock.holder for lock in self.locks if lock.holder is not None})
+        holders = (self.active.holder, self.permit.lock.holder)
+        if holders[0] is not self._bound[0] or holders[1] is not self._bound[1]:
+            self._bound = holders
+            self.evidence.bind({holder.name: holder for holder in holders if holder is not None})
 
     def learn_of(self, token: int) -> None:
         """It was granted: to whoever holds, or has to be proven gone."""
