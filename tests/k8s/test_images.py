@@ -168,9 +168,7 @@ def unpack(source: Path, site: Path) -> None:
 
 
 def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(tmp_path: Path) -> None:
-    """`tools` and `k8s` are other people's names, too, so the linter has a longer one there; local-pod's wheel, which is
-    its own, the same.
-    """
+    """`tools` and `k8s` are other people's names, too: the linter has a longer one, local-pod in its own wheel."""
     lines = re.findall(r"^COPY (?!--)(.+) (\S+)$", text("sidecar.Containerfile"), re.M)
     for words, target in lines:
         for name in words.split():
