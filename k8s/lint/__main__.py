@@ -10,7 +10,7 @@ from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.settings import BadValue, Parser, valued
 from sidecar.terminal import OutputLost, say
 
-from . import structure
+from . import server, structure
 from .check import check
 from .node import Finding, Level
 
@@ -20,9 +20,11 @@ examples:
   python -m k8s.lint k8s/dra                                every .yaml, .yml and .json in it
   python -m k8s.lint deployment.yaml claim.yaml             what one file lacks may be in another
   python -m k8s.lint --have Secret/huggingface pod.yaml     what the cluster has already
+  python -m k8s.lint --server k8s/dra                       and asks the cluster that kubectl speaks to
   helm template k8s/chart | python -m k8s.lint -
 
-exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be read, 64 wrong usage
+exit codes: 0 no errors (there may be warnings), 1 errors, 2 a file can't be read or the server can't be asked, 64 wrong
+usage
 """
 
 PROGRAM = "python -m k8s.lint" if __package__ == "k8s.lint" else "k8s-lint"
@@ -56,8 +58,8 @@ def version(text: str) -> str:
 def parser() -> Parser:
     p = Parser(
         prog=PROGRAM,
-        description="Says what is wrong with manifests before a cluster does: their shape, each field, the references "
-        "between them, and the commands of gpu-failover in them.",
+        description="Says what is wrong with manifests before a cluster does: their shape, the references between "
+        "them, and what pods of gpu-failover need. What else the API refuses the API server itself says: --server.",
         epilog=EXAMPLES.replace("python -m k8s.lint", PROGRAM),
     )
     p.add_argument("files", nargs="+", metavar="FILE", help="manifests, directories of them, or - for standard input")
@@ -68,6 +70,11 @@ def parser() -> Parser:
         "--kubernetes", default=structure.NEWEST, type=version, metavar="VERSION",
         help=f"its version (default {structure.NEWEST})",
     )  # fmt: skip
+    p.add_argument(
+        "--server",
+        action="store_true",
+        help="ask the API server, too: kubectl apply --dry-run=server makes nothing",
+    )
     p.add_argument("--json", action="store_true", help="one JSON object")
     p.add_argument("--errors-only", action="store_true", help="no warnings")
     return p
@@ -107,6 +114,11 @@ def _main(argv: list[str] | None) -> int:
             return EX_USAGE
         shapes = str(error)
     findings = check(texts, options.kubernetes, options.have)
+    try:
+        findings += server.check(texts) if options.server else []
+    except server.NoServer as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        return 2
     if options.errors_only:
         findings = [found for found in findings if found.level is Level.ERROR]
     errors = sum(found.level is Level.ERROR for found in findings)

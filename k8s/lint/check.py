@@ -5,16 +5,7 @@ Reading order: this file, `node.py` (what a rule sees), then any file `..._rules
 
 from collections.abc import Iterable
 
-from . import (
-    claim_rules,
-    objects,
-    own_rules,
-    pod_rules,
-    service_rules,
-    set_rules,
-    structure,
-    workload_rules,
-)
+from . import claim_rules, objects, own_rules, pod_rules, set_rules, structure
 from .documents import Unreadable, read
 from .node import Document, Finding, Level
 from .pods import pods
@@ -44,9 +35,7 @@ def judge(documents: list[Document], version: str = structure.NEWEST,
     for document in known:
         root = document.root
         objects.check_metadata(root)
-        workload_rules.check(root)
         claim_rules.check(root)
-        service_rules.check(root)
         for pod in pods(document):
             pod_rules.check(pod)
     set_rules.check(known, have)

@@ -1,20 +1,14 @@
-"""Probes and lifecycle hooks: from the API's validateProbe, validateLifecycle and validateHandler.
-
-Beyond the API: ports that nobody declares, a start that waits for itself, hooks that outlast the pod's grace.
+"""Probes and lifecycle hooks: ports that no container declares, a start that waits for itself, hooks that outlast the
+pod's grace; and what a real API server refused in the recorded cases.
 """
 
 from collections.abc import Iterator
 
-from . import formats
-from .container_rules import check_port_number
 from .node import Node
-from .objects import complain, not_negative, one_of
 from .pods import Container, Pod, Role
 
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
-_COUNTS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
-_PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
-_HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
+_PORTS = ("httpGet", "tcpSocket", "grpc")
 
 
 def check(pod: Pod) -> None:
@@ -23,69 +17,43 @@ def check(pod: Pod) -> None:
         if container.role is Role.INIT:
             for key in (*PROBES, "lifecycle"):
                 if node[key]:
-                    node[key].error(
-                        "among the init containers only a native sidecar may have it (restartPolicy: Always)"
-                    )
+                    node[key].error("of the init containers only a native sidecar may have it (restartPolicy: Always)")
             continue
         for kind, probe in container.probes():
             _probe(pod, container, kind, probe)
         for hook in ("postStart", "preStop"):
             if node.at("lifecycle", hook):
                 _hook(pod, container, node.at("lifecycle", hook))
-        if node.at("lifecycle", "stopSignal") and not pod.spec.at("os", "name"):
-            node.at("lifecycle", "stopSignal").error("this needs the pod's os.name")
 
 
 def _probe(pod: Pod, container: Container, kind: str, probe: Node) -> None:
-    _handler(pod, container, probe, _PROBE_HANDLERS)
-    for key in _COUNTS:
-        not_negative(probe[key])
+    _handler(probe, ("exec", *_PORTS))
     if kind != "readinessProbe" and probe["successThreshold"].number not in (None, 0, 1):
         probe["successThreshold"].error(f"it must be 1 for a {kind}")
     grace = probe["terminationGracePeriodSeconds"]
     if grace and kind == "readinessProbe":
         grace.error("a readinessProbe ends nothing, so it has none")
-    elif grace.number is not None and grace.number <= 0:
-        grace.error("it must be greater than 0")
     elif grace.number is not None and grace.number > pod.grace_s:
         grace.warn(f"it is longer than the pod's own ({pod.grace_s} s)")
     for number, port in _ports(container, probe):
         _reachable(pod, container, kind, number, port)
 
 
-def _handler(pod: Pod, container: Container, node: Node, allowed: tuple[str, ...]) -> None:
+def _handler(node: Node, allowed: tuple[str, ...]) -> None:
     given = [key for key in allowed if node[key]]
     if not given:
         node.error(f"one of {', '.join(allowed)} has to be given")
     for key in given[1:]:
         node[key].error(f"there may be one handler, and there is {given[0]} already")
-    if node["exec"] and not node.at("exec", "command").value:
-        node["exec"].error("command is missing")
-    http = node["httpGet"]
-    one_of(http["scheme"], ("HTTP", "HTTPS"))
-    if http["path"].text and not http["path"].text.startswith("/"):
-        http["path"].warn(f"{http['path'].text!r} doesn't begin with /")
-    for header in http["httpHeaders"].items():
-        complain(header["name"], formats.header_name(header["name"].text))
-    for each in (http, node["tcpSocket"]):
-        if each["host"].text:
-            each["host"].warn("the probe asks this host, and not the pod")
-    for key in ("httpGet", "tcpSocket", "grpc"):
-        port = node.at(key, "port")
-        if node[key] and port.value in (None, ""):
-            node[key].error("port is missing")
-        check_port_number(port)
-        if port.text:
-            complain(port, formats.port_name(port.text))
 
 
 def _ports(container: Container, handler: Node) -> Iterator[tuple[int | None, Node]]:
     """The port that a probe or hook asks: kubelet looks a name up in the container itself."""
-    for key in ("httpGet", "tcpSocket", "grpc"):
+    for key in _PORTS:
         port = handler.at(key, "port")
         if port.number is not None:
             yield port.number, port
-        elif port.text:
+        elif handler[key]:
             named = [number for number, name, _ in container.ports() if name == port.text]
             yield (named[0] if named else None), port
 
@@ -109,12 +77,10 @@ def _reachable(pod: Pod, container: Container, kind: str, number: int | None, po
 
 
 def _hook(pod: Pod, container: Container, hook: Node) -> None:
-    _handler(pod, container, hook, _HOOK_HANDLERS)
-    sleep = hook.at("sleep", "seconds").number
-    if sleep is not None and not 0 <= sleep <= pod.grace_s:
-        hook.at("sleep", "seconds").error(
-            f"{sleep} must be between 0 and the pod's terminationGracePeriodSeconds, {pod.grace_s}"
-        )
+    _handler(hook, ("exec", "httpGet", "tcpSocket", "sleep"))
+    sleep = hook.at("sleep", "seconds")
+    if sleep.number is not None and not 0 <= sleep.number <= pod.grace_s:
+        sleep.error(f"{sleep.number} must be between 0 and the pod's terminationGracePeriodSeconds, {pod.grace_s}")
     if hook["tcpSocket"]:
         hook["tcpSocket"].error("kubelet has no such hook: it fails when it is called")
     for number, port in _ports(container, hook):

@@ -79,8 +79,6 @@ def _check(these: Set) -> None:
             "PodDisruptionBudget": _budget,
             "NetworkPolicy": _network_policy,
             "PodMonitor": _pod_monitor,
-            "StatefulSet": _stateful_set,
-            "HorizontalPodAutoscaler": _autoscaler,
         }.get(root["kind"].text)
         if rule is not None:
             rule(these, root)
@@ -107,12 +105,12 @@ def _claims(these: Set, pod: Pod) -> None:
                 source = these.find(claim[key], kind, claim[key].text, pod.namespace)
         uses = pod_rules.uses_of(pod, name)
         if not uses:
-            claim.error(f"no container uses the claim {name}: its devices would be taken, and nobody would have them")
+            claim.error(f"no container uses the claim {name}: its devices would be taken for nothing")
         if source is None:
             continue
         for spec in claim_rules.claim_specs(source.root):
             names = claim_rules.request_names(spec)
-            for _, use in uses:
+            for use in uses:
                 request = use["request"]
                 if request.text and request.text not in names:
                     request.error(f"the claim has no request {request.text!r}; it has: {', '.join(sorted(names))}")
@@ -146,9 +144,6 @@ def _classes(these: Set, spec: Node) -> None:
 
 
 def _volumes(these: Set, pod: Pod) -> None:
-    templates = {
-        each.at("metadata", "name").text for each in pod.document.root.at("spec", "volumeClaimTemplates").items()
-    }
     for volume in pod.spec["volumes"].items():
         for key, kind, name in (("configMap", "ConfigMap", "name"), ("secret", "Secret", "secretName")):
             keys = [item["key"] for item in volume.at(key, "items").items()]
@@ -158,29 +153,20 @@ def _volumes(these: Set, pod: Pod) -> None:
                 keys = [item["key"] for item in each.at(key, "items").items()]
                 _keys_of(these, pod, kind, each.at(key, "name"), each[key], keys)
         claim = volume["persistentVolumeClaim"]
-        if claim["claimName"].text and volume["name"].text not in templates:
+        if claim["claimName"].text:
             _volume_claim(these, pod, volume, claim)
 
 
 def _volume_claim(these: Set, pod: Pod, volume: Node, claim: Node) -> None:
     found = these.find(claim["claimName"], "PersistentVolumeClaim", claim["claimName"].text, pod.namespace)
-    if found is None:
-        return
-    modes = found.root.at("spec", "accessModes").texts()
+    modes = found.root.at("spec", "accessModes").texts() if found is not None else []
     if set(modes) == {"ReadOnlyMany"}:
-        for container in pod.containers:
-            for mount in container.mounts():
-                read_only = claim["readOnly"].flag or mount["readOnly"].flag
-                if mount["name"].text == volume["name"].text and not read_only:
-                    mount.warn(f"the volume can only be read ({', '.join(modes)}): readOnly: true belongs here")
-    if pod.replicas > 1 and not {"ReadOnlyMany", "ReadWriteMany"} & set(modes):
+        for mount in (mount for container in pod.containers for mount in container.mounts()):
+            read_only = claim["readOnly"].flag or mount["readOnly"].flag
+            if mount["name"].text == volume["name"].text and not read_only:
+                mount.warn(f"the volume can only be read ({', '.join(modes)}): readOnly: true belongs here")
+    if modes and pod.replicas > 1 and not {"ReadOnlyMany", "ReadWriteMany"} & set(modes):
         claim["claimName"].error(f"{pod.replicas} pods can't share a volume of {', '.join(modes)}")
-    block = found.root.at("spec", "volumeMode").text == "Block"
-    for container in pod.containers:
-        for key, wrong in (("volumeMounts", block), ("volumeDevices", not block)):
-            for each in container.node[key].items():
-                if each["name"].text == volume["name"].text and wrong:
-                    each.error(f"the claim is a {'block device' if block else 'file system'}")
 
 
 def _configs(these: Set, pod: Pod) -> None:
@@ -238,7 +224,7 @@ def _service(these: Set, root: Node) -> None:
     if spec["type"].text == "ExternalName":
         return
     if not spec["selector"].value:
-        spec.warn("it has no selector: somebody has to write its EndpointSlice")
+        spec.warn("it has no selector: its EndpointSlice has to be written by hand")
         return
     wanted = spec["selector"].mapping()
     chosen = _chosen(these, lambda pod: pod.namespace == namespace and wanted.items() <= pod.labels.items())
@@ -258,7 +244,12 @@ def _budget(these: Set, root: Node) -> None:
         spec["selector"].error("no pod here is selected by it")
     count = sum(pod.replicas for pod in chosen)
     least, most = spec["minAvailable"], spec["maxUnavailable"]
-    never = str(most.value) in ("0", "0%") or str(least.value) == "100%" or (least.number or 0) >= count > 0
+    never = (
+        (not (least or most) and count == 1)
+        or str(most.value) in ("0", "0%")
+        or str(least.value) == "100%"
+        or (least.number or 0) >= count > 0
+    )
     if chosen and never:
         (least or most or spec).warn(f"with {count} pod(s) it never lets one go: `kubectl drain` waits for ever")
 
@@ -268,6 +259,10 @@ def _network_policy(these: Set, root: Node) -> None:
     chosen = _selected(these, spec["podSelector"], namespace)
     if not chosen:
         spec["podSelector"].error("no pod here is selected by it")
+    types = spec["policyTypes"].texts()
+    for key, direction in (("ingress", "Ingress"), ("egress", "Egress")):
+        if types and spec[key] and direction not in types:
+            spec[key].error(f"policyTypes don't name {direction}: these rules do nothing")
     _let_in(these, spec, namespace, chosen)
     for rule in spec["ingress"].items():
         for port in rule["ports"].items():
@@ -277,7 +272,7 @@ def _network_policy(these: Set, root: Node) -> None:
 
 
 def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
-    """What a Service leads to has to be let in, or nobody ever gets an answer."""
+    """What a Service leads to has to be let in, or no client ever gets an answer."""
     if spec["policyTypes"] and "Ingress" not in spec["policyTypes"].texts():
         return
     rules = [list(rule["ports"].items()) for rule in spec["ingress"].items()]
@@ -297,7 +292,7 @@ def _let_in(these: Set, spec: Node, namespace: str, chosen: list[Pod]) -> None:
                        if target.port in (number, name)}  # fmt: skip
             if not ({target.port} | numbers) & let_in and None not in let_in:
                 spec["ingress"].warn(
-                    f"nobody may use port {target.value}, which {service.at('metadata', 'name').text} leads to"
+                    f"no client is let in to port {target.value}, which {service.at('metadata', 'name').text} leads to"
                 )
 
 
@@ -319,15 +314,3 @@ def _pod_monitor(these: Set, root: Node) -> None:
         if port and chosen and not any(_declares(pod, port) for pod in chosen):
             names = sorted({pod.document.name for pod in chosen})
             port.error(f"no container of {' or '.join(names)} declares the port {port.value}")
-
-
-def _stateful_set(these: Set, root: Node) -> None:
-    name = root.at("spec", "serviceName")
-    if name.text:
-        these.find(name, "Service", name.text, root.at("metadata", "namespace").text)
-
-
-def _autoscaler(these: Set, root: Node) -> None:
-    target = root.at("spec", "scaleTargetRef")
-    if target["kind"].text and target["name"].text:
-        these.find(target["name"], target["kind"].text, target["name"].text, root.at("metadata", "namespace").text)

@@ -1,25 +1,25 @@
 """The shape of an object: which fields there are, of which type. Everything that a schema can say, and nothing else.
 
-For what Kubernetes itself has, the schemas are those of `kubernetes-validate` (an extra: without it the shape isn't
-checked, and a warning says so). For the two kinds of the Prometheus operator that we ship, they are in `monitoring.py`.
+The schemas are those of `kubernetes-validate` (an extra: without it the shape isn't checked, and a warning says so).
+The kinds of the Prometheus operator that we ship have none there: their shape is for a cluster that has the operator to
+say (`--server`), and what they select and scrape is looked at here (`set_rules.py`).
 """
 
 import difflib
 import functools
 import importlib
 import json
-import re
 from collections.abc import Iterator
 from typing import Any
 
-from . import monitoring
 from .documents import without_nulls
 from .node import Document, Level, Path
 
 NEWEST = "1.36"  # what the recorded verdicts of tests/k8s are from
 OLDEST = "1.34"  # the first that serves resource.k8s.io/v1
 HOW_TO_GET_IT = "pip install 'gpu-failover[k8s]'"
-_CLIENT_SIDE = {"kustomize.config.k8s.io"}
+_CLIENT_SIDE = "kustomize.config.k8s.io"
+_OPERATOR = "monitoring.coreos.com"
 
 
 class NoSchemas(Exception):
@@ -46,7 +46,6 @@ class Schemas:
         self._registry = referencing.Registry().with_resources(
             [("https://kubernetes.io/api/_definitions.json", referencing.Resource.from_contents(self._definitions))]
         )
-        self._formats = _formats(self._jsonschema)
 
     @functools.cached_property
     def kinds(self) -> dict[tuple[str, str], str]:
@@ -61,12 +60,7 @@ class Schemas:
     def errors(self, api_version: str, kind: str, value: Any) -> Iterator[tuple[Path, str]]:
         """What is wrong with the shape of this object."""
         schema = {"$ref": f"https://kubernetes.io/api/_definitions.json#/$defs/{self.kinds[api_version, kind]}"}
-        yield from self.against(schema, value)
-
-    def against(self, schema: dict[str, Any], value: Any) -> Iterator[tuple[Path, str]]:
-        validator = self._jsonschema.validators.Draft202012Validator(
-            schema, registry=self._registry, format_checker=self._formats
-        )
+        validator = self._jsonschema.validators.Draft202012Validator(schema, registry=self._registry)
         for error in validator.iter_errors(without_nulls(value)):
             yield tuple(error.absolute_path), _said(error)
 
@@ -89,32 +83,28 @@ def check(document: Document, version: str) -> bool:
     if not api_version or not kind:
         return False
     group = api_version.partition("/")[0] if "/" in api_version else ""
-    if group in _CLIENT_SIDE:
+    if group == _CLIENT_SIDE:
         return False
     try:
         known = schemas(version)
-    except NoSchemas:  # said once, by whoever called
+    except NoSchemas:  # the command says it once
         return True
     if (api_version, kind) in known.kinds:
-        found = list(known.errors(api_version, kind, document.value))
-    elif (api_version, kind) in monitoring.SCHEMAS:
-        found = list(known.against(monitoring.SCHEMAS[api_version, kind], document.value))
-    elif "." not in group or group.endswith(".k8s.io") or group == monitoring.GROUP:
-        served = sorted({f"{kind} in {one}" for one, other in (*known.kinds, *monitoring.SCHEMAS) if other == kind})
+        found = as_v1 = list(known.errors(api_version, kind, document.value))
+        stable = f"{group}/v1"
+        if found and (stable, kind) in known.kinds:
+            as_v1 = list(known.errors(stable, kind, {**document.value, "apiVersion": stable}))
+        for path, message in found:
+            written_for_v1 = len(as_v1) < len(found) and (path, message) not in as_v1
+            document.add(Level.ERROR, path, message + f"; use {stable}, where this is right" * written_for_v1)
+    elif "." not in group or group.endswith(".k8s.io"):
+        served = sorted({f"{kind} in {one}" for one, other in known.kinds if other == kind})
         near = difflib.get_close_matches(kind, {other for _, other in known.kinds}, 1)
         hint = f"; there is {', '.join(served or near)}" if served or near else ""
         root["apiVersion"].error(f"Kubernetes {version} has no {kind} in version {api_version}{hint}")
         return False
-    else:
+    elif group != _OPERATOR:
         root.warn(f"{kind} of {api_version} is nothing that this knows: only its metadata is checked")
-        return True
-    stable = f"{group}/v1"
-    as_v1 = found
-    if found and (stable, kind) in known.kinds:
-        as_v1 = list(known.errors(stable, kind, {**document.value, "apiVersion": stable}))
-    for path, message in found:
-        written_for_v1 = len(as_v1) < len(found) and (path, message) not in as_v1
-        document.add(Level.ERROR, path, message + f"; use {stable}, where this is right" * written_for_v1)
     return True
 
 
@@ -141,18 +131,3 @@ def _flat(entry: Any) -> list[str]:
 
 def _type(schema: dict[str, Any]) -> Any:
     return schema.get("type", "something else")
-
-
-def _formats(jsonschema: Any) -> Any:
-    checker = jsonschema.FormatChecker(formats=())
-
-    def bits(count: int) -> Any:
-        return lambda value: not isinstance(value, int) or -(1 << (count - 1)) <= value < 1 << (count - 1)
-
-    def base64(value: object) -> bool:
-        return not isinstance(value, str) or bool(
-            re.fullmatch(r"([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", re.sub(r"[\r\n]", "", value))
-        )
-
-    checker.checkers = {"int32": (bits(32), ()), "int64": (bits(64), ()), "byte": (base64, ())}
-    return checker

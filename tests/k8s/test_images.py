@@ -20,9 +20,8 @@ from sidecar.names import VERSION
 from tests.support.processes import ROOT
 from tools.local_pod import image
 
-pytestmark = pytest.mark.slow
 IMAGES = ROOT / "k8s" / "images"
-VLLM_BRINGS = {"msgspec", "prometheus_client", "pynvml", "cuda", "torch", "vllm", "uvicorn", "httptools", "numpy"}
+VLLM_BRINGS = {"msgspec", "prometheus_client", "pynvml", "cuda", "torch", "vllm", "uvicorn", "numpy"}
 """What vLLM's own requirements, or torch's, bring into its image."""
 OURS = set(image.OURS)
 NOT_THERE = {"reference_engine", "gateway"}
@@ -169,9 +168,7 @@ def unpack(source: Path, site: Path) -> None:
 
 
 def test_what_the_image_copies_makes_a_wheel_without_a_package_of_a_common_name(tmp_path: Path) -> None:
-    """`tools` and `k8s` are other people's names, too, so the linter has a longer one there; so does local-pod, whose
-    wheel is its own.
-    """
+    """`tools` and `k8s` are other people's names, too: the linter has a longer one, local-pod in its own wheel."""
     lines = re.findall(r"^COPY (?!--)(.+) (\S+)$", text("sidecar.Containerfile"), re.M)
     for words, target in lines:
         for name in words.split():

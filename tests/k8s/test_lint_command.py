@@ -151,3 +151,43 @@ def test_without_the_schemas_it_says_so_and_keeps_its_own_rules(tmp_path: Path) 
 def test_a_chart_is_to_be_rendered_first() -> None:
     _, err = lint(str(ROOT / "k8s" / "chart"), code=2)
     assert "is a Helm chart: helm template" in err
+
+
+KUBECTL = """#!/bin/sh
+cat > "$0.input"; echo "$@" > "$0.words"; printf '%s\\n' "$SAYS" >&2; exit "$CODE"
+"""
+
+
+def with_server(tmp_path: Path, says: str, code: int, *words: str) -> subprocess.CompletedProcess[str]:
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "SAYS": says, "CODE": str(code)}
+    command = [sys.executable, "-m", "k8s.lint", "--server", *words, str(HERE / "cases" / "good.yaml")]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=60)
+
+
+def test_the_api_server_is_asked_without_anything_being_made(tmp_path: Path) -> None:
+    done = with_server(tmp_path, "The Deployment llm is invalid: spec.replicas: Invalid value: -1", 1)
+    assert done.returncode == 1
+    assert "good.yaml:1: error: the API server says: The Deployment llm is invalid: spec.replicas" in done.stdout
+    words = (tmp_path / "kubectl.words").read_text().split()
+    assert words[0] == "apply" and "--dry-run=server" in words and "--validate=strict" in words
+    assert (tmp_path / "kubectl.input").read_text() == (HERE / "cases" / "good.yaml").read_text()
+
+
+def test_what_the_api_server_warns_of_is_a_warning_and_what_it_takes_is_nothing(tmp_path: Path) -> None:
+    done = with_server(tmp_path, "Warning: spec.x: deprecated", 0)
+    assert done.returncode == 0 and "good.yaml:1: warning: the API server says: Warning: spec.x" in done.stdout, done
+    done = with_server(tmp_path, "Warning: spec.x: deprecated", 0, "--errors-only")
+    assert (done.returncode, done.stdout) == (0, "1 file: 0 errors, 0 warnings\n")
+
+
+def test_a_server_that_cant_be_asked_is_said(tmp_path: Path) -> None:
+    done = with_server(tmp_path, "The connection to the server localhost:8080 was refused", 1)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "can't ask its server: The connection to the server localhost:8080 was refused" in done.stderr
+    command = [sys.executable, "-m", "k8s.lint", "--server", str(HERE / "cases" / "good.yaml")]
+    environment = {"PATH": str(tmp_path / "nowhere")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 2 and "--server needs kubectl, and there is none in PATH" in done.stderr

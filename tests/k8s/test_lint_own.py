@@ -176,7 +176,7 @@ WARNINGS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.env[PYTHONPATH]": DROP}, "PYTHONPATH isn't set"),
     ({"Deployment.spec.template.metadata.annotations": {"kubectl.kubernetes.io/default-container": "lock"}}, "there is no container lock"),
     ({"Service.spec.selector": DROP}, "it has no selector"),
-    ({"NetworkPolicy.spec.ingress": lambda old: old[1:]}, "nobody may use port http, which failover leads to"),
+    ({"NetworkPolicy.spec.ingress": lambda old: old[1:]}, "no client is let in to port http, which failover leads to"),
     ({f"{SPEC}.automountServiceAccountToken": DROP}, "nothing here needs the API server"),
     ({f"{SPEC}.hostNetwork": True}, "different run directories"),
     ({f"{A}.securityContext.readOnlyRootFilesystem": DROP}, "readOnlyRootFilesystem: true"),

@@ -80,7 +80,7 @@ def test_other_line_ends_and_a_byte_order_mark_change_nothing(end: str) -> None:
 
 
 def test_what_cant_be_printed_is_escaped() -> None:
-    (found, *_) = check([("x.yaml", 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {"a\\n\\e[31m": b}')])
+    (found, *_) = check([("x.yaml", 'apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\ndata: {"a\\n\\e[31m": 1}')])
     assert "data.a\\n\\x1b[31m" in str(found)
 
 
