@@ -77,10 +77,10 @@ class Step(msgspec.Struct, frozen=True, gc=False):
     do: Do
     request: int = 0
     lost: bool = False
-    """Of a judgement."""
+    """What the judgement is."""
     status: int = 0
     why: str = ""
-    """Of a refusal."""
+    """Why it is refused."""
 
 
 def plan(state: State, now: float) -> Step | float:

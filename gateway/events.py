@@ -52,7 +52,7 @@ class Left(Event, frozen=True):
 
 
 class Head(msgspec.Struct, frozen=True, gc=False):
-    """Of an engine's answer."""
+    """An engine's answer begins."""
 
     status: int
     headers: Headers

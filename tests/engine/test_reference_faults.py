@@ -12,10 +12,11 @@ import pytest
 
 from gms.client import GmsClient
 from gms.memory.host import HostMemory
+from gms.messages import Status as Weights
 from reference_engine import options
 from reference_engine.store import _write
 from tests.engine.kinds import REFERENCE, TOY, there
-from tests.engine.shims import House, Program, Shim, Weights
+from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
 from tests.support.waiting import until
 
