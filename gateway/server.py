@@ -198,7 +198,7 @@ class Gateway:
             self._write_lines()
 
     def _write_lines(self) -> None:
-        """Lines of all requests that were over in one turn of the loop: a write for each took as long as all the rest."""
+        """Those of one turn of the loop together: a write for each request took as long as all the rest."""
         lines, self._lines = self._lines, []
         if lines:
             self.log.infos("request", lines)
