@@ -19,10 +19,10 @@ from pathlib import Path
 from bench import stage
 from bench.cast import Line, Player
 from bench.figures import Comparison
-from lockserver import messages as m
 from lockserver.client import LockClient
 from lockserver.observer import Observer
-from sidecar.durable import DurableFile
+from lockserver.rules import messages as m
+from sidecar.kernel.durable import DurableFile
 
 WARM_UP = 3
 RECORD_BYTES = 420

@@ -25,8 +25,8 @@ TIMEOUT_S, GIVEN_UP_S = 5.0, 60.0
 REQUESTS_M = (50, 100, 200, 250, 500, 1000)
 PORT = 19400
 SERVERS = {
-    "lockserver": (["--memory", "none"], "/live", ["lockserver.lockctl", "ping", "--count", "1"]),
-    "gms": (["--devices", "host:0", "--capacity", "16MiB"], "/startup", ["gms.gmsctl", "ping"]),
+    "lockserver": (["--memory", "none"], "/live", ["lockserver.cli.lockctl", "ping", "--count", "1"]),
+    "gms": (["--devices", "host:0", "--capacity", "16MiB"], "/startup", ["gms.cli.gmsctl", "ping"]),
     "gateway": (["--listen", f":{PORT + 1}"], "/live", []),
 }
 

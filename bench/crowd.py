@@ -13,12 +13,12 @@ from pathlib import Path
 
 from bench import stage
 from bench.cast import Line, Player
-from lockserver import messages as m
-from lockserver.rundir import LIFE, connect
-from sidecar import peers, process_setup
-from sidecar.frames import Channel, Message, close_all
-from sidecar.lifelock import LifeLock
-from sidecar.names import incarnation_name
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE, connect
+from sidecar.kernel import peers, process_setup
+from sidecar.kernel.lifelock import LifeLock
+from sidecar.terminal.names import incarnation_name
+from sidecar.wire.frames import Channel, Message, close_all
 
 PROCESSES = 4
 

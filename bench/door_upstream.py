@@ -16,8 +16,8 @@ import uvloop
 
 from bench.stage import tcp_listener
 from lockserver.client import LockClient
-from sidecar.http_exchange import Reply, Request
-from sidecar.http_server import HttpServer, Limits
+from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_server import HttpServer, Limits
 
 EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8")]
 JSON = [(b"content-type", b"application/json")]

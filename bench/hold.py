@@ -76,7 +76,7 @@ class Holds:
     def _add(self) -> None:
         self._started += 1
         flags = ["--run-dir", str(self._server.run_dir), "--engine-id", f"h{self._started}", "--quiet"]
-        command = [sys.executable, "-m", "lockserver.lockctl", "hold", *flags, "--", *self._said.command]
+        command = [sys.executable, "-m", "lockserver.cli.lockctl", "hold", *flags, "--", *self._said.command]
         self._line.append(subprocess.Popen(command, cwd=stage.ROOT, stdin=subprocess.DEVNULL))
 
 

@@ -32,7 +32,7 @@ from bench.figures import Comparison, Result
 from bench.pair import MAIN, TOKEN_IDS, Pair, Takeover, house, question
 from bench.stage import Broken
 from gms.memory.host_device import GRANULARITY
-from sidecar.sockets import address_of
+from sidecar.wire.sockets import address_of
 from tests.engine.kinds import Kind
 from tests.engine.shims import Shim
 

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench.stage import Broken
-from lockserver import messages as m
 from lockserver.observer import Observer, ObserverError, ServerSilent
-from sidecar.sockets import address_of
+from lockserver.rules import messages as m
+from sidecar.wire.sockets import address_of
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
 from tests.support.processes import Process

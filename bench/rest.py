@@ -22,7 +22,7 @@ from bench import crowd, stage
 from bench.cast import Line, Player
 from bench.figures import Comparison, Reading
 from lockserver.client import LockClient
-from lockserver.rundir import connect
+from lockserver.shell.rundir import connect
 
 WARM_UP = 2
 WATCHERS = 10

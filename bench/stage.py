@@ -16,11 +16,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from lockserver import messages as m
 from lockserver.observer import Observer
-from lockserver.rundir import LIFE, SOCKET, connect
-from sidecar.frames import Channel, close_all
-from sidecar.sockets import address_of
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE, SOCKET, connect
+from sidecar.wire.frames import Channel, close_all
+from sidecar.wire.sockets import address_of
 
 ROOT = Path(__file__).resolve().parent.parent
 TMPFS = Path("/dev/shm")

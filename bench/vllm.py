@@ -33,8 +33,8 @@ from bench.failover import parts
 from bench.figures import Comparison, Part, Reading, Result
 from bench.pair import Pair, Victim, house, signalled
 from bench.stage import Broken, directory
-from gms.exclusive import SECOND_DEATH_S
 from gms.memory.host_device import GRANULARITY
+from gms.rules.exclusive import SECOND_DEATH_S
 from tests.engine.kinds import Kind
 from tests.gateway.door import GatewayProgram
 

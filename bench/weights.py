@@ -24,16 +24,16 @@ import msgspec
 from bench.figures import Comparison, Reading, Result
 from bench.stage import DEADLINE_S, ROOT, Broken, directory
 from gms import layout as lay
-from gms import messages as m
 from gms.client import GmsClient, Layout, Reader, Tensor, Writer, pack
-from gms.device_process import Settings
 from gms.memory import libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
 from gms.observer import Observer
-from gms.rundir import connect
-from gms.safetensors_file import compose
-from sidecar.frames import Channel
+from gms.rules import messages as m
+from gms.rules.safetensors_file import compose
+from gms.shell.device_process import Settings
+from gms.shell.rundir import connect
+from sidecar.wire.frames import Channel
 
 GIB = 1 << 30
 DEVICE = "host:0"
@@ -51,7 +51,7 @@ class Stage:
 
     def start(self) -> "subprocess.Popen[bytes]":
         settings = Settings(run_dir=str(self.run_dir), parent_pid=os.getpid(), host_devices=str(self.devices))
-        command = [sys.executable, "-m", "gms.device_process", DEVICE, msgspec.json.encode(settings).decode()]
+        command = [sys.executable, "-m", "gms.shell.device_process", DEVICE, msgspec.json.encode(settings).decode()]
         return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     def ready(self) -> float:
@@ -371,9 +371,9 @@ def _copy_twice(size: int, source: int, length: int) -> int:
 
 _ECHO = """
 import socket, sys
-from gms import messages as m
-from sidecar.frames import Channel
-from sidecar.loop import Loop
+from gms.rules import messages as m
+from sidecar.wire.frames import Channel
+from sidecar.machine.loop import Loop
 loop = Loop()
 channel = Channel(socket.socket(fileno=int(sys.argv[1])), m.from_client)
 pong = m.Pong(server_incarnation="0123456789abcdef")

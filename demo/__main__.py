@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _play(as_json: bool) -> int:
     from demo.machine import CantPlay, NotSo
     from demo.story import play
-    from sidecar.observer import ObserverError
+    from sidecar.wire.observer import ObserverError
 
     try:
         figures = play()

@@ -22,14 +22,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
-from engine_shim import shim_status
-from gms import messages as gm
+from engine_shim.shell import shim_status
 from gms.observer import Observer as GmsObserver
-from lockserver import messages as lm
+from gms.rules import messages as gm
 from lockserver.client import RUN_DIR_VARIABLE
 from lockserver.observer import Observer as LockObserver
-from sidecar import host_usage, process_setup, process_tree
-from sidecar.observer import ObserverError
+from lockserver.rules import messages as lm
+from sidecar.kernel import host_usage, process_setup, process_tree
+from sidecar.wire.observer import ObserverError
 
 DEVICE = "host:0"
 ENGINES = ("a", "b")
@@ -81,7 +81,7 @@ class Pair:
         demo = os.getpid()
         with open(self._log, "wb") as log:
             self._up = subprocess.Popen(
-                [sys.executable, "-m", "engine_shim.failover", *self.words],
+                [sys.executable, "-m", "engine_shim.cli.failover", *self.words],
                 env={
                     **{name: os.environ[name] for name in os.environ if not name.startswith(_SETTINGS)},
                     RUN_DIR_VARIABLE: str(self.run_dir),

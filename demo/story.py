@@ -14,9 +14,9 @@ from demo.crowd import CONTINUED, Answer, Crowd, longest
 from demo.machine import NotSo, check
 from demo.pair import ENGINES, Pair
 from demo.words import compare, quiet, row, say, title
-from gms import messages as gm
-from lockserver import messages as lm
-from sidecar.formatting import size
+from gms.rules import messages as gm
+from lockserver.rules import messages as lm
+from sidecar.terminal.formatting import size
 
 KILLS = 5
 SETTLED_S = 0.1

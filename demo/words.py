@@ -3,7 +3,7 @@
 import os
 import sys
 
-from sidecar.formatting import Paint, Tone
+from sidecar.terminal.formatting import Paint, Tone
 
 paint = Paint(sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb")
 

@@ -2,14 +2,15 @@
 
 import sys
 
-from engine_shim import command_settings, known_engines
-from engine_shim.events import Config, Restart
-from engine_shim.shim import CannotStart, Options, Shim, command
-from sidecar import io_uring, process_setup
-from sidecar.durable import AlreadyLocked
-from sidecar.exit_codes import EX_INTERRUPTED
-from sidecar.logs import FORMATS, Log
-from sidecar.settings import Parser, host_port, name
+from engine_shim.cli import command_settings
+from engine_shim.rules.events import Config, Restart
+from engine_shim.shell import known_engines
+from engine_shim.shell.shim import CannotStart, Options, Shim, command
+from sidecar.kernel import io_uring, process_setup
+from sidecar.kernel.durable import AlreadyLocked
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.logs import FORMATS, Log
+from sidecar.terminal.settings import Parser, host_port, name
 
 EXAMPLES = """\
 examples:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from sidecar import tcp
-from sidecar.sockets import ServerSocket
+from sidecar.wire import tcp
+from sidecar.wire.sockets import ServerSocket
 
 
 @dataclass(frozen=True)

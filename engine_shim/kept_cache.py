@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from engine_shim.kv.table import OWNER
 from gms.client import GmsClient, NoCommonProtocol, PoolDiffers, PoolMapping, PoolShape, PoolsOff
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 LEAST_TABLE = 4096
 _SEEN_S = 2.0

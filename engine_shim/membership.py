@@ -15,10 +15,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from engine_shim import messages as m
+from engine_shim.rules import messages as m
 from lockserver import client
-from sidecar import peers, process_setup, sockets
-from sidecar.frames import BadFrame, Channel, Message, PeerTooSlow, close_all
+from sidecar.kernel import peers, process_setup
+from sidecar.wire import sockets
+from sidecar.wire.frames import BadFrame, Channel, Message, PeerTooSlow, close_all
 
 SHIM_VARIABLE = "FAILOVER_SHIM"
 START_VARIABLE = "FAILOVER_START"

@@ -5,7 +5,7 @@ A *tree* of processes is known by its incarnation: one start of one engine, or o
 processes and one life file. A server *binds* an incarnation when it grants it something; from then on its end has to
 be proven. The lock server binds the one that has the lock, and the one that has the permit.
 
-The rules; in brackets the number that a rule had among those of the lock (`lockserver/machine.py`):
+The rules; in brackets the number that a rule had among those of the lock (`lockserver/rules/machine.py`):
 
  E1. An end is proven when every member's pidfd is readable *and* nobody holds the life lock. An end of file alone
      proves nothing; the same process may come back while it isn't proven dead. [1] (`proof.py`)

@@ -16,15 +16,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
-from gateway.events import Bounds
-from gateway.keys import BadKeys, Keys
-from sidecar import keeper, port_owner, process_setup, tcp
-from sidecar.logs import FORMATS, Log
-from sidecar.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
+from gateway.rules.events import Bounds
+from gateway.shell.keys import BadKeys, Keys
+from sidecar.kernel import port_owner, process_setup
+from sidecar.machine import keeper
+from sidecar.terminal.logs import FORMATS, Log
+from sidecar.terminal.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
+from sidecar.wire import tcp
 
 if TYPE_CHECKING:  # they need a package that may not be installed
-    from gateway.server import Settings
-    from sidecar.http_server import Limits
+    from gateway.shell.server import Settings
+    from sidecar.http.http_server import Limits
 
 EXAMPLES = """\
 examples:
@@ -135,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     try:
         import uvloop
 
-        from gateway.server import Settings
+        from gateway.shell.server import Settings
     except ImportError as error:
         print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
         raise SystemExit(1) from None
@@ -166,7 +168,7 @@ def _bounds(options: argparse.Namespace) -> Bounds:
 
 
 def _limits(options: argparse.Namespace) -> "Limits":
-    from sidecar.http_server import Limits
+    from sidecar.http.http_server import Limits
 
     return Limits(
         connections=options.max_connections,
@@ -188,7 +190,7 @@ async def _serve(
     listener: socket.socket,
     others: list[socket.socket],
 ) -> None:
-    from gateway.server import Gateway
+    from gateway.shell.server import Gateway
 
     loop = asyncio.get_running_loop()
     gateway = Gateway(loop, settings, log)

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 from gms.memory.host_device import device_size
-from sidecar import host_usage, process_setup, server_command
-from sidecar.logs import Log
-from sidecar.settings import BadValue, Parser, seconds
+from sidecar.kernel import host_usage, process_setup
+from sidecar.terminal import server_command
+from sidecar.terminal.logs import Log
+from sidecar.terminal.settings import BadValue, Parser, seconds
 
 ALL_GPUS = "cuda"
 
@@ -30,7 +31,7 @@ def devices(text: str) -> list[str]:
     """`cuda`, or names: "host:0,host:1"."""
     if text == ALL_GPUS:
         return [ALL_GPUS]
-    from gms import rundir
+    from gms.shell import rundir
 
     named = [name for name in text.split(",") if name]
     try:
@@ -119,10 +120,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    from gms.settings import CannotStart, Settings
-    from gms.supervisor import Supervisor, gpus, make_host_device
-    from sidecar.durable import AlreadyLocked
-    from sidecar.metrics import MetricsUnavailable
+    from gms.shell.settings import CannotStart, Settings
+    from gms.shell.supervisor import Supervisor, gpus, make_host_device
+    from sidecar.http.metrics import MetricsUnavailable
+    from sidecar.kernel.durable import AlreadyLocked
 
     process_setup.raise_descriptor_limit()
     host_devices: Path = options.host_devices or host_usage.devices_directory()
@@ -148,7 +149,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
         }
         supervisor.take_devices(keys, shared=options.share_devices)
         if options.metrics is not None:
-            from gms import metrics
+            from gms.shell import metrics
 
             metrics.serve(options.metrics, options.run_dir, named, supervisor)
     except (CannotStart, AlreadyLocked, MetricsUnavailable) as error:

@@ -10,12 +10,12 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from gms import rundir
-from gms.device_names import take_unused
 from gms.memory import DeviceError
 from gms.memory.host_device import device_path, remove_device
-from sidecar import host_usage
-from sidecar.durable import nobody_has
+from gms.shell import rundir
+from gms.shell.device_names import take_unused
+from sidecar.kernel import host_usage
+from sidecar.kernel.durable import nobody_has
 
 LOOK_S = 0.05
 

@@ -20,10 +20,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-from gms import client_events as c
-from gms.client_events import Shape as PoolShape
-from gms.client_shell import ClientShell, Granted
-from gms.errors import (
+from gms.layout import Layout, Tensor
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.pack import pack
+from gms.pool_client import Pool, PoolMapping
+from gms.rules import client_events as c
+from gms.rules.client_events import Shape as PoolShape
+from gms.rules.errors import (
     Asleep,
     GmsError,
     Lost,
@@ -38,18 +41,15 @@ from gms.errors import (
     Refused,
     StaleLayout,
 )
-from gms.layout import Layout, Tensor
-from gms.mapping import Addresses
-from gms.memory import DeviceError, Handle, Memory, OutOfMemory
-from gms.messages import WEIGHTS
-from gms.pack import pack
-from gms.pool_client import Pool, PoolMapping
-from gms.pool_client_machine import There as PoolThere
-from gms.reader import Reader
-from gms.region_shell import open_memory
-from gms.tables import header as table_header
-from gms.writer import Writer
-from sidecar.logs import complain
+from gms.rules.messages import WEIGHTS
+from gms.rules.pool_client_machine import There as PoolThere
+from gms.shell.client_shell import ClientShell, Granted
+from gms.shell.mapping import Addresses
+from gms.shell.reader import Reader
+from gms.shell.region_shell import open_memory
+from gms.shell.tables import header as table_header
+from gms.shell.writer import Writer
+from sidecar.terminal.logs import complain
 
 __all__ = [  # all that other packages need of GMS
     "Asleep",

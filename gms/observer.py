@@ -3,18 +3,18 @@
     with Observer("/run/failover", "host:0") as observer:
         status = observer.ask(m.AskStatus(), m.Status)
 
-An observer has nothing and keeps nobody waiting. How it is done: `sidecar/observer.py`. Whoever wants weights:
+An observer has nothing and keeps nobody waiting. How it is done: `sidecar/wire/observer.py`. Whoever wants weights:
 `client.py`.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
 
-from gms import messages as m
-from gms import rundir
-from gms.rundir import devices
-from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, Whom
+from gms.rules import messages as m
+from gms.shell import rundir
+from gms.shell.rundir import devices
+from sidecar.wire import observer as looking
+from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, Whom
 
 __all__ = ["TIMEOUT_S", "NoServer", "Observer", "ObserverError", "Status", "devices", "watch_forever"]
 

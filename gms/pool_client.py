@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gms import client_events as c
-from gms.errors import (
+from gms.memory import Handle, Memory
+from gms.rules import client_events as c
+from gms.rules.errors import (
     GmsError,
     Lost,
     NoCommonProtocol,
@@ -29,13 +30,12 @@ from gms.errors import (
     PoolStale,
     Refused,
 )
-from gms.mapping import buffer
-from gms.memory import Handle, Memory
-from gms.pool_client_machine import PoolClientMachine, There
-from gms.region_shell import RegionShell
-from sidecar import io_uring
-from sidecar.client_shell import Ask, TimeIsOver
-from sidecar.logs import complain
+from gms.rules.pool_client_machine import PoolClientMachine, There
+from gms.shell.mapping import buffer
+from gms.shell.region_shell import RegionShell
+from sidecar.kernel import io_uring
+from sidecar.machine.client_shell import Ask, TimeIsOver
+from sidecar.terminal.logs import complain
 
 _MADV_DONTFORK = 10
 RELEASE_S = 2.0

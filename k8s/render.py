@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from sidecar.settings import Parser
+from sidecar.terminal.settings import Parser
 
 HERE = Path(__file__).parent
 CHART = HERE / "chart"

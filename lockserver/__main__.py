@@ -6,10 +6,11 @@ import math
 import sys
 from pathlib import Path
 
-from lockserver import memory
-from sidecar import host_usage, process_setup, server_command
-from sidecar.logs import Log
-from sidecar.settings import Parser, directory, seconds
+from lockserver.shell import memory
+from sidecar.kernel import host_usage, process_setup
+from sidecar.terminal import server_command
+from sidecar.terminal.logs import Log
+from sidecar.terminal.settings import Parser, directory, seconds
 
 EXAMPLES = """\
 examples:
@@ -89,10 +90,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    from lockserver.server import CannotStart, Options, Server
-    from sidecar import metrics
-    from sidecar.durable import AlreadyLocked
-    from sidecar.shell import STOPPED_BY_SIGNAL
+    from lockserver.shell.server import CannotStart, Options, Server
+    from sidecar.http import metrics
+    from sidecar.kernel.durable import AlreadyLocked
+    from sidecar.machine.shell import STOPPED_BY_SIGNAL
 
     process_setup.raise_descriptor_limit()
     try:
@@ -101,7 +102,7 @@ def _serve(options: argparse.Namespace, log: Log) -> int:
         )
         counted = None
         if options.metrics is not None:
-            from lockserver.metrics import Metrics
+            from lockserver.shell.metrics import Metrics
 
             counted = Metrics()
         server = Server(

@@ -6,8 +6,8 @@ For whoever has ended everything in a run directory. What this file may not do: 
 import contextlib
 from pathlib import Path
 
-from lockserver.rundir import SERVER_LOCK, SOCKET
-from sidecar.durable import nobody_has
+from lockserver.shell.rundir import SERVER_LOCK, SOCKET
+from sidecar.kernel.durable import nobody_has
 
 
 def remove(run_dir: Path) -> list[str]:

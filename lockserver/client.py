@@ -23,16 +23,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from lockserver import client_events as c
-from lockserver import messages as m
-from lockserver.checking import Checking, said
-from lockserver.client_machine import Me
-from lockserver.messages import ACTIVE, INIT
-from lockserver.rundir import absolute
-from lockserver.session import LockError, Lost, NotInTime, Refused, Session, end_process, raise_if_over
-from sidecar.client_shell import Ask, TimeIsOver
-from sidecar.exit_codes import EX_LOST
-from sidecar.logs import complain
+from lockserver.rules import client_events as c
+from lockserver.rules import messages as m
+from lockserver.rules.client_machine import Me
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.shell.checking import Checking, said
+from lockserver.shell.rundir import absolute
+from lockserver.shell.session import LockError, Lost, NotInTime, Refused, Session, end_process, raise_if_over
+from sidecar.machine.client_shell import Ask, TimeIsOver
+from sidecar.terminal.exit_codes import EX_LOST
+from sidecar.terminal.logs import complain
 
 __all__ = [
     "EX_LOST",

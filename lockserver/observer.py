@@ -12,7 +12,7 @@
 
 An observer holds nothing, and no process of an engine is one: whoever wants to hold uses `client.py`. What it may not
 do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is done:
-`sidecar/observer.py`.
+`sidecar/wire/observer.py`.
 """
 
 import contextlib
@@ -21,10 +21,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Never
 
-from lockserver import messages as m
-from lockserver.rundir import SOCKET
-from sidecar import observer as looking
-from sidecar.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent, Whom
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import SOCKET
+from sidecar.wire import observer as looking
+from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent, Whom
 
 __all__ = [
     "TIMEOUT_S",

@@ -3,7 +3,8 @@
 Whatever comes in gets an answer in OpenAI's form. What goes wrong in here is this program's mistake: it is answered
 with 500 and logged, and nobody else's request feels it.
 
-What this file may not do: touch sockets (`sidecar/http_server.py`), or wait: everything runs in the service's loop.
+What this file may not do: touch sockets (`sidecar/http/http_server.py`), or wait: everything runs in the service's
+loop.
 """
 
 import re
@@ -23,8 +24,8 @@ from reference_engine.model import Floats
 from reference_engine.sampling import Sampling
 from reference_engine.scheduler import NotNow, TooLong
 from reference_engine.service import Service, Work
-from sidecar.http_exchange import Reply, Request
-from sidecar.logs import Log
+from sidecar.http.http_exchange import Reply, Request
+from sidecar.terminal.logs import Log
 
 _JSON = [(b"content-type", b"application/json")]
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]

@@ -27,10 +27,10 @@ from reference_engine.rank import Home
 from reference_engine.scheduler import Scheduler
 from reference_engine.service import Service
 from reference_engine.store import described
-from sidecar.http_server import HttpServer, Limits
-from sidecar.logs import Log
-from sidecar.names import VERSION
-from sidecar.sockets import ServerSocket
+from sidecar.http.http_server import HttpServer, Limits
+from sidecar.terminal.logs import Log
+from sidecar.terminal.names import VERSION
+from sidecar.wire.sockets import ServerSocket
 
 T = TypeVar("T")
 _UNSENT_POLL_S = 0.005

@@ -12,7 +12,7 @@ from reference_engine.kv import block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import BadShape, Shape
 from reference_engine.places import BLOCK
-from sidecar.settings import BadValue, Parser, host_port, seconds, size_bytes
+from sidecar.terminal.settings import BadValue, Parser, host_port, seconds, size_bytes
 
 PRESETS = {
     "tiny": {"layers": 4, "width": 128, "heads": 4, "hidden": 384},

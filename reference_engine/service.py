@@ -4,7 +4,7 @@ A token is handed on as soon as it is there. Between two steps the loop looks af
 step (a worker process that is gone, memory that isn't there) breaks the engine: it says so to nobody who asked, ends
 all their connections, and leaves the rest to whoever watches it.
 
-What this file may not do: speak HTTP (`sidecar/http_server.py`), or know what is asked for (`app.py`).
+What this file may not do: speak HTTP (`sidecar/http/http_server.py`), or know what is asked for (`app.py`).
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from reference_engine.model import CHUNK
 from reference_engine.places import BLOCK, Floats, Span
 from reference_engine.sampling import Chosen, Sampler, chosen
 from reference_engine.scheduler import Job, Scheduler
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 PROMPTS = 4 * CHUNK
 """So many positions of prompts a step computes at most."""

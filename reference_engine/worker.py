@@ -15,7 +15,7 @@ from pathlib import Path
 
 import reference_engine  # noqa: F401 (first: it says how many threads numpy may have)
 from engine_shim import membership
-from sidecar import process_setup
+from sidecar.kernel import process_setup
 
 _PARENT = os.getppid()
 

@@ -12,13 +12,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import msgspec
-import pytest
-from msgspec import inspect
-
 import engine_shim.messages
 import gms.messages
 import lockserver.messages
+import msgspec
+import pytest
+from msgspec import inspect
 
 GOLDEN = Path(__file__).parent / "golden"
 SPOKEN: dict[str, tuple[int, list[Any]]] = {

@@ -1,9 +1,8 @@
 """Imports go down only, and the machines are pure. Read from the source with `ast`: nothing is imported for this.
 
-Nothing passes because a name was mistyped: packages and modules are taken from the disk. In a package with rooms the
-folder decides: what lies in `rules/` is pure, `shell/`, `client/` and `cli/` may touch the world, and the modules at
-the top are the ones that other packages import. In a package without rooms the lists below decide, and whatever isn't
-listed as something else has to keep the strictest rule.
+Nothing passes because a name was mistyped: packages and modules are taken from the disk, and their folder decides. What
+lies in `rules/` is pure, `shell/` and `cli/` may touch the world, and the modules at the top are the ones that other
+packages import.
 """
 
 import ast
@@ -18,25 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 
 GROUND_FLOOR = "sidecar"
 UPPER_FLOORS = {"evidence", "gateway", "engine_shim", "gms", "lockserver", "reference_engine"}
-PUBLIC_CLIENTS = {
-    "evidence",  # which processes are gone: a part of the machine of whoever decides by it
-    "lockserver.client",
-    "lockserver.observer",
-    "gms.client",
-    "gms.observer",
-    "gms.cleanup",  # for whoever has ended everything
-    "lockserver.cleanup",
-    "gms.layout",  # what a writer of weights commits,
-    "gms.pack",  # and where it puts them
+# Beside the modules at the top of a package: its folders that others may import from.
+PUBLIC = {
+    "evidence",  # which processes are gone: a part of the machine of whichever server decides by it
     "gms.memory",  # an engine's KV cache is memory of its own
-    "gms.torch",  # its model's tensors are GMS's
-    "gms.torch_views",
-    "engine_shim.engine",  # what an engine must be able to do, and what it is told when it is made
-    "engine_shim.kept_cache",  # memory and table of a KV cache that outlives it,
-    "engine_shim.kv",  # and what is true in them
-    "engine_shim.membership",  # what each of its processes does first
-    "engine_shim.weights_wait",  # what it waits for before it starts
-    "engine_shim.kv_room",  # and whether its KV cache can ever fit
+    "engine_shim.kv",  # what is true in the memory of a KV cache that outlives it
 }
 OURS = UPPER_FLOORS | {GROUND_FLOOR}
 # Whose public clients a package may import. The ground floor is for everybody.
@@ -59,212 +44,23 @@ OUTBUILDINGS: dict[str, set[str]] = {
 }
 PACKAGES = OURS | set(OUTBUILDINGS)
 
-# The shells, by package: the modules that may touch the world. Every other module there is pure.
-SHELLS = {
-    "engine_shim": {
-        "__main__",
-        "address",
-        "command_settings",
-        "engine",
-        "failover",
-        "given_up",
-        "kept_cache",
-        "known_engines",
-        "kv_room",
-        "cleanup",
-        "life_locks",
-        "main_process",
-        "membership",
-        "metrics",
-        "own_files",
-        "pair_commands",
-        "pair_look",
-        "pair_parts",
-        "pair_process",
-        "pair_status",
-        "passing",
-        "paths",
-        "probe_pages",
-        "scratch",
-        "serving_watch",
-        "shim",
-        "shim_status",
-        "shm_cleanup",
-        "up",
-        "vllm_engine",
-        "weights_wait",
-    },
-    "evidence": {"lifefiles", "shell"},
-    "lockserver": {
-        "checking",
-        "__main__",
-        "client",
-        "doctor",
-        "guard",
-        "held_command",
-        "hold",
-        "cleanup",
-        "lockctl",
-        "memory",
-        "metrics",
-        "observer",
-        "reader_thread",
-        "rundir",
-        "server",
-        "session",
-    },
-    "gateway": {
-        "__main__",
-        "keys",
-        "metrics",
-        "pair",
-        "server",
-        "upstream",
-        "watch",
-    },
-    "gms": {
-        "__main__",
-        "background",
-        "client",
-        "client_shell",
-        "device_io",
-        "device_names",
-        "device_process",
-        "gmsctl",
-        "layout_slabs",
-        "cleanup",
-        "mapping",
-        "memory",
-        "metrics",
-        "observer",
-        "pool_client",
-        "region_shell",
-        "tables",
-        "reader",
-        "rundir",
-        "server",
-        "supervisor",
-        "torch",
-        "torch_views",
-        "transfer",
-        "transfer_commands",
-        "writer",
-    },
-}
-# The rules: these modules exist and are no shells.
-MACHINES = {
-    "gateway": {
-        "admission",
-        "answers",
-        "clients_part",
-        "comparing",
-        "continuing",
-        "deaths",
-        "delivery",
-        "due",
-        "errors",
-        "events",
-        "grants",
-        "kinds",
-        "legs",
-        "machine",
-        "phases",
-        "recovery",
-        "request",
-        "sse",
-        "undisturbed",
-        "visitors",
-    },
-    "engine_shim": {
-        "lifecycle",
-        "counterparts",
-        "events",
-        "messages",
-        "probes",
-        "counters",
-        "takes",
-        "hopeless_parts",
-        "init_failures",
-        "kv.table",
-        "kv.publishing",
-        "kv.adoption",
-    },
-    "evidence": {
-        "evidence",
-        "incarnation",
-        "incarnations",
-        "joining",
-        "looks",
-        "pidfd_copies",
-        "proof",
-        "strangers",
-    },
-    "lockserver": {
-        "machine",
-        "lock",
-        "hearsay",
-        "proof",
-        "queue",
-        "overdue",
-        "permit",
-        "exclusion",
-        "free_memory",
-        "recovery",
-        "switchover",
-        "succession",
-        "admission",
-        "callers",
-        "invariants",
-        "status",
-        "record",
-        "client_machine",
-        "client_events",
-    },
-    "gms": {
-        "machine",
-        "region",
-        "region_client",
-        "shared",
-        "exclusive",
-        "claims",
-        "making",
-        "hand_back",
-        "generations",
-        "weights",
-        "holders",
-        "sessions",
-        "recovery",
-        "admission",
-        "drops",
-        "state_file",
-        "versions",
-        "invariants",
-        "status",
-        "record",
-        "layout",
-        "client_machine",
-        "client_events",
-        "pools",
-        "silence",
-        "pool_client_machine",
-    },
-}
-# Pure as the machines are, and no rule lives there: what is said, what things are called, how something reads.
+# Pure, and of use to other packages, so beside the rooms.
+PURE_AT_THE_TOP = {"engine_shim.kv", "gms.layout", "gms.pack"}
+# Pure, and no rule lives there: what is said, what things are called, what a turn has in common.
 WITHOUT_RULES = {
-    "engine_shim": {"part_environment"},
-    "evidence": {"events", "messages", "record"},
-    "lockserver": {"context", "events", "lockctl_help", "messages", "plan", "status_text"},
-    "gms": {
-        "context",
-        "errors",
-        "events",
-        "gmsctl_help",
-        "messages",
-        "pack",
-        "safetensors_file",
-        "settings",
-        "status_text",
-    },
+    "evidence.rules.events",
+    "evidence.rules.messages",
+    "evidence.rules.record",
+    "gms.pack",
+    "gms.rules.context",
+    "gms.rules.errors",
+    "gms.rules.events",
+    "gms.rules.messages",
+    "gms.rules.safetensors_file",
+    "lockserver.rules.context",
+    "lockserver.rules.events",
+    "lockserver.rules.messages",
+    "lockserver.rules.plan",
 }
 # A pure module knows no socket, clock, thread, file, environment or chance, by whatever door.
 IMPURE = {
@@ -292,28 +88,28 @@ IMPURE = {
     "uuid",
 }
 IMPURE_CALLS = {"__import__", "eval", "exec", "input", "open", "print"}
-FRAMES = "sidecar.frames"
+FRAMES = "sidecar.wire.frames"
 PURE_OF_FRAMES = {"Message", "MAX_DESCRIPTORS"}  # what messages are declared with, and how much goes with one
 # Nothing else of the ground floor is pure.
 PURE_GROUND = {
     FRAMES,
-    "sidecar.context",
-    "sidecar.disk_writes",
-    "sidecar.exit_codes",
-    "sidecar.formatting",
-    "sidecar.names",
-    "sidecar.reconnect",
-    "sidecar.restarts",
-    "sidecar.table",
-    "sidecar.versions",
+    "sidecar.machine.context",
+    "sidecar.machine.disk_writes",
+    "sidecar.terminal.exit_codes",
+    "sidecar.terminal.formatting",
+    "sidecar.terminal.names",
+    "sidecar.machine.reconnect",
+    "sidecar.machine.restarts",
+    "sidecar.terminal.table",
+    "sidecar.wire.versions",
 }
-# Of the floor between it and the ground: whoever decides by evidence has its rules in his own.
-PURE_BELOW = {f"evidence.{name}" for name in MACHINES["evidence"] | WITHOUT_RULES["evidence"]}
 CORE = {"sidecar", "evidence", "lockserver"}
 RULES = "rules"
-ROOMS = {RULES, "shell", "client", "cli"}
+ROOMS = {RULES, "shell", "cli"}
+FLOORS = {"kernel", "wire", "machine", "http", "terminal"}
+"""The ground floor's own rooms."""
 CORE_MAY_NEED = {"msgspec"}  # anything else is an extra, and imported where it is needed
-NOT_FOR_THE_CORE: dict[str, set[str]] = {"sidecar.http_requests": {"httptools"}, "sidecar.http_server": set()}
+NOT_FOR_THE_CORE: dict[str, set[str]] = {"sidecar.http.http_requests": {"httptools"}, "sidecar.http.http_server": set()}
 """On the ground floor because every package stands on it. No program of the core loads it with its start:
 `http_port.py` does so when the first client comes."""
 
@@ -333,7 +129,8 @@ def imports(source: str, module: str, *, top_level_only: bool = False) -> set[st
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             base = _absolute(node, module)
-            found |= {f"{base}.{alias.name}" for alias in node.names} if base in OURS else {base}
+            inside = base in OURS or base.partition(".")[2] in ROOMS | FLOORS
+            found |= {f"{base}.{alias.name}" for alias in node.names} if inside else {base}
     return found
 
 
@@ -379,22 +176,12 @@ def upward(source: str, module: str) -> set[str]:
 
 def public() -> set[str]:
     """What one package may import of another below it."""
-    at_the_top = {name for name in HOUSE if name.count(".") == 1 and has_rooms(name.split(".")[0])}
-    return PUBLIC_CLIENTS | at_the_top - {name for name in at_the_top if name.endswith((".__init__", ".__main__"))}
-
-
-def has_rooms(package: str) -> bool:
-    return (ROOT / package / RULES).is_dir()
+    at_the_top = {name for name in HOUSE if name.count(".") == 1 and not name.endswith(("__init__", "__main__"))}
+    return PUBLIC | at_the_top
 
 
 def is_pure(module: str) -> bool:
-    """By its room; where a package has none, by the lists."""
-    package, *within_package = module.split(".")
-    if RULES in within_package[:1]:
-        return True
-    if not within_package or has_rooms(package) or within_package[0] in ROOMS:
-        return False
-    return package in SHELLS and within_package[0] not in SHELLS[package]
+    return module.split(".")[1:2] == [RULES] or within(module, PURE_AT_THE_TOP)
 
 
 def impurities(source: str, module: str) -> set[str]:
@@ -405,7 +192,7 @@ def impurities(source: str, module: str) -> set[str]:
     wrong = {name for name in names if within(name, IMPURE)}
     for name in names:
         if within(name, listed):
-            wrong |= {name} if not within(name, PURE_GROUND | PURE_BELOW) and not is_pure(name) else set()
+            wrong |= {name} if not within(name, PURE_GROUND) and not is_pure(name) else set()
         elif within(name, {package}) and name != package and package != GROUND_FLOOR and not is_pure(name):
             wrong.add(name)
     for node in ast.walk(parsed(source)):
@@ -468,11 +255,10 @@ PURE = {name: source for name, source in HOUSE.items() if is_pure(name)} | {
 
 def rules() -> dict[str, str]:
     """Path -> source of every file in which a rule may be: what the program that makes mutants takes rules out of."""
-    spoken = {f"{package}.{name}" for package, names in WITHOUT_RULES.items() for name in names}
     return {
         f"{name.replace('.', '/')}.py": source
         for name, source in PURE.items()
-        if not name.endswith(".__init__") and not within(name, spoken)
+        if not name.endswith(".__init__") and name not in WITHOUT_RULES
     }
 
 
@@ -510,32 +296,12 @@ def test_each_package_is_used_by_whoever_may_use_it() -> None:
     assert may <= used, "take out of MAY_USE or OUTBUILDINGS what nobody uses"
 
 
-def lists_of(module: str) -> list[str]:
-    """In which lists of its package this module, or a package that it is in, stands."""
-    package, _, name = module.partition(".")
-    lists = {"SHELLS": SHELLS, "MACHINES": MACHINES, "WITHOUT_RULES": WITHOUT_RULES}
-    return [title for title, listed in lists.items() if within(name, listed.get(package, set()))]
-
-
-@pytest.mark.parametrize("package", SHELLS)
-def test_each_module_is_in_one_list(package: str) -> None:
-    there = [name for name in modules(package) if not name.endswith(".__init__") and not has_rooms(package)]
-    wrong = {name: lists for name in there if len(lists := lists_of(name)) != 1}
-    assert wrong == {}, "add it to SHELLS, MACHINES or WITHOUT_RULES in this file"
-
-
-@pytest.mark.parametrize("package", SHELLS)
-def test_each_list_names_modules_that_are_there(package: str) -> None:
-    lists = (SHELLS, MACHINES, WITHOUT_RULES)
-    listed = {name for each in lists for name in each.get(package, set()) if not has_rooms(package)}
-    assert {name for name in listed if not any(within(there, {f"{package}.{name}"}) for there in HOUSE)} == set()
-
-
-def test_a_module_in_no_list_or_in_two_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert lists_of("lockserver.new") == lists_of("lockserver.machines") == []
-    assert lists_of("gms.memory.new") == lists_of("engine_shim.vllm_engine.new") == ["SHELLS"]
-    monkeypatch.setitem(SHELLS, "lockserver", {"machine"})
-    assert lists_of("lockserver.machine") == ["SHELLS", "MACHINES"]
+def test_what_is_listed_here_is_there_and_each_package_has_its_rooms() -> None:
+    listed = WITHOUT_RULES | PURE_AT_THE_TOP | PURE_GROUND | PUBLIC
+    assert {name for name in listed if not any(within(there, {name}) for there in HOUSE)} == set()
+    rooms = {(name.split(".")[0], name.split(".")[1]) for name in HOUSE if name.count(".") > 1}
+    assert {room for package, room in rooms if package == GROUND_FLOOR} == FLOORS
+    assert all((package, RULES) in rooms for package in UPPER_FLOORS - {"reference_engine"})
 
 
 @pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in HOUSE}))
@@ -559,29 +325,16 @@ def test_a_circle_is_seen_however_it_is_made() -> None:
 @pytest.mark.parametrize("module", PURE)
 def test_whatever_is_no_shell_is_pure(module: str) -> None:
     wrong = impurities(PURE[module], module)
-    assert not wrong, (
-        f"{module} is in rules/, or not listed in SHELLS here: it is pure and may not have {sorted(wrong)}"
-    )
+    assert not wrong, f"{module} is pure, and may not have {sorted(wrong)}"
 
 
-def test_the_room_decides_where_there_are_rooms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "lockserver" / "rules").mkdir(parents=True)
-    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
-    assert is_pure("lockserver.rules.queue") and is_pure("lockserver.rules.deeper.queue")
-    rooms = ("lockserver.shell.server", "lockserver.client.machine", "lockserver.cli.hold", "lockserver.queue")
+def test_the_room_decides() -> None:
+    assert is_pure("lockserver.rules.queue") and is_pure("lockserver.rules.deeper.queue") and is_pure("gms.layout")
+    rooms = ("lockserver.shell.server", "lockserver.cli.hold", "lockserver.queue", "sidecar.rules_of_something")
     assert not any(is_pure(name) for name in rooms)
-    assert is_pure("gms.machine"), "which has no rooms: the lists decide"
-    assert impurities("from lockserver.shell import x", "lockserver.rules.queue") == {"lockserver.shell"}
+    assert impurities("from lockserver.shell import x", "lockserver.rules.queue") == {"lockserver.shell.x"}
     assert impurities("from lockserver.observer import x", "lockserver.rules.queue") == {"lockserver.observer"}
     assert impurities("from lockserver.rules.lock import Lock", "lockserver.rules.queue") == set()
-
-
-@pytest.mark.parametrize(
-    "machine",
-    [f"{package}.{name}" for package in MACHINES if not has_rooms(package) for name in sorted(MACHINES[package])],
-)
-def test_the_machines_are_no_shells(machine: str) -> None:
-    assert machine in PURE
 
 
 @pytest.mark.parametrize("module", [name for name in HOUSE if name.split(".")[0] in CORE])
@@ -600,27 +353,31 @@ def test_what_the_core_may_not_load_is_loaded_with_none_of_its_programs(module: 
 @pytest.mark.parametrize(
     ("module", "line", "wrong"),
     [
-        ("sidecar.frames", "import lockserver.messages", {"lockserver.messages"}),
-        ("sidecar.frames", "from lockserver import client", {"lockserver.client"}),
-        ("sidecar.frames", "def f():\n    from gms.client import x", {"gms.client"}),
-        ("sidecar.frames", "import tests.sim", {"tests.sim"}),
-        ("gateway.admission", "import lockserver", {"lockserver"}),
-        ("gateway.admission", "from lockserver import machine, client", {"lockserver.machine"}),
-        ("gateway.admission", "from lockserver.machine import Machine", {"lockserver.machine"}),
-        ("gateway.admission", "import lockserver.client_machine", {"lockserver.client_machine"}),
-        ("gms.server", "from engine_shim import client", {"engine_shim.client"}),
-        ("lockserver.machine", "from gms.client import GmsClient", {"gms.client"}),
-        ("lockserver.queue", "from engine_shim.kv import table", {"engine_shim.kv"}),
-        ("gms.machine", "import lockserver.client", {"lockserver.client"}),
-        ("gateway.admission", "from gms.memory import Memory", {"gms.memory"}),
+        ("sidecar.wire.frames", "import lockserver.rules.messages", {"lockserver.rules.messages"}),
+        ("sidecar.wire.frames", "from lockserver import client", {"lockserver.client"}),
+        ("sidecar.wire.frames", "def f():\n    from gms.client import x", {"gms.client"}),
+        ("sidecar.wire.frames", "import tests.sim", {"tests.sim"}),
+        ("gateway.rules.admission", "import lockserver", {"lockserver"}),
+        ("gateway.rules.admission", "from lockserver.rules import machine", {"lockserver.rules.machine"}),
+        ("gateway.rules.admission", "from lockserver.rules.machine import Machine", {"lockserver.rules.machine"}),
+        ("gateway.rules.admission", "import lockserver.rules.client_machine", {"lockserver.rules.client_machine"}),
+        ("gms.shell.server", "from engine_shim import client", {"engine_shim.client"}),
+        ("lockserver.rules.machine", "from gms.client import GmsClient", {"gms.client"}),
+        ("lockserver.rules.queue", "from engine_shim.kv import table", {"engine_shim.kv"}),
+        ("gms.rules.machine", "import lockserver.client", {"lockserver.client"}),
+        ("gateway.rules.admission", "from gms.memory import Memory", {"gms.memory"}),
         ("reference_engine.engine", "from lockserver.client import join", {"lockserver.client"}),
-        ("engine_shim.shim", "from lockserver import machine", {"lockserver.machine"}),
+        ("engine_shim.shell.shim", "from lockserver.rules import machine", {"lockserver.rules.machine"}),
         ("k8s.lint.check", "from gms.client import x\nfrom sidecar import settings", {"gms.client"}),
         ("tools.local_pod.run", "import tests.sim", {"tests.sim"}),
-        ("gateway.admission", "from lockserver.client import Lock\nfrom sidecar import logs\nimport sidecarx", set()),
+        (
+            "gateway.rules.admission",
+            "from lockserver.client import Lock\nfrom sidecar.terminal import logs\nimport sidecarx",
+            set(),
+        ),
         ("gateway.inner.door", "from .. import core\nfrom . import x\nfrom lockserver.observer import Observer", set()),
         ("reference_engine.rank", "from engine_shim.kv.table import Table\nfrom gms.memory.host import x", set()),
-        ("bench.pair", "from gms.rundir import x\nfrom tests.engine import shims", set()),
+        ("bench.pair", "from gms.shell.rundir import x\nfrom tests.engine import shims", set()),
     ],
 )
 def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> None:
@@ -633,35 +390,38 @@ def test_a_wrong_direction_is_seen(module: str, line: str, wrong: set[str]) -> N
         ("import os.path", {"os.path"}),
         ("from time import monotonic", {"time"}),
         ("def f():\n    import random", {"random"}),
-        ("from sidecar import peers", {"sidecar.peers"}),
-        ("from sidecar.frames import Channel, Message", {"sidecar.frames.Channel"}),
-        ("from sidecar.terminal import say\nfrom sidecar.formatting import ago", {"sidecar.terminal"}),
-        ("import sidecar.frames", {"sidecar.frames"}),
-        ("from . import server", {"lockserver.server"}),
-        ("from lockserver.memory import Reader", {"lockserver.memory"}),
+        ("from sidecar.kernel import peers", {"sidecar.kernel.peers"}),
+        ("from sidecar.wire.frames import Channel, Message", {"sidecar.wire.frames.Channel"}),
+        (
+            "from sidecar.terminal.terminal import say\nfrom sidecar.terminal.formatting import ago",
+            {"sidecar.terminal.terminal"},
+        ),
+        ("import sidecar.wire.frames", {"sidecar.wire.frames"}),
+        ("from ..shell import server", {"lockserver.shell.server"}),
+        ("from lockserver.shell.memory import Reader", {"lockserver.shell.memory"}),
         ("f = open('x')", {"open()"}),
         (
-            "import enum, math, msgspec\nfrom sidecar.frames import Message\nfrom lockserver.messages import Hello",
+            "import math\nfrom sidecar.wire.frames import Message\nfrom lockserver.rules.messages import Hello",
             set(),
         ),
         ("from datetime import UTC, datetime\nimport oscillator, timeit_not", set()),
     ],
 )
 def test_an_impurity_is_seen(line: str, wrong: set[str]) -> None:
-    assert impurities(line, "lockserver.machine") == wrong
+    assert impurities(line, "lockserver.rules.machine") == wrong
 
 
 @pytest.mark.parametrize(
     ("line", "wrong"),
     [
         ("import time", {"time"}),
-        ("from sidecar import peers", {"sidecar.peers"}),
-        ("from sidecar.frames import Channel", {"sidecar.frames.Channel"}),
-        ("import math\nfrom sidecar.exit_codes import EX_LOST\nfrom sidecar import table", set()),
+        ("from sidecar.kernel import peers", {"sidecar.kernel.peers"}),
+        ("from sidecar.wire.frames import Channel", {"sidecar.wire.frames.Channel"}),
+        ("import math\nfrom sidecar.terminal.exit_codes import EX_LOST\nfrom sidecar.terminal import table", set()),
     ],
 )
 def test_an_impurity_of_the_ground_floor_is_seen(line: str, wrong: set[str]) -> None:
-    assert impurities(line, "sidecar.reconnect") == wrong
+    assert impurities(line, "sidecar.machine.reconnect") == wrong
 
 
 @pytest.mark.parametrize("package", sorted({name.split(".")[0] for name in HOUSE}))

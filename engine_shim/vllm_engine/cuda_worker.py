@@ -21,7 +21,7 @@ from engine_shim.vllm_engine.kv_pool import KvPool
 from engine_shim.vllm_engine.pair_worker import PairWorker, step
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.torch_views import torch_device
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 _PIECES = 1024
 """With so many pieces a cache of 80 GiB takes 80 MiB of scratch while its engine starts."""

@@ -34,8 +34,8 @@ from engine_shim.vllm_engine import (
 )
 from engine_shim.vllm_engine.endpoint import Endpoint
 from engine_shim.weights_wait import await_gms, await_weights
-from sidecar.logs import Log
-from sidecar.sockets import ServerSocket
+from sidecar.terminal.logs import Log
+from sidecar.wire.sockets import ServerSocket
 
 T = TypeVar("T")
 _WELL_TIMEOUT_S = 2.0

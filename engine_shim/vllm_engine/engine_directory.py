@@ -1,6 +1,6 @@
-"""What vLLM's processes put into the engine's scratch directory (`engine_shim/scratch.py`), which the shim removes when
-nothing of the engine is left: sockets between its processes, the file by which its ranks find each other, and what its
-ranks report.
+"""What vLLM's processes put into the engine's scratch directory (`engine_shim/shell/scratch.py`), which the shim
+removes when nothing of the engine is left: sockets between its processes, the file by which its ranks find each other,
+and what its ranks report.
 
     SCRATCH/UUID            sockets
     SCRATCH/elsewhere       paths of files that are in other places
@@ -11,7 +11,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from engine_shim import scratch
+from engine_shim.shell import scratch
 
 _UNWELL = "unwell."
 SOCKET_VARIABLE = "VLLM_RPC_BASE_PATH"

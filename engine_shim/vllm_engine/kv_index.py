@@ -17,14 +17,14 @@ from typing import Any
 
 import msgspec
 
-from engine_shim import paths
 from engine_shim.kept_cache import KeptCache, shape_of
 from engine_shim.kv.adoption import Adoption, Facts, Why, adopt, why_not_together
 from engine_shim.kv.publishing import Publisher, Step
 from engine_shim.kv.table import KEY_BYTES, Record, Table, table_bytes
+from engine_shim.shell import paths
 from engine_shim.vllm_engine import plugin
 from gms.client import GmsClient, open_memory
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 KEY = "kv-index"
 CLAIM_S = 10.0

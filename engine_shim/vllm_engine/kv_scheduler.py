@@ -20,7 +20,7 @@ from engine_shim.kv.publishing import Step
 from engine_shim.vllm_engine import versions
 from engine_shim.vllm_engine.kv_index import KvIndex
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 
 class _Keeping:

@@ -17,8 +17,8 @@ from engine_shim.vllm_engine import budget, contents, versions
 from engine_shim.vllm_engine.plugin import LOAD_FORMAT
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.memory import DeviceError, cuda
-from sidecar.logs import Log
-from sidecar.settings import BadValue, size_bytes
+from sidecar.terminal.logs import Log
+from sidecar.terminal.settings import BadValue, size_bytes
 
 SCHEDULER = "engine_shim.vllm_engine.kv_scheduler.make"
 WORKER = "engine_shim.vllm_engine.worker.HostWorker"

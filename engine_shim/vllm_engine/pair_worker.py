@@ -24,7 +24,7 @@ from engine_shim.vllm_engine.kv_tensors import Allocating
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
 from engine_shim.vllm_engine.worker_settings import WorkerSettings
-from sidecar.exit_codes import EX_USAGE
+from sidecar.terminal.exit_codes import EX_USAGE
 
 MOST_RANGES = 250
 """A pool has no more (docs/gms.md). A cache of more allocations is the engine's own."""

@@ -15,8 +15,8 @@ import os
 
 from engine_shim import membership
 from engine_shim.engine import CannotRun
-from engine_shim.passing import passes
-from sidecar import process_setup
+from engine_shim.shell.passing import passes
+from sidecar.kernel import process_setup
 
 LOAD_FORMAT = "gms"
 _PARENT = os.getppid()

@@ -19,7 +19,7 @@ mapping that isn't writable is a guard against mistakes: its owner could make it
 description has to be open for writing to hold a write lock.
 
 Making and removing devices: `host_device.py`. The system calls: `libc.py`. Who reads the locks:
-`sidecar/host_usage.py`.
+`sidecar/kernel/host_usage.py`.
 """
 
 import bisect
@@ -36,7 +36,7 @@ from typing import NamedTuple
 
 from gms.memory import DeviceError, Handle, OutOfMemory, Unusable, libc
 from gms.memory.host_device import GRANULARITY, device_path, open_device, reason, same_file, try_lock, unlock
-from sidecar import host_usage
+from sidecar.kernel import host_usage
 
 MAX_ALLOCATIONS = 1000
 _LOCK_LINE = re.compile(r"^lock:\s+\d+: OFDLCK +\S+ +(\S+) +\S+ +\S+ +(\d+) +(\d+|EOF)$", re.MULTILINE)

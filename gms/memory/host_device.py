@@ -4,7 +4,7 @@ A host device `host:NAME` is the sparse file NAME in the devices' directory, as 
 and removing one changes nothing that anybody has: both first lock the whole file, which nobody gets while a byte of it
 is allocated.
 
-What this file may not do: allocate. That is `host.py`; who has how much is `sidecar/host_usage.py`.
+What this file may not do: allocate. That is `host.py`; who has how much is `sidecar/kernel/host_usage.py`.
 """
 
 import contextlib
@@ -17,9 +17,9 @@ import struct
 from pathlib import Path
 
 from gms.memory import DeviceError
-from sidecar import host_usage
-from sidecar.path_watch import make_private_directory
-from sidecar.settings import BadValue, size_bytes
+from sidecar.kernel import host_usage
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.terminal.settings import BadValue, size_bytes
 
 GRANULARITY = 2 << 20
 """A huge page. Ranges, addresses and offsets are multiples of it, so that huge pages can be had."""

@@ -6,9 +6,9 @@ import re
 import sys
 from pathlib import Path
 
-from sidecar.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.settings import BadValue, Parser, valued
-from sidecar.terminal import OutputLost, say
+from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.terminal.settings import BadValue, Parser, valued
+from sidecar.terminal.terminal import OutputLost, say
 
 from . import server, structure
 from .check import check

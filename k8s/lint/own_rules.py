@@ -8,7 +8,7 @@ import difflib
 from collections.abc import Iterable
 from functools import lru_cache
 
-from engine_shim import part_environment
+from engine_shim.cli import part_environment
 
 from . import claim_rules, own_places, own_probes, programs
 from .node import Document, Node
@@ -16,7 +16,7 @@ from .pods import Container, Pod, Role
 from .programs import Program
 
 _COMMANDS = (*programs.MODULES, *programs.TOOLS)
-_OWN_MODULES = ("engine_shim", "engine_shim.failover", *programs.SERVERS)
+_OWN_MODULES = ("engine_shim", "engine_shim.cli.failover", *programs.SERVERS)
 _LIKE_OURS = 0.8
 
 

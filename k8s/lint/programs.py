@@ -16,7 +16,7 @@ from pathlib import PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
-from engine_shim import part_environment
+from engine_shim.cli import part_environment
 
 from .pods import Container
 
@@ -25,7 +25,7 @@ MODULES = {
     "gms": "gms.__main__",
     "engine-shim": "engine_shim.__main__",
     "gateway": "gateway.__main__",
-    "failover": "engine_shim.failover",
+    "failover": "engine_shim.cli.failover",
 }
 ENGINES = ("engine-shim",)
 SERVERS = ("lockserver", "gms", "gateway")
@@ -37,7 +37,7 @@ PARTS = {
     part_environment.DOOR: "gateway",
     part_environment.ENGINES: "engine-shim",
 }
-TOOLS = {"lockctl": "lockserver.lockctl", "gmsctl": "gms.gmsctl"}
+TOOLS = {"lockctl": "lockserver.cli.lockctl", "gmsctl": "gms.cli.gmsctl"}
 # Variables of ours that no parser declares.
 OTHER_VARIABLES = {"FAILOVER_VLLM_DEVICES", "FAILOVER_VLLM_RESERVE", "FAILOVER_HOST_DEVICES", "FAILOVER_RUN_DIR"}
 
@@ -92,7 +92,7 @@ def _parsed(name: str, words: tuple[str, ...], environment: tuple[tuple[str, str
             return SimpleNamespace(), ""
         try:
             if name in (*ENGINES, PAIR):
-                return importlib.import_module("engine_shim.command_settings").parsed(parser, words), ""
+                return importlib.import_module("engine_shim.cli.command_settings").parsed(parser, words), ""
             return parser.parse_args(words), ""
         except SystemExit:
             first = said.getvalue().strip().splitlines()

@@ -4,9 +4,9 @@ import os
 import signal
 import sys
 
-from lockserver import events as e
 from lockserver.__main__ import main
-from lockserver.server import Server
+from lockserver.rules import events as e
+from lockserver.shell.server import Server
 
 
 def _persist(self: Server, effect: e.Persist) -> None:

@@ -33,15 +33,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-import lockserver.server
-import sidecar.metrics
+import lockserver.shell.server
+import sidecar.http.metrics
 from lockserver import __main__ as lockserver_main
-from lockserver import messages as m
 from lockserver.client import LockClient, Membership, NotInTime, Refused, join
-from lockserver.rundir import LIFE, connect
-from sidecar import peers
-from sidecar.frames import Channel
-from sidecar.lifelock import LifeLock
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE, connect
+from sidecar.kernel import peers
+from sidecar.kernel.lifelock import LifeLock
+from sidecar.wire.frames import Channel
 from tests.support.processes import ROOT
 
 PF_EXITING = 0x4  # in the flags of /proc/PID/stat
@@ -56,7 +56,7 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _SYS_EXIT = {"x86_64": 60, "aarch64": 93}
 _FLOCK = struct.Struct("hhqqi4x")
 _libc = ctypes.CDLL(None, use_errno=True)
-NEEDED_LATER = encodings.ascii, lockserver.server, sidecar.metrics
+NEEDED_LATER = encodings.ascii, lockserver.shell.server, sidecar.http.metrics
 """What a fork imports late (the server's command loads its server only when it serves). Another user may not be able to
 read this interpreter's library, and a fork that imports it for itself isn't warm."""
 
@@ -72,7 +72,7 @@ def send(sock: socket.socket, what: dict[str, Any], fds: list[int] | None = None
 
 
 def die_with_the_fork_server() -> None:
-    """Not `sidecar.process_setup`: what cleans up after the tests must not be what is tested."""
+    """Not `sidecar.kernel.process_setup`: what cleans up after the tests must not be what is tested."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     signal.alarm(LIFETIME_S)
 

@@ -17,12 +17,12 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from lockserver import messages as m
-from lockserver import record
-from lockserver.rundir import HOLDER, LIFE, connect
-from sidecar import peers
-from sidecar.frames import Channel, close_all
-from sidecar.lifelock import LifeLock
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.shell.rundir import HOLDER, LIFE, connect
+from sidecar.kernel import peers
+from sidecar.kernel.lifelock import LifeLock
+from sidecar.wire.frames import Channel, close_all
 from tests.chaos.engine import receive, send
 from tests.support.processes import ROOT, Process
 from tests.support.waiting import DEADLINE_S, NEVER_S, readable, until
@@ -439,7 +439,7 @@ class House:
         return done.returncode
 
     def _lockctl(self, *words: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-m", "lockserver.lockctl", "--run-dir", str(self.run_dir), *words]
+        command = [sys.executable, "-m", "lockserver.cli.lockctl", "--run-dir", str(self.run_dir), *words]
         return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
 
     def clear(self) -> None:

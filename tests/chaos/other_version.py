@@ -2,8 +2,8 @@
 
 import sys
 
-from lockserver import messages as m
 from lockserver.__main__ import main
+from lockserver.rules import messages as m
 
 if __name__ == "__main__":
     setattr(m, "OLDEST", int(sys.argv[1]))  # noqa: B010 (a constant; this is another program)

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import pytest
 
-from lockserver import messages as m
+from lockserver.rules import messages as m
 from tests.chaos.house import House, reasons
 from tests.support.root import needs_root
 from tests.support.slow_exits import dies_slowly, hangs_in_exit

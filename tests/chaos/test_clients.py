@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from lockserver.rundir import LIFE
+from lockserver.shell.rundir import LIFE
 from tests.chaos.house import House, held_by
 from tests.support.chance import seeded
 from tests.support.waiting import until

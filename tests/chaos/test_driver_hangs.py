@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import memory
+from lockserver.shell import memory
 from tests import emulated_driver
 from tests.chaos.house import House
 from tests.support.processes import ROOT
@@ -43,7 +43,7 @@ def test_the_server_serves_and_nobody_is_granted_memory_that_cannot_be_read(hous
     a.kill()
     server.shows(lambda s: any("does the driver hang" in alarm for alarm in s.alarms))
     doctor = subprocess.run(
-        [sys.executable, "-m", "lockserver.lockctl", "--run-dir", str(house.run_dir), "doctor"],
+        [sys.executable, "-m", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "doctor"],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from lockserver.rundir import HOLDER, LIFE
+from lockserver.shell.rundir import HOLDER, LIFE
 from tests.chaos.house import LONG_WINDOW, House
 from tests.support.status import holder_of
 from tests.support.waiting import until

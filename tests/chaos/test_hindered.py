@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gms import messages as gm
-from lockserver.rundir import SOCKET
+from gms.rules import messages as gm
+from lockserver.shell.rundir import SOCKET
 from tests.chaos.house import House
 from tests.gms.container import Container, containers, hello
 from tests.support.seccomp import through

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lockserver.rundir import HOLDER
+from lockserver.shell.rundir import HOLDER
 from tests.chaos.house import House, Server, Waiter
 from tests.support.chance import seeded
 from tests.support.root import needs_root

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import messages as m
-from lockserver.rundir import HOLDER, LIFE, connect
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import HOLDER, LIFE, connect
 from tests.chaos.house import Caller, House, Observer, Waiter, patient_connect
 from tests.support.root import needs_root
 from tests.support.waiting import until
@@ -62,7 +62,7 @@ def test_a_status_with_many_waiters_is_cut_and_says_how_many(house: House, many_
 
 
 def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int) -> None:
-    from sidecar.connections import MOST_CONNECTIONS
+    from sidecar.wire.connections import MOST_CONNECTIONS
 
     server = house.server()
     with contextlib.ExitStack() as stack:
@@ -78,7 +78,7 @@ def test_silent_connections_lock_nobody_out(house: House, many_descriptors: int)
 
 
 def test_observers_leave_room_for_engines_and_are_told_that_it_is_full(house: House, many_descriptors: int) -> None:
-    from lockserver.callers import MOST_OBSERVERS
+    from lockserver.rules.callers import MOST_OBSERVERS
 
     house.server()
     with contextlib.ExitStack() as stack:
@@ -252,7 +252,7 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
         words = [
             sys.executable,
             "-m",
-            "lockserver.lockctl",
+            "lockserver.cli.lockctl",
             "--run-dir",
             str(house.run_dir),
             "hold",
@@ -280,7 +280,7 @@ def test_an_engine_that_cant_make_its_life_file_says_so_and_comes_in_when_it_can
 HANGS = """
 import sys, time
 from pathlib import Path
-import lockserver.memory as memory
+import lockserver.shell.memory as memory
 gate = Path(sys.argv.pop(1))
 def read():
     while gate.exists():

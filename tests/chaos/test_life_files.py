@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import messages as m
-from lockserver import record
-from lockserver.messages import Status
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.messages import Status
 from tests.chaos.house import Caller, Engine, House, Server, Waiter
 from tests.support.root import needs_root
 from tests.support.waiting import until

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from evidence.lifefiles import locked_by
-from lockserver import doctor
-from lockserver.guard import NAME as GUARD
-from sidecar import process_state
-from sidecar.lifelock import LifeLock
+from evidence.shell.lifefiles import locked_by
+from lockserver.cli import doctor
+from lockserver.cli.guard import NAME as GUARD
+from sidecar.kernel import process_state
+from sidecar.kernel.lifelock import LifeLock
 from tests.chaos.house import House, Server
 from tests.support.descriptors import descriptors_left
 from tests.support.processes import ROOT, Process
@@ -48,7 +48,7 @@ def test_a_stopped_guard_is_named_with_what_to_do(house: House) -> None:
     server = house.server("--window-s", "0.5")
     words = ["--run-dir", str(house.run_dir), "hold", "--engine-id", "a", "--", "sleep", "1000"]
     # In the process group of its parent: of an orphaned group the kernel wakes those who are stopped.
-    held = house.run({"do": "exec", "argv": [sys.executable, "-m", "lockserver.lockctl", *words]})
+    held = house.run({"do": "exec", "argv": [sys.executable, "-m", "lockserver.cli.lockctl", *words]})
     server.shows(lambda s: s.state == "HELD")
     (pid,) = [int(one) for one in Path(f"/proc/{held.pid}/task/{held.pid}/children").read_text().split()]
     assert Path(f"/proc/{pid}/comm").read_text().strip() == GUARD

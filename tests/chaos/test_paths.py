@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lockserver.rundir import names_of_path
+from lockserver.shell.rundir import names_of_path
 from tests.chaos.house import House, held_by
 from tests.support.root import needs_root
 from tests.support.status import holder_of

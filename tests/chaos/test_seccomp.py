@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gms import messages as gm
+from gms.rules import messages as gm
 from tests.chaos.house import House
 from tests.gms.container import Container, containers, hello
 from tests.support.seccomp import through

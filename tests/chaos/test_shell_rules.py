@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import messages as m
-from lockserver.rundir import LIFE
-from sidecar import peers
-from sidecar.lifelock import LifeLock
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE
+from sidecar.kernel import peers
+from sidecar.kernel.lifelock import LifeLock
 from tests.chaos.house import Caller, House
 from tests.support.processes import Process
 from tests.support.waiting import readable, until
@@ -167,7 +167,7 @@ def test_a_child_whose_parent_died_before_it_was_armed_ends_itself(house: House)
     """Rule: PR_SET_PDEATHSIG, and then a look at the parent: one that ended before sends nothing."""
     program = """
 import os, select
-from sidecar.process_setup import die_with_parent
+from sidecar.kernel.process_setup import die_with_parent
 SAYS, GO = 10, 11
 parent = os.getpid()
 parent_pidfd = os.pidfd_open(parent)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lockserver import messages as m
+from lockserver.rules import messages as m
 from tests.chaos.house import Engine, House, Observer, Server
 from tests.support.status import holder_of
 

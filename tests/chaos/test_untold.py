@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import record
-from sidecar.lifelock import LifeLock
+from lockserver.rules import record
+from sidecar.kernel.lifelock import LifeLock
 from tests.chaos import dies_after_writing
 from tests.chaos.house import Engine, House, Server, reasons
 from tests.support.waiting import until

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from lockserver import messages as m
-from lockserver.rundir import LIFE, SOCKET, connect
-from sidecar.frames import Channel
-from sidecar.lifelock import LifeLock
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE, SOCKET, connect
+from sidecar.kernel.lifelock import LifeLock
+from sidecar.wire.frames import Channel
 from tests.chaos.house import LONG_WINDOW, House, Server
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sidecar.settings import size_bytes
+from sidecar.terminal.settings import size_bytes
 from tests import emulated_driver
 
 

@@ -8,13 +8,14 @@
 import sys
 from pathlib import Path
 
-from engine_shim.events import Config
-from engine_shim.shim import Options, Shim
-from sidecar.logs import Log
+from engine_shim.rules.events import Config
+from engine_shim.shell.shim import Options, Shim
+from sidecar.terminal.logs import Log
 
 BEGIN = """
 import os, signal, subprocess, sys, threading
-from engine_shim import membership, messages as m
+from engine_shim import membership
+from engine_shim.rules import messages as m
 membership.arm_main()
 shim = membership.enter_main()
 def step(to, **more): shim.say(m.Step(to=to, **more))

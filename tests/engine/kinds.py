@@ -4,7 +4,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from engine_shim.known_engines import KNOWN
+from engine_shim.shell.known_engines import KNOWN
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A machine alone: events go in with a clock that only the test moves."""
 
-from engine_shim import events as e
-from engine_shim.events import Config, Restart, State
-from engine_shim.lifecycle import Lifecycle, TreePhase
+from engine_shim.rules import events as e
+from engine_shim.rules.events import Config, Restart, State
+from engine_shim.rules.lifecycle import Lifecycle, TreePhase
 
 WALL = 1_700_000_000.0
 MAIN, WORKER = 1, 2

@@ -14,15 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from engine_shim import paths, shim_status
-from engine_shim.shm_cleanup import ShmCleanup
-from gms.messages import AskStatus
-from gms.messages import Status as Weights
+from engine_shim.shell import paths, shim_status
+from engine_shim.shell.shm_cleanup import ShmCleanup
 from gms.observer import Observer as GmsObserver
-from lockserver.messages import Status
+from gms.rules.messages import AskStatus
+from gms.rules.messages import Status as Weights
 from lockserver.observer import Observer, ObserverError
-from sidecar import process_tree
-from sidecar.sockets import address_of
+from lockserver.rules.messages import Status
+from sidecar.kernel import process_tree
+from sidecar.wire.sockets import address_of
 from tests.engine.kinds import Kind
 from tests.support.processes import ROOT, Process
 from tests.support.waiting import DEADLINE_S, until
@@ -118,7 +118,7 @@ class Shim(Program):
 
     def main(self) -> Process:
         for pid in process_tree.descendants(self.pid):
-            if b"engine_shim.main_process" in _file(pid, "cmdline"):
+            if b"engine_shim.shell.main_process" in _file(pid, "cmdline"):
                 return Process(pid)
         raise AssertionError(f"{self.engine_id} has no main process")
 
@@ -128,7 +128,7 @@ class Shim(Program):
         for pid in process_tree.descendants(self.pid):
             line = _file(pid, "cmdline")
             registered = b"FAILOVER_TREE=" in _file(pid, "environ") and b"resource_tracker" not in line
-            if registered and b"engine_shim.main_process" not in line:
+            if registered and b"engine_shim.shell.main_process" not in line:
                 found.append(Process(pid))
         return found
 

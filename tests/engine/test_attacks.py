@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import pair_look, paths, scratch
-from engine_shim.pair_process import UP_LOCK, up_pid
-from engine_shim.pair_status import redundancy, serving, waits_for
-from sidecar.durable import AlreadyLocked, DirectoryLock
+from engine_shim.cli import pair_look
+from engine_shim.cli.pair_process import UP_LOCK, up_pid
+from engine_shim.cli.pair_status import redundancy, serving, waits_for
+from engine_shim.shell import paths, scratch
+from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from tests.engine.kinds import REFERENCE, TOY, Kind, there
 from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import settled
@@ -400,7 +401,7 @@ def test_two_pairs_that_would_share_a_device_are_told_so(house: House) -> None:
     if REFERENCE not in there():
         pytest.skip("there is no reference engine")
     running(house, "--capacity", "128MiB")
-    other = ("engine_shim.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
+    other = ("engine_shim.cli.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
     second = Program(house, "second", *other)
     house.add(second)
     assert second.code() != 0

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine_shim.vllm_engine import budget
 from engine_shim.vllm_engine.budget import GIB, MIB, Device, DoesNotFit
-from sidecar.settings import size_bytes
+from sidecar.terminal.settings import size_bytes
 
 H200 = Device("GPU-h200", 140 * GIB, 0.92)
 sizes = st.integers(0, 300 * GIB)

@@ -43,7 +43,7 @@ class Pair:
             self.house.restart(what, REFERENCE)
         elif what == "switchover":  # refused, if there is nobody to switch to at this moment
             place = ("--run-dir", str(self.house.run_dir))
-            asked = Program(self.house, "switchover", "lockserver.lockctl", *place, "switchover")
+            asked = Program(self.house, "switchover", "lockserver.cli.lockctl", *place, "switchover")
             self.house.add(asked)
             asked.wait()
         else:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine_shim import __main__ as shim_command
-from engine_shim import failover
+from engine_shim.cli import failover
 from tests.engine.kinds import TOY
 from tests.engine.shims import House, Program
 from tests.support.processes import ROOT
@@ -119,16 +119,16 @@ def test_a_mistake_of_a_sub_command_points_to_its_own_help(
 
 
 def test_the_help_of_down_says_which_exit_code_it_has_where_nothing_runs(tmp_path: Path) -> None:
-    code, said = answer("engine_shim.failover", "down", "--run-dir", str(tmp_path / "run"))
+    code, said = answer("engine_shim.cli.failover", "down", "--run-dir", str(tmp_path / "run"))
     assert code == 1 and "no failover up runs in" in said
-    code, said = answer("engine_shim.failover", "down", "--help")
+    code, said = answer("engine_shim.cli.failover", "down", "--help")
     assert "1: it hasn't in time, or no failover up runs here" in " ".join(said.split())
 
 
 def test_every_preset_is_one_that_failover_up_takes(tmp_path: Path) -> None:
     place = ("--engine", "reference", "--engine-id", "a", "--run-dir", str(tmp_path))
     for preset in ("tiny", "small", "medium", "large"):
-        code, said = answer("engine_shim.main_process", "--check", *place, "--", "--preset", preset)
+        code, said = answer("engine_shim.shell.main_process", "--check", *place, "--", "--preset", preset)
         assert (code, said) == (0, "")
 
 
@@ -154,7 +154,7 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    "words", [("engine_shim",), *(("engine_shim.failover", word) for word in ("", "up", "status", "down", "kill"))]
+    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill"))]
 )
 def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
     module, *rest = [word for word in words if word]
@@ -189,12 +189,12 @@ def test_who_has_the_port_of_the_probes_is_named() -> None:
 
 
 def test_what_the_engine_refuses_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    code, said = answer("engine_shim.failover", "up", "--run-dir", str(tmp_path / "run"), "--", "--presett", "tiny")
+    code, said = answer("engine_shim.cli.failover", "up", "--run-dir", str(tmp_path / "run"), "--", "--presett", "tiny")
     assert code == 64 and "unrecognized arguments: --presett tiny" in said and "Traceback" not in said
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("module", ["engine_shim", "engine_shim.failover"])
+@pytest.mark.parametrize("module", ["engine_shim", "engine_shim.cli.failover"])
 def test_each_command_says_its_version(module: str) -> None:
     code, said = answer(module, "--version")
     assert code == 0 and "(gpu-failover)" in said
@@ -203,14 +203,14 @@ def test_each_command_says_its_version(module: str) -> None:
 def test_ctrl_c_while_failover_is_loaded_just_ends_it() -> None:
     """Which takes half a second and more; without it there would be a traceback of whatever is being loaded."""
     program = (
-        "import signal, sys; sys.argv = ['/usr/bin/failover']; import engine_shim.failover; "
+        "import signal, sys; sys.argv = ['/usr/bin/failover']; import engine_shim.cli.failover; "
         "sys.exit(signal.getsignal(signal.SIGINT) is not signal.SIG_DFL)"
     )
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
 
 
 def test_failover_up_in_a_file_says_so() -> None:
-    code, said = answer("engine_shim.failover", "up", "--run-dir", "/etc/hostname")
+    code, said = answer("engine_shim.cli.failover", "up", "--run-dir", "/etc/hostname")
     assert code == 1 and said == "failover: /etc/hostname can't be used: it is no directory; give another --run-dir\n"
 
 
@@ -235,10 +235,10 @@ def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
     (house.faults("a") / "hang_drain").touch()
     place = ("--run-dir", str(house.run_dir))
     toy = ("--engine", TOY.engine, "--devices", "none", "--drain-s", "3600", "--", "--faults", str(house.faults("a")))
-    up = Program(house, "up", "engine_shim.failover", "up", *place, *toy)
+    up = Program(house, "up", "engine_shim.cli.failover", "up", *place, *toy)
     house.add(up)
     until(lambda: " serves at " in up.said(), "somebody serves")
-    down = Program(house, "down", "engine_shim.failover", "down", *place)
+    down = Program(house, "down", "engine_shim.cli.failover", "down", *place)
     house.add(down)
     until(lambda: "state=Draining" in up.said(), "it waits")
     down.signal(signal.SIGINT)
@@ -250,7 +250,7 @@ def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
 @pytest.mark.chaos
 def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None:
     a, _ = house.pair(TOY)
-    code, said = answer("engine_shim.failover", "status", "--json", "--run-dir", str(house.run_dir))
+    code, said = answer("engine_shim.cli.failover", "status", "--json", "--run-dir", str(house.run_dir))
     found = json.loads(said)
     fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting"}
     fields |= {"serving", "redundant", "redundancy"}

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from lockserver.observer import Observer, ObserverError
-from sidecar import process_tree
+from sidecar.kernel import process_tree
 from tests.engine.kinds import REFERENCE, there
 from tests.engine.shims import House, Program
 from tests.engine.test_scenarios import settled
@@ -73,7 +73,7 @@ def test_a_server_of_gms_that_crashes_alone_is_there_again(house: House) -> None
     assert house.gms is not None
     weights = house.weights()
     assert weights is not None
-    server_below(house.gms, "gms.device_process").kill()
+    server_below(house.gms, "gms.shell.device_process").kill()
     until(
         lambda: (s := house.weights()) is not None and s.server_incarnation != weights.server_incarnation,
         "another GMS",

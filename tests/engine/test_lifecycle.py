@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine_shim import events as e
-from engine_shim.events import Restart, State
-from engine_shim.lifecycle import (
+from engine_shim.rules import events as e
+from engine_shim.rules.events import Restart, State
+from engine_shim.rules.lifecycle import (
     BACK_OFF_MOST_S,
     DRAIN_MARGIN_S,
     FIRST_ANSWERS_S,

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from engine_shim import events as e
-from engine_shim import probes
-from engine_shim.events import State
-from engine_shim.lifecycle import (
+from engine_shim.rules import events as e
+from engine_shim.rules import probes
+from engine_shim.rules.events import State
+from engine_shim.rules.lifecycle import (
     BUSY_SHARE,
     HANDOFF_S,
     LOOK_FIRST_S,

@@ -3,10 +3,10 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine_shim import events as e
-from engine_shim import probes
-from engine_shim.events import Restart, State
-from engine_shim.lifecycle import TreePhase
+from engine_shim.rules import events as e
+from engine_shim.rules import probes
+from engine_shim.rules.events import Restart, State
+from engine_shim.rules.lifecycle import TreePhase
 from tests.engine.machine import Harness, kinds
 
 steps = st.sampled_from([State.STANDBY, State.WAKING, State.ACTIVE, State.DRAINING])

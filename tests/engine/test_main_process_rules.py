@@ -1,5 +1,5 @@
-"""The steps of an engine's main process (`engine_shim/main_process.py`), one by one, with a lock, a shim and an engine
-that only note what they are asked. With real ones: `test_scenarios.py`, `test_shim.py`.
+"""The steps of an engine's main process (`engine_shim/shell/main_process.py`), one by one, with a lock, a shim and an
+engine that only note what they are asked. With real ones: `test_scenarios.py`, `test_shim.py`.
 """
 
 import os
@@ -13,13 +13,14 @@ from typing import Any
 
 import pytest
 
-from engine_shim import known_engines, main_process, membership
-from engine_shim import messages as m
+from engine_shim import membership
 from engine_shim.engine import CannotRun, CannotServe, Health, Listen, WorkerFailed
 from engine_shim.membership import NotAMember
+from engine_shim.rules import messages as m
+from engine_shim.shell import known_engines, main_process
 from lockserver import client
 from lockserver.client import LockError
-from sidecar.exit_codes import EX_USAGE
+from sidecar.terminal.exit_codes import EX_USAGE
 
 TOKEN = 17
 OWN = Path("/run/failover")

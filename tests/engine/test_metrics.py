@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from engine_shim import events as e
-from engine_shim.events import State
-from engine_shim.metrics import prepare, registry_of
-from sidecar import metrics
+from engine_shim.rules import events as e
+from engine_shim.rules.events import State
+from engine_shim.shell.metrics import prepare, registry_of
+from sidecar.http import metrics
 from tests.engine.machine import WALL, Harness
 from tests.support.processes import ROOT
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import doctor
-from sidecar import io_uring, process_tree
+from lockserver.cli import doctor
+from sidecar.kernel import io_uring, process_tree
 from tests.engine.kinds import REFERENCE, TOY, there
 from tests.engine.shims import House, Program, Shim
 from tests.engine.test_scenarios import all_dead, settled
@@ -191,7 +191,7 @@ def test_a_pair_of_containers_fails_over_and_back(house: House) -> None:
 @needs_root
 def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys(house: House) -> None:
     place = ("--run-dir", str(house.run_dir))
-    words = ("engine_shim.failover", "up", *place, "--engine", TOY.engine, "--devices", "none")
+    words = ("engine_shim.cli.failover", "up", *place, "--engine", TOY.engine, "--devices", "none")
     up = Program(house, "up", *words, through=container())
     house.add(up)
     until(lambda: " a serves at " in up.said() or " b serves at " in up.said(), "somebody serves")
@@ -200,20 +200,20 @@ def test_failover_up_as_pid_1_of_a_container_is_a_pair_and_its_end_is_everybodys
     everything = [Process(pid) for pid in process_tree.descendants(up.pid)]
     assert len(everything) >= 6  # itself, the lock server, two shims, two engines
     # From outside the numbers that the lock server says are other processes'. (`down` finds its process by the file.)
-    outside = Program(house, "outside", "engine_shim.failover", "kill", "active", *place)
+    outside = Program(house, "outside", "engine_shim.cli.failover", "kill", "active", *place)
     house.add(outside)
     assert outside.code() == 1
     assert "in another PID namespace" in outside.said() and "in its container" in outside.said()
     assert house.holder() == first and not any(process.dead for process in everything)
     one = next(
-        pid for pid in process_tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.failover"]
+        pid for pid in process_tree.descendants(up.pid) if command_of(pid)[1:3] == [b"-m", b"engine_shim.cli.failover"]
     )
     into = ("nsenter", "--target", str(one), "--pid", "--mount")
-    killed = Program(house, "kill", "engine_shim.failover", "kill", "active", *place, through=into)
+    killed = Program(house, "kill", "engine_shim.cli.failover", "kill", "active", *place, through=into)
     house.add(killed)
     assert killed.code() == 0, killed.said()
     assert house.holder() not in ("", first)
-    down = Program(house, "down", "engine_shim.failover", "down", *place, through=into)
+    down = Program(house, "down", "engine_shim.cli.failover", "down", *place, through=into)
     house.add(down)
     assert up.code() == 0
     down.wait()  # with the container's last process

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine_shim import events as e
-from engine_shim import probes
-from engine_shim.events import Restart, State
+from engine_shim.rules import events as e
+from engine_shim.rules import probes
+from engine_shim.rules.events import Restart, State
 from tests.engine.machine import Harness
 
 IN_PLACE, EXIT = Restart.IN_PLACE, Restart.EXIT

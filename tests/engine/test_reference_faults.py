@@ -12,7 +12,7 @@ import pytest
 
 from gms.client import GmsClient
 from gms.memory.host import HostMemory
-from gms.messages import Status as Weights
+from gms.rules.messages import Status as Weights
 from reference_engine import options
 from reference_engine.store import _write
 from tests.engine.kinds import REFERENCE, TOY, there

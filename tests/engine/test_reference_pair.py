@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from gms.memory.host import HostMemory
-from lockserver.messages import KeptRoom
+from lockserver.rules.messages import KeptRoom
 from reference_engine.places import BLOCK
-from sidecar import process_tree
+from sidecar.kernel import process_tree
 from tests.engine.kinds import PROMPT, REFERENCE, there
 from tests.engine.shims import House, Program, Shim
 from tests.support.waiting import until
@@ -49,7 +49,7 @@ def test_a_restart_in_place_a_switchover_and_an_end_in_order_keep_the_kv_cache_a
     assert room is not None and room.block == BLOCK and room.tokens % BLOCK == 0 < room.tokens
     b = house.shim(REFERENCE, "b")
     b.until("Standby", ready=True)
-    asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+    asked = Program(house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover")
     house.add(asked)
     assert asked.code() == 0, asked.said()
     house.until_announced(b)
@@ -82,7 +82,7 @@ def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house
     resident = 0
     for turn in range(1 + TURNS):
         active, standby = other(house, a, b)
-        asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+        asked = Program(house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover")
         house.add(asked)
         assert asked.code() == 0, asked.said()
         house.until_announced(standby)

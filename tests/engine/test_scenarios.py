@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from sidecar import process_tree
+from sidecar.kernel import process_tree
 from tests.engine import kinds
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
@@ -135,7 +135,7 @@ def test_a_switchover_loses_nobody(house: House, kind: Kind) -> None:
     from tests.engine.shims import Program
 
     a, b = house.pair(kind)
-    asked = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+    asked = Program(house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover")
     house.add(asked)
     assert asked.code() == 0, asked.said()
     settled(house, kind, b, a)

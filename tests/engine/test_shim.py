@@ -10,10 +10,10 @@ import threading
 
 import pytest
 
-from engine_shim import paths
-from lockserver import messages as lock_messages
-from sidecar.frames import Channel
-from sidecar.sockets import connect
+from engine_shim.shell import paths
+from lockserver.rules import messages as lock_messages
+from sidecar.wire.frames import Channel
+from sidecar.wire.sockets import connect
 from tests.engine.kinds import TOY, Kind
 from tests.engine.shims import House, Program
 from tests.support.waiting import until
@@ -144,7 +144,7 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
     (house.faults("a") / "hang_drain").touch()
     words = ("--run-dir", str(house.run_dir), "switchover", "--drain-timeout", "3600")
     for _ in range(2):
-        asked = Program(house, "switchover", "lockserver.lockctl", *words)
+        asked = Program(house, "switchover", "lockserver.cli.lockctl", *words)
         house.add(asked)
         a.until("Draining")
         until(lambda: house.endpoint() == "", "the endpoint is withdrawn")
@@ -154,7 +154,7 @@ def test_a_switchover_that_is_called_off_has_the_engine_serve_on_at_once_though_
         assert house.served(TOY)
     assert a.state()["incarnation"] == tree and b.state()["state"] == "Standby"
     (house.faults("a") / "hang_drain").unlink()
-    asked = Program(house, "switchover", "lockserver.lockctl", *words)
+    asked = Program(house, "switchover", "lockserver.cli.lockctl", *words)
     house.add(asked)
     assert asked.code() == 0, asked.said()
     b.until("Active", ready=True)

@@ -15,16 +15,18 @@ from typing import Any
 
 import pytest
 
-from engine_shim import events as e
-from engine_shim import membership, paths, shim_status
-from engine_shim import messages as m
-from engine_shim.events import Config
-from engine_shim.shim import Options, Shim
+from engine_shim import membership
+from engine_shim.rules import events as e
+from engine_shim.rules import messages as m
+from engine_shim.rules.events import Config
+from engine_shim.shell import paths, shim_status
+from engine_shim.shell.shim import Options, Shim
 from lockserver import client as lock_client
-from sidecar import peers, sockets
-from sidecar.frames import Channel
-from sidecar.lifelock import LifeLock
-from sidecar.logs import Log
+from sidecar.kernel import peers
+from sidecar.kernel.lifelock import LifeLock
+from sidecar.terminal.logs import Log
+from sidecar.wire import sockets
+from sidecar.wire.frames import Channel
 from tests.engine.bare import BEGIN
 from tests.engine.shims import NO_ANSWER, House, Program, alone
 from tests.support.processes import ROOT, Process

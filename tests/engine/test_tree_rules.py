@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import life_locks, paths, shm_cleanup
-from engine_shim.shm_cleanup import ShmCleanup
-from sidecar import process_tree
-from sidecar.lifelock import LifeLock, LifeProbe
+from engine_shim.shell import life_locks, paths, shm_cleanup
+from engine_shim.shell.shm_cleanup import ShmCleanup
+from sidecar.kernel import process_tree
+from sidecar.kernel.lifelock import LifeLock, LifeProbe
 from tests.engine.shims import alone
 from tests.support.processes import Process
 from tests.support.waiting import until
@@ -162,7 +162,7 @@ def test_where_the_life_files_are_removed_the_processes_are_asked(tmp_path: Path
     life.mkdir()
     made = LifeLock.create(life, "a.00000000000000aa")
     how = f"LifeLock.{'create' if first else 'join'}(Path({str(life)!r}), 'a.00000000000000{'bb' if first else 'aa'}')"
-    program = "import os; from pathlib import Path; from sidecar.lifelock import LifeLock; "
+    program = "import os; from pathlib import Path; from sidecar.kernel.lifelock import LifeLock; "
     program += f"held = {how}; {'os.close(held.fd); ' * closed}print(flush=True); {FOREVER}"
     with (
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as holder,

@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 
 from engine_shim import __main__ as shim_command
-from engine_shim import failover as failover_command
-from engine_shim import pair_look, pair_status, part_environment
-from engine_shim.failover import default_run_dir, free_address, main, parser
-from engine_shim.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
-from engine_shim.pair_commands import down
-from engine_shim.pair_look import UP_FACTS, Seen, UpFacts
-from engine_shim.pair_parts import Options, children
-from engine_shim.pair_process import PairError
-from engine_shim.pair_status import NO_LOCK, reached
-from engine_shim.up import CannotStart
+from engine_shim.cli import failover as failover_command
+from engine_shim.cli import pair_look, pair_status, part_environment
+from engine_shim.cli.failover import default_run_dir, free_address, main, parser
+from engine_shim.cli.pair_commands import down
+from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
+from engine_shim.cli.pair_parts import Options, children
+from engine_shim.cli.pair_process import PairError
+from engine_shim.cli.pair_status import NO_LOCK, reached
+from engine_shim.cli.up import CannotStart
+from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
 from lockserver import __main__ as lock_command
-from sidecar import process_tree
+from sidecar.kernel import process_tree
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
@@ -43,7 +43,7 @@ TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
 
 def failover(house: House, name: str, *words: str) -> Program:
     command, *rest = words
-    program = Program(house, name, "engine_shim.failover", command, "--run-dir", str(house.run_dir), *rest)
+    program = Program(house, name, "engine_shim.cli.failover", command, "--run-dir", str(house.run_dir), *rest)
     house.add(program)
     return program
 
@@ -127,7 +127,7 @@ def test_what_lies_in_the_working_directory_is_no_part_of_the_pair_but_an_engine
     # -P is as the installed command `failover`: it has the directory of its own file in the path, and not this one.
     through = ("sh", "-c", f'cd {shlex.quote(str(house.directory))} && exec "$0" -P "$@"')
     place = ("--run-dir", str(house.run_dir), "--listen", "127.0.0.1:0")
-    words = ("engine_shim.failover", "up", *place, "--engine", "mine:Toy", "--capacity", "64MiB")
+    words = ("engine_shim.cli.failover", "up", *place, "--engine", "mine:Toy", "--capacity", "64MiB")
     up = Program(house, "up", *words, through=through)
     house.add(up)
     try:
@@ -214,7 +214,7 @@ def test_a_mistake_is_answered_with_a_sentence(house: House, words: tuple[str, .
 
 
 def main_of(up: Program, engine_id: str) -> Process:
-    words = b"engine_shim.main_process", b"\0--engine-id\0" + engine_id.encode() + b"\0"
+    words = b"engine_shim.shell.main_process", b"\0--engine-id\0" + engine_id.encode() + b"\0"
     found = until(
         lambda: [p for p in children_of(up) if all(word in cmdline(p) for word in words)],
         f"there is a main process of {engine_id}",

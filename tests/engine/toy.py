@@ -17,9 +17,10 @@ import time
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
-from engine_shim import membership, scratch
+from engine_shim import membership
 from engine_shim.engine import CannotRun, Health, Listen, Setting
-from sidecar.sockets import ServerSocket
+from engine_shim.shell import scratch
+from sidecar.wire.sockets import ServerSocket
 
 ORPHANS = """
 import subprocess, sys

@@ -2,13 +2,13 @@
 
 from typing import Any, TypeVar
 
-from evidence.events import Config, Peer
-from evidence.evidence import Evidence
-from evidence.incarnation import MAIN, Incarnation, Life, Stage
-from evidence.proof import Policy
-from evidence.record import Known as OnFile
-from evidence.record import Member
-from sidecar.context import Context, Note, Time
+from evidence.rules.events import Config, Peer
+from evidence.rules.evidence import Evidence
+from evidence.rules.incarnation import MAIN, Incarnation, Life, Stage
+from evidence.rules.proof import Policy
+from evidence.rules.record import Known as OnFile
+from evidence.rules.record import Member
+from sidecar.machine.context import Context, Note, Time
 
 K = TypeVar("K")
 NAME = "a.00000000"

@@ -2,10 +2,10 @@
 
 import pytest
 
-from evidence import events as e
-from evidence.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
-from evidence.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
-from evidence.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
+from evidence.rules import events as e
+from evidence.rules.events import Forget, Kill, LookedUp, LookUp, ProbeLife, Unlink, WatchDeath
+from evidence.rules.incarnation import MAIN, PROBE_ALIVE_MOST_S, PROBE_FIRST_S, PROBE_MOST_S, Incarnation, Life, Stage
+from evidence.rules.incarnations import BOTH_BACK_S, MOST_REMEMBERED, MOST_UNLINKS
 from tests.evidence.parts import NAME, Known, incarnation, killed, peer
 
 

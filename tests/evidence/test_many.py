@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from evidence import events as e
-from evidence import messages
-from evidence.incarnation import Stage
-from evidence.incarnations import Incarnations
-from evidence.pidfd_copies import PidfdCopies
+from evidence.rules import events as e
+from evidence.rules import messages
+from evidence.rules.incarnation import Stage
+from evidence.rules.incarnations import Incarnations
+from evidence.rules.pidfd_copies import PidfdCopies
 from tests.evidence.parts import Known, peer
 
 MANY = 400

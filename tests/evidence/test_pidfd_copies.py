@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from evidence.events import Config, Forget, Peer
-from evidence.incarnation import Incarnation, Stage
-from evidence.pidfd_copies import Give
+from evidence.rules.events import Config, Forget, Peer
+from evidence.rules.incarnation import Incarnation, Stage
+from evidence.rules.pidfd_copies import Give
 from tests.evidence.parts import NAME, Known, peer
 
 

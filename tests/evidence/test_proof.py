@@ -2,8 +2,8 @@
 
 import pytest
 
-from evidence.incarnation import Incarnation, Life
-from evidence.proof import Policy, Verdict, gone, what_is_missing
+from evidence.rules.incarnation import Incarnation, Life
+from evidence.rules.proof import Policy, Verdict, gone, what_is_missing
 from tests.evidence.parts import incarnation, killed
 
 ORDINARY = Policy()

@@ -1,8 +1,8 @@
 """Life locks of those that haven't come: rule E9."""
 
-from evidence.events import ProbeStrangers, StrangersProbed, Unlink
-from evidence.record import Processes
-from evidence.strangers import LOOK_EVERY_S
+from evidence.rules.events import ProbeStrangers, StrangersProbed, Unlink
+from evidence.rules.record import Processes
+from evidence.rules.strangers import LOOK_EVERY_S
 from tests.evidence.parts import NAME, ON_FILE, Known, peer
 
 SETTLE_S = 2.0

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway import events as e
-from gateway import sse
-from gateway.kinds import Recovery
+from gateway.rules import events as e
+from gateway.rules import sse
+from gateway.rules.kinds import Recovery
 from reference_engine import tokenizer
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed

@@ -12,7 +12,7 @@ import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.metrics import of_engines
+from gateway.shell.metrics import of_engines
 from tests.engine.shims import House, Shim
 from tests.gateway.door import GatewayProgram, ask
 from tests.gateway.test_failover import pair, whole

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway import events as e
-from gateway.admission import POISON, UNREACHABLE_S
-from gateway.due import ENDED
-from gateway.grants import Grant
+from gateway.rules import events as e
+from gateway.rules.admission import POISON, UNREACHABLE_S
+from gateway.rules.due import ENDED
+from gateway.rules.grants import Grant
 from tests.gateway import engine
 from tests.gateway.world import SimClient, World, undisturbed
 

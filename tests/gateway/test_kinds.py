@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway import events as e
-from gateway import kinds
-from gateway.answers import why_no_answer
-from gateway.kinds import Kind, Recovery
+from gateway.rules import events as e
+from gateway.rules import kinds
+from gateway.rules.answers import why_no_answer
+from gateway.rules.kinds import Kind, Recovery
 from tests.gateway import engine
 from tests.gateway.world import World
 

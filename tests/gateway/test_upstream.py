@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from gateway import events as e
-from gateway.kinds import Kind
-from gateway.server import Gateway, Settings
-from gateway.upstream import Upstreams
-from sidecar.http_exchange import Reply, Request
-from sidecar.http_server import Limits
-from sidecar.logs import Log
-from sidecar.sockets import address_of
+from gateway.rules import events as e
+from gateway.rules.kinds import Kind
+from gateway.shell.server import Gateway, Settings
+from gateway.shell.upstream import Upstreams
+from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_server import Limits
+from sidecar.terminal.logs import Log
+from sidecar.wire.sockets import address_of
 from tests.gateway import engine, liar
 from tests.gateway.door import Stream
 from tests.support.waiting import DEADLINE_S

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway import events as e
-from gateway import kinds
-from gateway.machine import Machine
-from sidecar.context import Note, Tick
+from gateway.rules import events as e
+from gateway.rules import kinds
+from gateway.rules.machine import Machine
+from sidecar.machine.context import Note, Tick
 from tests.gateway import engine
 
 NAMES = "abcdefghij"

@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from gms import layout as lay
-from gms import messages as m
-from gms.rundir import connect
-from sidecar.frames import Channel, Message, close_all
+from gms.rules import messages as m
+from gms.shell.rundir import connect
+from sidecar.wire.frames import Channel, Message, close_all
 from tests.support.processes import ROOT, Program
 from tests.support.waiting import DEADLINE_S, until
 
 MIB = 1 << 20
 CAPACITY = 64 * MIB
 SLAB = 2 * MIB
-GMSCTL = (sys.executable, "-m", "gms.gmsctl")
+GMSCTL = (sys.executable, "-m", "gms.cli.gmsctl")
 Kind = TypeVar("Kind", bound=Message)
 
 

@@ -1,12 +1,12 @@
-"""`python -m gms.device_process`, killed when a pool's owner is on disk and before anybody is told."""
+"""`python -m gms.shell.device_process`, killed when a pool's owner is on disk and before anybody is told."""
 
 import os
 import signal
 import sys
 
-from gms import device_process
-from gms import events as e
-from gms.server import Server
+from gms.rules import events as e
+from gms.shell import device_process
+from gms.shell.server import Server
 
 
 def _persist(self: Server, effect: e.Persist) -> None:

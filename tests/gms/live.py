@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from gms.client import GmsClient
-from gms.device_process import Settings
 from gms.layout import ITEM_BITS, Layout, Tensor
 from gms.memory.host import HostMemory
 from gms.memory.host_device import create_device
-from gms.rundir import connect
+from gms.shell.device_process import Settings
+from gms.shell.rundir import connect
 from tests.support.processes import ROOT
 from tests.support.waiting import until
 
@@ -35,7 +35,7 @@ class House:
         self.clients: list[GmsClient] = []
         self.window_s = 5.0
 
-    def start(self, device: str = "host:0", module: str = "gms.device_process") -> subprocess.Popen[bytes]:
+    def start(self, device: str = "host:0", module: str = "gms.shell.device_process") -> subprocess.Popen[bytes]:
         """A server that listens."""
         settings = Settings(
             run_dir=str(self.run_dir),
@@ -90,7 +90,7 @@ class House:
         return program
 
     def status(self, device: str = "host:0") -> Any:
-        from gms import messages as m
+        from gms.rules import messages as m
 
         return ask(self.run_dir, device, m.AskStatus())
 
@@ -116,8 +116,8 @@ def houses(**settings: Any) -> Iterator[House]:
 
 def ask(run_dir: Path, device: str, question: Any) -> Any:
     """As an observer."""
-    from gms import messages as m
-    from sidecar.frames import Channel
+    from gms.rules import messages as m
+    from sidecar.wire.frames import Channel
 
     channel = Channel(connect(run_dir, device), m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES)
     try:

@@ -8,15 +8,15 @@ has passed already.
 
 import msgspec
 
-from gms import events as e
 from gms import layout as lay
-from gms import messages as m
-from gms import record
-from gms.exclusive import ExclusiveRegion
-from gms.machine import Machine
-from gms.sessions import Doing
-from gms.shared import SharedRegion
-from gms.weights import Weights
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.exclusive import ExclusiveRegion
+from gms.rules.machine import Machine
+from gms.rules.sessions import Doing
+from gms.rules.shared import SharedRegion
+from gms.rules.weights import Weights
 
 BOOT = "this boot"
 CAPACITY = 1000

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from gms.client import GmsClient, PoolMapping, PoolShape, table_header
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 from tests.support import late_reads
 
 KEY = "kv-0"

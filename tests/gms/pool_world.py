@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gms import client_events as c
-from gms import events as e
-from gms import messages as m
-from gms import record as r
-from gms.machine import Machine
-from gms.pool_client_machine import PoolClientMachine
-from gms.region_client import Link
-from sidecar.context import Time
+from gms.rules import client_events as c
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record as r
+from gms.rules.machine import Machine
+from gms.rules.pool_client_machine import PoolClientMachine
+from gms.rules.region_client import Link
+from sidecar.machine.context import Time
 
 CAPACITY = 300
 SHAPES = (c.Shape("a", (60, 40), 4096), c.Shape("b", (60, 40), 4096), c.Shape("a", (50,), 4096))

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from gms import messages as m
-from gms.rundir import connect, directory
-from sidecar.frames import close_all
-from sidecar.process_setup import raise_descriptor_limit
+from gms.rules import messages as m
+from gms.shell.rundir import connect, directory
+from sidecar.kernel.process_setup import raise_descriptor_limit
+from sidecar.wire.frames import close_all
 from tests.gms.container import CAPACITY, SLAB, Caller, Container, containers, hello
 from tests.support.children import Child
 from tests.support.processes import ROOT
@@ -195,8 +195,8 @@ import time, os, sys
 from pathlib import Path
 sys.path.insert(0, "{ROOT}")
 from tests.gms.container import Caller, hello, document, until
-from gms import messages as m
-from gms.rundir import connect
+from gms.rules import messages as m
+from gms.shell.rundir import connect
 run = Path.cwd() / "run"
 def listens():
     try:
@@ -384,7 +384,7 @@ def test_ping_of_stopped_servers_takes_no_longer_than_it_may(container: Containe
 
 
 def test_versions_are_told(container: Container) -> None:
-    for command in ((sys.executable, "-m", "gms"), (sys.executable, "-m", "gms.gmsctl")):
+    for command in ((sys.executable, "-m", "gms"), (sys.executable, "-m", "gms.cli.gmsctl")):
         done = subprocess.run([*command, "--version"], cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
         assert done.returncode == 0 and "gpu-failover" in done.stdout
 

@@ -1,18 +1,20 @@
-"""Claims of a pool: the verdict on each (`gms/claims.py`), and a process's side (`gms/pool_client_machine.py`)."""
+"""Claims of a pool: the verdict on each (`gms/rules/claims.py`), and a process's side
+(`gms/rules/pool_client_machine.py`).
+"""
 
 from typing import Any
 
 import pytest
 
-from gms import client_events as c
-from gms import messages as m
-from gms.claims import Do, verdict
-from gms.exclusive import SECOND_DEATH_S, doubt_of
-from gms.pool_client_machine import RELEASE_AGAIN_S, PoolClientMachine
-from gms.pools import Owner, Phase, Pool, Shape
-from gms.region_client import GRACE_S
-from gms.sessions import Client
-from gms.weights import Slab
+from gms.rules import client_events as c
+from gms.rules import messages as m
+from gms.rules.claims import Do, verdict
+from gms.rules.exclusive import SECOND_DEATH_S, doubt_of
+from gms.rules.pool_client_machine import RELEASE_AGAIN_S, PoolClientMachine
+from gms.rules.pools import Owner, Phase, Pool, Shape
+from gms.rules.region_client import GRACE_S
+from gms.rules.sessions import Client
+from gms.rules.weights import Slab
 
 SHAPE = Shape("a", (60, 40), 4096)
 SLABS = (Slab(1, "m0", 60), Slab(2, "m1", 40), Slab(3, "t", 4096))

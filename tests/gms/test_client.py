@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from gms import messages as m
 from gms.client import GmsError, Lost, NoRoom, NotInTime, Refused, StaleLayout
-from gms.errors import Asleep
 from gms.layout import Layout, Tensor
-from gms.reader import Reader
-from gms.writer import Writer
+from gms.rules import messages as m
+from gms.rules.errors import Asleep
+from gms.shell.reader import Reader
+from gms.shell.writer import Writer
 from tests.gms.live import MIB, House, ask, houses, plain_layout
 from tests.support.processes import ROOT
 from tests.support.waiting import until

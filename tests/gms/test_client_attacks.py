@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from gms import messages as m
 from gms.client import GmsError
-from gms.rundir import socket_path
-from sidecar.frames import Channel, close_all
+from gms.rules import messages as m
+from gms.shell.rundir import socket_path
+from sidecar.wire.frames import Channel, close_all
 from tests.gms.live import MIB, House, houses, plain_layout
 from tests.support.descriptors import open_descriptors
 from tests.support.interruptions import Interrupted, alarm_raises

@@ -10,10 +10,10 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gms import gmsctl, gmsctl_help, status_text
-from gms import messages as m
-from gms.rundir import directory
-from sidecar.formatting import Paint, Tone
+from gms.cli import gmsctl, gmsctl_help, status_text
+from gms.rules import messages as m
+from gms.shell.rundir import directory
+from sidecar.terminal.formatting import Paint, Tone
 from tests.gms.container import CAPACITY, GMSCTL, SLAB, Container, containers, document, hello, kill
 from tests.support.children import Child
 from tests.support.processes import ROOT

@@ -4,16 +4,16 @@ from collections.abc import Callable
 
 import pytest
 
-from gms import events as e
-from gms import messages as m
-from gms import status, versions
-from gms.context import Context
-from gms.hand_back import MOST_HAND_BACKS
-from gms.invariants import Invariants, harmless, in_words
-from gms.record import Record, Region
-from gms.sessions import MOST_CLIENTS, MOST_OBSERVERS
-from gms.weights import Layout, Slab
-from sidecar.context import Time
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import status, versions
+from gms.rules.context import Context
+from gms.rules.hand_back import MOST_HAND_BACKS
+from gms.rules.invariants import Invariants, harmless, in_words
+from gms.rules.record import Record, Region
+from gms.rules.sessions import MOST_CLIENTS, MOST_OBSERVERS
+from gms.rules.weights import Layout, Slab
+from sidecar.machine.context import Time
 from tests.gms.machine_shell import House, document, memory_of, restarted
 
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from gms import messages as m
 from gms.memory.host import HostMemory
-from gms.rundir import connect
-from sidecar import io_uring
-from sidecar.frames import Channel
+from gms.rules import messages as m
+from gms.shell.rundir import connect
+from sidecar.kernel import io_uring
+from sidecar.wire.frames import Channel
 from tests.gms.live import MIB, Failed, House, Program, houses
 from tests.support import late_reads
 from tests.support.root import needs_root
@@ -176,7 +176,7 @@ def test_what_io_uring_reads_for_a_dead_writer_does_not_arrive_in_the_next_ones_
 
 
 def held(house: House) -> list[tuple[int, int]]:
-    from sidecar import host_usage
+    from sidecar.kernel import host_usage
 
     memory: HostMemory = house.memory()
     try:

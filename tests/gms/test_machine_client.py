@@ -4,11 +4,11 @@ from typing import Literal
 
 import pytest
 
-from gms import client_events as c
-from gms import messages as m
-from gms.client_machine import ClientMachine, Doing
 from gms.layout import structure_hash
-from gms.region_client import GRACE_S, RETRY_MOST_S, TURNED_AWAY_S
+from gms.rules import client_events as c
+from gms.rules import messages as m
+from gms.rules.client_machine import ClientMachine, Doing
+from gms.rules.region_client import GRACE_S, RETRY_MOST_S, TURNED_AWAY_S
 from tests.gms.machine_shell import document
 
 DOCUMENT = document(10, 20)

@@ -1,13 +1,13 @@
-"""Every rule of GMS's machine, one promise a test. The numbers are those of the rules in `gms/machine.py`."""
+"""Every rule of GMS's machine, one promise a test. The numbers are those of the rules in `gms/rules/machine.py`."""
 
 import pytest
 
-from gms import events as e
 from gms import layout as lay
-from gms import messages as m
-from gms import record
-from gms.sessions import Doing
-from gms.weights import Phase
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.sessions import Doing
+from gms.rules.weights import Phase
 from tests.gms.machine_shell import CAPACITY, FLOOR, MEMORY_WAIT_S, WINDOW_S, House, document, memory_of, restarted
 
 

@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gms import events as e
-from gms import messages as m
-from gms.sessions import IDLE, Doing
-from gms.shared import SharedRegion
-from gms.weights import Draft
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules.sessions import IDLE, Doing
+from gms.rules.shared import SharedRegion
+from gms.rules.weights import Draft
 from tests.gms.machine_shell import CAPACITY, House, document
 
 MODEST = settings(

@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from gms import events as e
-from gms import messages as m
-from gms import record as r
-from gms import tables
-from gms.exclusive import BACK_S, SECOND_DEATH_S, ExclusiveRegion
-from gms.holders import MOST_LAYOUTS
-from gms.machine import MOST_REGIONS, Machine
 from gms.memory import DeviceError
-from gms.pools import MAY_FOLLOW, Owner, Phase, Pool, Shape
-from gms.record import UnreadableRecord
-from gms.sessions import MOST_CLIENTS
-from gms.weights import BrokenRule, Slab
-from sidecar.context import Time
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record as r
+from gms.rules.exclusive import BACK_S, SECOND_DEATH_S, ExclusiveRegion
+from gms.rules.holders import MOST_LAYOUTS
+from gms.rules.machine import MOST_REGIONS, Machine
+from gms.rules.pools import MAY_FOLLOW, Owner, Phase, Pool, Shape
+from gms.rules.record import UnreadableRecord
+from gms.rules.sessions import MOST_CLIENTS
+from gms.rules.weights import BrokenRule, Slab
+from gms.shell import tables
+from sidecar.machine.context import Time
 
 SHAPE = Shape("a", (60, 40), 4096)
 OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False, writes_end=True)

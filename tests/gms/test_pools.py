@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gms import messages as m
 from gms.client import PoolOwned, PoolShape
+from gms.rules import messages as m
 from tests.gms.live import MIB, Failed, House, Program, ask, houses
 from tests.support.interruptions import Interrupted, alarm_raises
 from tests.support.processes import ROOT
@@ -368,7 +368,7 @@ def test_kills_of_owner_and_server_in_any_order_lose_nothing_that_was_written(ho
 
 
 def gmsctl(house: House, *words: str) -> tuple[int, str, str]:
-    command = [sys.executable, "-m", "gms.gmsctl", "--run-dir", str(house.run_dir), *words]
+    command = [sys.executable, "-m", "gms.cli.gmsctl", "--run-dir", str(house.run_dir), *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 

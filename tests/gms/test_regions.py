@@ -2,12 +2,12 @@
 
 import pytest
 
-from gms import events as e
-from gms import messages as m
-from gms import record
-from gms.machine import MOST_REGIONS
-from gms.sessions import Doing
-from gms.weights import Phase
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.machine import MOST_REGIONS
+from gms.rules.sessions import Doing
+from gms.rules.weights import Phase
 from tests.gms.machine_shell import WINDOW_S, House, document, restarted
 
 A, B = "model-a", "model-b"

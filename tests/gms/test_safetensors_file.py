@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gms.safetensors_file import BadFile, Header, compose, header_bytes, parse
+from gms.rules.safetensors_file import BadFile, Header, compose, header_bytes, parse
 
 
 def made(header: object, data: bytes = b"") -> bytes:

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gms import messages as m
 from gms.layout import structure_hash
-from gms.rundir import connect, directory
-from sidecar.frames import close_all
+from gms.rules import messages as m
+from gms.shell.rundir import connect, directory
+from sidecar.wire.frames import close_all
 from tests.gms.container import SLAB, Caller, Container, containers, dead, descriptors, document, hello, kill
 from tests.support.children import Child
 from tests.support.waiting import until

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gms.device_process import _answer
-from gms.silence import NOT_WELL_S, PATIENCE, Do, Silence
-from sidecar import keeper
+from gms.rules.silence import NOT_WELL_S, PATIENCE, Do, Silence
+from gms.shell.device_process import _answer
+from sidecar.machine import keeper
 from tests.gms.container import Container, containers, dead
 from tests.gms.test_supervisor import TWO, page
 from tests.support.root import needs_root

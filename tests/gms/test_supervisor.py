@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gms import messages as m
-from gms.rundir import directory, socket_path
+from gms.rules import messages as m
+from gms.shell.rundir import directory, socket_path
 from tests.gms.container import CAPACITY, MIB, SLAB, Container, containers, dead, descriptors, hello, kill
 from tests.support.waiting import until
 

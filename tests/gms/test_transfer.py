@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gms.layout import ITEM_BITS, Layout, Tensor
-from gms.safetensors_file import FILE_NAMES, compose
-from gms.transfer import get
+from gms.rules.safetensors_file import FILE_NAMES, compose
+from gms.shell.transfer import get
 from tests.gms.live import MIB, House, houses
 from tests.support.processes import ROOT
 from tests.support.waiting import until
@@ -106,7 +106,7 @@ def house() -> Iterator[House]:
 
 
 def command(house: House, *arguments: object) -> list[str]:
-    return [sys.executable, "-m", "gms.gmsctl", "--run-dir", str(house.run_dir), *map(str, arguments)]
+    return [sys.executable, "-m", "gms.cli.gmsctl", "--run-dir", str(house.run_dir), *map(str, arguments)]
 
 
 def environment(house: House) -> dict[str, str]:

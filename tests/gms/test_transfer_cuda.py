@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gms.rundir import connect, devices
+from gms.shell.rundir import connect, devices
 from tests import emulated_driver
 from tests.gms.live import MIB
 from tests.gms.test_transfer import contents, dense_7b, write_file
@@ -43,7 +43,7 @@ class Pod:
         return True
 
     def gmsctl(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "gms.gmsctl", "--run-dir", str(self.run_dir), *map(str, arguments)]
+        command = [sys.executable, "-m", "gms.cli.gmsctl", "--run-dir", str(self.run_dir), *map(str, arguments)]
         return subprocess.run(command, cwd=ROOT, env=self.environment, capture_output=True, text=True, timeout=60)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gms import messages as m
-from gms.reader import Reader
+from gms.rules import messages as m
+from gms.shell.reader import Reader
 from tests.gms.container import SLAB, Container, containers
 from tests.gms.live import House, ask, houses, plain_layout
 from tests.support.processes import ROOT
@@ -89,9 +89,9 @@ def test_a_server_that_cant_talk_to_its_readers_says_so(house: House, monkeypatc
 
 TOMORROW = """
 import sys
-from gms import messages as m
+from gms.rules import messages as m
 m.OLDEST, m.PROTOCOL = 98, 99
-from gms import gmsctl
+from gms.cli import gmsctl
 sys.exit(gmsctl.main(sys.argv[1:]))
 """
 

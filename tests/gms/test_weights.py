@@ -1,4 +1,4 @@
-"""The phases of weights (`gms/weights.py`): which step may be taken from which, and what each leaves."""
+"""The phases of weights (`gms/rules/weights.py`): which step may be taken from which, and what each leaves."""
 
 import itertools
 from collections.abc import Callable
@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from gms import layout as lay
-from gms.generations import Generations
-from gms.record import Region
-from gms.record import Slab as RecordedSlab
-from gms.weights import MAY_FOLLOW, BrokenRule, Layout, Phase, Slab, Weights
+from gms.rules.generations import Generations
+from gms.rules.record import Region
+from gms.rules.record import Slab as RecordedSlab
+from gms.rules.weights import MAY_FOLLOW, BrokenRule, Layout, Phase, Slab, Weights
 from tests.gms.machine_shell import document
 
 RECORD = Region("weights", "shared", 6, lay.structure_hash(document(5)), (RecordedSlab(5, "m1"),))

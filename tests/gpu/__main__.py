@@ -25,7 +25,7 @@ from typing import Any
 
 from gms.memory import DeviceError
 from gms.memory.cuda import devices
-from sidecar.settings import BadValue, Parser, seconds
+from sidecar.terminal.settings import BadValue, Parser, seconds
 from tests.gpu import plan
 from tests.gpu.memory import CHECKS
 from tools.vmm_refcount.meters import nvml_meter

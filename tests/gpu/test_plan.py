@@ -11,7 +11,7 @@ import pytest
 from bench.pair import PHASES, Takeover
 from engine_shim.vllm_engine.budget import GIB, MIB
 from gms.pack import SLAB_BYTES
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 from tests.gpu import engine, plan
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 from lockserver.client import LockClient, LockError, NotInTime, join
-from sidecar.lifelock import LifeLock, LifeProbe
+from sidecar.kernel.lifelock import LifeLock, LifeProbe
 
 HOLDERS = "holders"
 POLLS = "c"

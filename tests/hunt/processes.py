@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from sidecar import peers
+from sidecar.kernel import peers
 from tests.support import seccomp
 
 ENGINES = "abc"

@@ -14,7 +14,7 @@ from k8s import render
 from k8s.lint.check import check
 from k8s.lint.documents import read
 from k8s.lint.node import Level
-from sidecar.names import VERSION
+from sidecar.terminal.names import VERSION
 from tests.k8s.manifests import SHIPPED
 
 helm = pytest.mark.skipif(

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from k8s.images import add_to_python
-from sidecar.names import VERSION
+from sidecar.terminal.names import VERSION
 from tests.support.processes import ROOT
 from tools.local_pod import image
 
@@ -114,7 +114,9 @@ def test_an_engines_side_starts_where_nothing_is_but_what_vllm_brings(tmp_path: 
         (brought / source.name).symlink_to(source)
     paths = os.pathsep.join(map(str, (packages(tmp_path), brought)))
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
-    modules = "engine_shim.shim, engine_shim.main_process, engine_shim.membership, engine_shim.vllm_engine.plugin"
+    modules = (
+        "engine_shim.shell.shim, engine_shim.shell.main_process, engine_shim.membership, engine_shim.vllm_engine.plugin"
+    )
     for words in (["-m", "engine_shim", "--version"], ["-c", f"import {modules}, gms.client, lockserver.client"]):
         command = [sys.executable, "-S", *words]
         done = subprocess.run(

@@ -30,8 +30,9 @@ PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
 def sources() -> str:
     """All that our programs say about their metrics, with the names that are put together spelt out."""
     text = ""
-    for file in ("lockserver/metrics.py", "gms/metrics.py", "engine_shim/metrics.py", "gateway/metrics.py",
-                 "gateway/server.py"):  # fmt: skip
+    for file in ("lockserver/shell/metrics.py", "gms/shell/metrics.py", "engine_shim/shell/metrics.py",
+    "gateway/shell/metrics.py",
+                 "gateway/shell/server.py"):  # fmt: skip
         found = (ROOT / file).read_text()
         for place, prefix in (
             ("lockserver", "failover_lock_"),

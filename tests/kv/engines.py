@@ -20,7 +20,7 @@ from engine_shim.engine import Listen, Setting
 from reference_engine.engine import ReferenceEngine
 from reference_engine.options import parse
 from reference_engine.places import Span
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 from tests.engine.shims import House
 from tests.reference_engine.serving import every_block, model, weights
 

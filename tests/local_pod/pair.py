@@ -10,7 +10,7 @@ from tests.local_pod.ordinary import PATIENCE_S, Place, Refused
 POD = (str(SHIPPED / "reference.yaml"), "--relist-s", "0.2", "--startup-period-s", "0.2")
 """As it is shipped; kubelet's looks and startup probes come more often, so that a test takes less time."""
 RUN_DIR = "/run/failover/pair"
-MAIN, WORKER = "engine_shim.main_process", "reference_engine.worker"
+MAIN, WORKER = "engine_shim.shell.main_process", "reference_engine.worker"
 LOOK_EVERY_S = PATIENCE_S / 600
 """A look is a start of Python in a container: whoever waits for minutes looks less often."""
 SERVER = "--restart exit"

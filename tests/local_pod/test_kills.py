@@ -56,7 +56,7 @@ VICTIMS = (
     Victim("main process, standby", "engine-{other}", MAIN),
     Victim("lock server", "lockserver", SERVER),
     Victim("GMS", "gms", SERVER),
-    Victim("a device's process of GMS", "gms", "gms.device_process"),
+    Victim("a device's process of GMS", "gms", "gms.shell.device_process"),
     Victim("gateway", "gateway", SERVER, is_the_door=True),
     Victim("PID 1, engine that serves", "engine-{awake}", takes_over=True),
     Victim("PID 1, standby", "engine-{other}"),

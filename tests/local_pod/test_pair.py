@@ -44,7 +44,7 @@ def test_servers_behind_their_keepers_sockets_and_a_full_run_directory_flip_noth
                 for _ in range(3):
                     kill_kept(here, server)
                     whole(here)
-            kill_kept(here, "gms", "gms.device_process")
+            kill_kept(here, "gms", "gms.shell.device_process")
             whole(here)
             clients.answered_since(2)
 

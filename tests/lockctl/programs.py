@@ -8,16 +8,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from evidence.lifefiles import life_files
-from lockserver import messages as m
-from lockserver.guard import NAME as GUARD
+from evidence.shell.lifefiles import life_files
+from lockserver.cli.guard import NAME as GUARD
 from lockserver.observer import NoServer, Observer, ServerSilent
-from lockserver.rundir import LIFE, SOCKET
-from sidecar.lifelock import LifeLock
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import LIFE, SOCKET
+from sidecar.kernel.lifelock import LifeLock
 from tests.support.processes import Program, run_to_end
 from tests.support.waiting import DEADLINE_S, until
 
-LOCKCTL = (sys.executable, "-m", "lockserver.lockctl")
+LOCKCTL = (sys.executable, "-m", "lockserver.cli.lockctl")
 STAY = ("sh", "-c", "echo started $$; exec sleep 1000")
 """A command that says its pid and stays."""
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from evidence.lifefiles import life_files
-from lockserver import doctor
-from lockserver.doctor import Level
+from evidence.shell.lifefiles import life_files
+from lockserver.cli import doctor
+from lockserver.cli.doctor import Level
 from lockserver.observer import TIMEOUT_S
-from lockserver.rundir import HOLDER, LIFE
-from sidecar import io_uring, peers
-from sidecar.lifelock import LifeLock
+from lockserver.shell.rundir import HOLDER, LIFE
+from sidecar.kernel import io_uring, peers
+from sidecar.kernel.lifelock import LifeLock
 from tests.lockctl.programs import House
 from tests.support.children import Child
 from tests.support.processes import gone

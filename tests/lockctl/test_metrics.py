@@ -10,9 +10,9 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lockserver import messages as m
-from lockserver.metrics import Metrics
-from sidecar.metrics import page_of
+from lockserver.rules import messages as m
+from lockserver.shell.metrics import Metrics
+from sidecar.http.metrics import page_of
 from tests.lockctl.programs import House
 from tests.lockctl.test_status_text import FENCING, HELD, HOLDER, WAITER
 from tests.support.waiting import until

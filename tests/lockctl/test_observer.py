@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from lockserver import messages as m
 from lockserver.observer import (
     Busy,
     Incompatible,
@@ -21,8 +20,9 @@ from lockserver.observer import (
     ServerSilent,
     watch_forever,
 )
-from lockserver.rundir import SOCKET
-from sidecar.frames import Channel
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import SOCKET
+from sidecar.wire.frames import Channel
 from tests.lockctl.programs import House
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lockserver import lockctl
+from lockserver.cli import lockctl
 from tests.lockctl.programs import LOCKCTL, House
 from tests.support.children import Child
 from tests.support.processes import ROOT

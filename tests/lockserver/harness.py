@@ -1,8 +1,8 @@
 """A harness for the server's machine: it plays the shell, the kernel, the disk and the clock, and it knows the truth.
 
 Tests say what happens in the world (`register`, `kill`, `crash`, `advance`); the harness turns that into events in the
-way `lockserver/server.py` does and carries the effects out. After every event it checks what must hold in every test
-(`_check_*`), so that a test about one rule can't pass while another is broken. It knows nothing of the rules'
+way `lockserver/shell/server.py` does and carries the effects out. After every event it checks what must hold in every
+test (`_check_*`), so that a test about one rule can't pass while another is broken. It knows nothing of the rules'
 reasons: only who is really alive, and who was told what.
 """
 
@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from evidence.record import Member
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver import record
-from lockserver.lock import Phase
-from lockserver.machine import Machine
-from lockserver.messages import ACTIVE
+from evidence.rules.record import Member
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.lock import Phase
+from lockserver.rules.machine import Machine
+from lockserver.rules.messages import ACTIVE
 
 M = TypeVar("M", bound=m.ServerMessage)
 STARTED_AT = 1000.0

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from evidence.incarnation import Incarnation
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.context import Context
-from lockserver.lock import Doubt, Found, Lock
-from lockserver.messages import ACTIVE
-from lockserver.plan import Plan
-from lockserver.record import Tenure
+from evidence.rules.incarnation import Incarnation
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.context import Context
+from lockserver.rules.lock import Doubt, Found, Lock
+from lockserver.rules.messages import ACTIVE
+from lockserver.rules.plan import Plan
+from lockserver.rules.record import Tenure
 from tests.evidence import parts
 from tests.evidence.parts import NAME
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 
-from evidence.incarnation import Stage
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.lock import Phase, WrongTransition
-from lockserver.machine import Machine
+from evidence.rules.incarnation import Stage
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.lock import Phase, WrongTransition
+from lockserver.rules.machine import Machine
 from tests.lockserver.harness import Harness
 
 

@@ -2,17 +2,17 @@
 
 import pytest
 
-from evidence import incarnations as inc
-from evidence import joining
-from evidence.incarnation import MAIN, Incarnation, Life, Stage
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.admission import Admission, Admitted, TurnedAway
-from lockserver.callers import MOST_OBSERVERS, Caller, Callers, incompatible
-from lockserver.events import Close
-from lockserver.lock import Lock, Phase
-from lockserver.messages import ACTIVE, INIT
-from lockserver.permit import PermitLock
+from evidence.rules import incarnations as inc
+from evidence.rules import joining
+from evidence.rules.incarnation import MAIN, Incarnation, Life, Stage
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.admission import Admission, Admitted, TurnedAway
+from lockserver.rules.callers import MOST_OBSERVERS, Caller, Callers, incompatible
+from lockserver.rules.events import Close
+from lockserver.rules.lock import Lock, Phase
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.permit import PermitLock
 from tests.evidence.parts import NAME, killed, peer
 from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 

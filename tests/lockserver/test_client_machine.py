@@ -7,11 +7,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from lockserver import client_events as c
-from lockserver import messages as m
-from lockserver.client_machine import ANSWER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
-from lockserver.messages import ACTIVE, INIT
-from sidecar.reconnect import FIRST_S, STEADY_S
+from lockserver.rules import client_events as c
+from lockserver.rules import messages as m
+from lockserver.rules.client_machine import ANSWER_S, LOOK_S, PRESUMED_DEAD_SHARE, RETRY_MOST_S, ClientMachine, Me
+from lockserver.rules.messages import ACTIVE, INIT
+from sidecar.machine.reconnect import FIRST_S, STEADY_S
 
 E = TypeVar("E", bound=c.Effect)
 WINDOW_S, SETTLE_S = 10.0, 2.0

@@ -4,14 +4,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from evidence.record import Processes
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.lock import State
-from lockserver.machine import Machine
-from lockserver.messages import ACTIVE, INIT
+from evidence.rules.record import Processes
 from lockserver.observer import Observer
-from lockserver.record import Record, decode, encode
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.lock import State
+from lockserver.rules.machine import Machine
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.record import Record, decode, encode
 from tests.support.lock_server import lock_server
 
 BOOT = "boot-1"

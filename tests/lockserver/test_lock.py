@@ -4,15 +4,15 @@ from collections.abc import Callable
 
 import pytest
 
-from evidence.incarnation import Incarnation, Stage
-from lockserver.callers import Callers
-from lockserver.invariants import Invariants
-from lockserver.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
-from lockserver.messages import ACTIVE, INIT
-from lockserver.permit import PermitLock
-from lockserver.queue import Waiter
-from lockserver.succession import Succession
-from sidecar.disk_writes import DiskWrites
+from evidence.rules.incarnation import Incarnation, Stage
+from lockserver.rules.callers import Callers
+from lockserver.rules.invariants import Invariants
+from lockserver.rules.lock import MAY_FOLLOW, Lock, Phase, State, WrongTransition
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.permit import PermitLock
+from lockserver.rules.queue import Waiter
+from lockserver.rules.succession import Succession
+from sidecar.machine.disk_writes import DiskWrites
 from tests.evidence.parts import incarnation
 from tests.lockserver.parts import DOUBT, TENURE, UNNAMED, Turns, held_by
 

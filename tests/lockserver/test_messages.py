@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lockserver import messages as m
+from lockserver.rules import messages as m
 
 REGISTER: dict[str, Any] = {
     "type": "Register",

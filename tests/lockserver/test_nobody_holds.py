@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from evidence.events import StrangersProbed
-from evidence.proof import Policy
-from lockserver.lock import Found
-from lockserver.proof import Unnamed, nobody_holds
+from evidence.rules.events import StrangersProbed
+from evidence.rules.proof import Policy
+from lockserver.rules.lock import Found
+from lockserver.rules.proof import Unnamed, nobody_holds
 from tests.lockserver.parts import UNNAMED
 
 ORDINARY = Policy()

@@ -1,6 +1,6 @@
 """A holder that isn't proven gone within the window: one alarm, with who lives and why, until the proof is there."""
 
-from lockserver import messages as m
+from lockserver.rules import messages as m
 from tests.lockserver.harness import Harness, Process
 from tests.lockserver.test_rules import settled
 

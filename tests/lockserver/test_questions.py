@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.test_imports import HOUSE, MACHINES
+from tests.test_imports import HOUSE, PURE, WITHOUT_RULES
 
 QUESTION = re.compile(
     r"_?(is|has|why|may|can|wants|knows|fits|never_fits|helps|holds|held|late|settles|settled|stale|prepared|promising|head"
@@ -22,7 +22,7 @@ NOT_SO = {"held_by", "looked_at", "look_up"}
 ACTS = {"add", "alarm", "append", "ask", "calm", "clear", "extend", "note", "pop", "put_back", "remove", "send"}
 ACTS |= {"setdefault", "shout", "update", "wake"}
 EVIDENCE, LOCK = (
-    {f"{package}.{name}" for name in MACHINES[package] if not name.startswith("client")}
+    {name for name in PURE if name.startswith(f"{package}.rules.") and name not in WITHOUT_RULES}
     for package in ("evidence", "lockserver")
 )
 

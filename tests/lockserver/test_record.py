@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from evidence.record import Known, Member, Processes
-from lockserver.record import Record, Tenure, UnreadableRecord, decode, encode
+from evidence.rules.record import Known, Member, Processes
+from lockserver.rules.record import Record, Tenure, UnreadableRecord, decode, encode
 
 MEMBERS = [Member(1, "pidfs:5123", 41), Member(2, "pidfs:5124", 42), Member(5)]
 ACTIVE = Tenure("engine-a.0123abcd", 12, "2026-11-20T10:00:00.123Z", "unix:/run/a.sock", True)

@@ -6,11 +6,11 @@ at all). `harness.py` plays the world. What the rules are for a server that didn
 
 import pytest
 
-from evidence.incarnations import BOTH_BACK_S
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.messages import ACTIVE, INIT
-from lockserver.recovery import RETURN_S
+from evidence.rules.incarnations import BOTH_BACK_S
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.recovery import RETURN_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
 
 every_kernel = pytest.mark.parametrize("kernel", list(Kernel), ids=lambda kernel: kernel.name)

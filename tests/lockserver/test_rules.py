@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from evidence.incarnations import MOST_MEMBERS
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.messages import ACTIVE, INIT
-from lockserver.queue import ASK_AGAIN_S
-from sidecar.disk_writes import RETRY_S
+from evidence.rules.incarnations import MOST_MEMBERS
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.queue import ASK_AGAIN_S
+from sidecar.machine.disk_writes import RETRY_S
 from tests.lockserver.harness import Disk, Engine, Harness, Kernel
 from tests.support.status import holder_of
 

@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from evidence.incarnation import Stage
-from evidence.record import Processes
-from lockserver import client_events as c
-from lockserver import messages as m
-from lockserver import record
-from lockserver.lock import Phase
-from lockserver.messages import ACTIVE, INIT
+from evidence.rules.incarnation import Stage
+from evidence.rules.record import Processes
+from lockserver.rules import client_events as c
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.lock import Phase
+from lockserver.rules.messages import ACTIVE, INIT
 from tests.lockserver.harness import BOOT, Disk, Engine, Harness, Kernel, Process
 from tests.lockserver.test_client_machine import Client, where
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from lockserver import messages as m
-from lockserver.messages import ACTIVE
-from lockserver.switchover import DRAIN_MARGIN_S
+from lockserver.rules import messages as m
+from lockserver.rules.messages import ACTIVE
+from lockserver.rules.switchover import DRAIN_MARGIN_S
 from tests.lockserver.harness import Disk, Engine, Harness
 
 

@@ -5,11 +5,11 @@ The harness knows the truth: no test passes in which somebody is granted while a
 import msgspec
 import pytest
 
-from evidence.incarnations import BOTH_BACK_S
-from evidence.record import Processes
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver.record import Record, encode
+from evidence.rules.incarnations import BOTH_BACK_S
+from evidence.rules.record import Processes
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.record import Record, encode
 from tests.lockserver.harness import BOOT, Engine, Harness, Kernel
 
 SETTLE_S = 2.0

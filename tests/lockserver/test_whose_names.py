@@ -2,12 +2,12 @@
 
 import pytest
 
-from evidence.events import LookedUp, Peer, StrangersProbed
-from lockserver import events as e
-from lockserver.callers import Callers
-from lockserver.events import NamesTaken
-from lockserver.lock import Doubt, Found, Phase
-from lockserver.succession import Succession
+from evidence.rules.events import LookedUp, Peer, StrangersProbed
+from lockserver.rules import events as e
+from lockserver.rules.callers import Callers
+from lockserver.rules.events import NamesTaken
+from lockserver.rules.lock import Doubt, Found, Phase
+from lockserver.rules.succession import Succession
 from tests.evidence.parts import NAME
 from tests.lockserver.parts import DOUBT, TENURE, Turns
 

@@ -44,12 +44,12 @@ BY_HAND = (
         "every member's pidfd is awaited: here only the main process's",
         (
             (
-                "evidence/incarnation.py",
+                "evidence/rules/incarnation.py",
                 "        return all(member.dead for member in self.members.values())\n",
                 "        return all(member.dead for member in self.members.values() if member.number == MAIN)\n",
             ),
             (
-                "evidence/incarnation.py",
+                "evidence/rules/incarnation.py",
                 "        return any(member.seen_alive for member in self.members.values())\n",
                 "        return any(member.seen_alive for member in self.members.values() if member.number == MAIN)\n",
             ),
@@ -61,12 +61,12 @@ BY_HAND = (
         "first on disk, then told",
         (
             (
-                "lockserver/lock.py",
+                "lockserver/rules/lock.py",
                 "        if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:",
                 "        if False:",
             ),
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "        self.context.out.append(e.Persist(number, record))",
                 "        for lock in self.succession.locks:\n            if lock.phase is Phase.GRANTING:\n                self._granted(lock)\n        self.context.out.append(e.Persist(number, record))",
             ),
@@ -78,12 +78,12 @@ BY_HAND = (
         "a claim is on disk before its holder is welcomed, also the second time",
         (
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "        after = max((lock.recorded_by or 0 for lock in held), default=0)",
                 "        after = 0",
             ),
             (
-                "lockserver/lock.py",
+                "lockserver/rules/lock.py",
                 "        if self.phase is not Phase.HELD or self.recorded_by is None or self.recorded_by > on_disk:",
                 "        if False:",
             ),
@@ -95,7 +95,7 @@ BY_HAND = (
         "tokens outlive the server",
         (
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor",
                 "succession.newest_token, succession.token_floor = 0, 0",
             ),
@@ -107,7 +107,7 @@ BY_HAND = (
         "tokens outlive a lost file",
         (
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "record.token if record is not None else 0, event.token_floor",
                 "record.token if record is not None else 0, 0",
             ),
@@ -119,7 +119,7 @@ BY_HAND = (
         "what a waiter tells of a grant ends nobody by itself",
         (
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "        self.succession.hear_of(message.token)\n",
                 "        self.succession.learn_of(message.token)\n",
             ),
@@ -131,7 +131,7 @@ BY_HAND = (
         "the holder gets a copy of the names",
         (
             (
-                "lockserver/machine.py",
+                "lockserver/rules/machine.py",
                 "        self.context.out.append(e.Send(conn, granted, names=lock is self.active))",
                 "        self.context.out.append(e.Send(conn, granted))",
             ),
@@ -141,7 +141,7 @@ BY_HAND = (
     Mutant(
         "presumed-dead-ends-first",
         "who may be presumed dead ends before the window does",
-        (("lockserver/client_machine.py", "PRESUMED_DEAD_SHARE = 0.8", "PRESUMED_DEAD_SHARE = 8.0"),),
+        (("lockserver/rules/client_machine.py", "PRESUMED_DEAD_SHARE = 0.8", "PRESUMED_DEAD_SHARE = 8.0"),),
         or_tests=OF_THE_LOCK,
     ),
     Mutant(
@@ -149,7 +149,7 @@ BY_HAND = (
         "what a descriptor that comes back is, the memory's maker says",
         (
             (
-                "gms/server.py",
+                "gms/shell/server.py",
                 "                    self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size\n",
                 "",
             ),
@@ -159,25 +159,31 @@ BY_HAND = (
     Mutant(
         "gms-children-live-on",
         "no server outlives its supervisor",
-        (("gms/device_process.py", "    process_setup.die_with_parent(settings.parent_pid)\n", ""),),
+        (("gms/shell/device_process.py", "    process_setup.die_with_parent(settings.parent_pid)\n", ""),),
         tests=("tests/gms/test_supervisor.py",),
     ),
     Mutant(
         "gms-one-dies-alone",
         "one server's death ends all",
-        (("gms/supervisor.py", '                self.loop.stopping = f"the server of {device} died: {how}"\n', ""),),
+        (
+            (
+                "gms/shell/supervisor.py",
+                '                self.loop.stopping = f"the server of {device} died: {how}"\n',
+                "",
+            ),
+        ),
         tests=("tests/gms/test_supervisor.py",),
     ),
     Mutant(
         "gms-one-per-device",
         "a device has one GMS at a time, whatever the run directories are",
-        (("gms/supervisor.py", "            names.take(device, key)\n", "            pass\n"),),
+        (("gms/shell/supervisor.py", "            names.take(device, key)\n", "            pass\n"),),
         tests=("tests/gms/test_attacks.py::test_a_device_has_one_gms_at_a_time_and_the_second_is_told_who_has_it",),
     ),
     Mutant(
         "gms-only-files-are-replaced",
         "only a regular file is replaced by `gmsctl get`",
-        (("gms/transfer.py", "    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):\n", "    if False:\n"),),
+        (("gms/shell/transfer.py", "    if stat.S_ISFIFO(kind) or stat.S_ISCHR(kind):\n", "    if False:\n"),),
         tests=("tests/gms/test_transfer.py::test_a_pipe_is_written_to",),
     ),
     Mutant(
@@ -185,7 +191,7 @@ BY_HAND = (
         "a callback that raises ends nothing",
         (
             (
-                "sidecar/client_shell.py",
+                "sidecar/machine/client_shell.py",
                 "            callback()\n        except BaseException:\n",
                 "            callback()\n        except GeneratorExit:\n",
             ),
@@ -197,7 +203,7 @@ BY_HAND = (
         "a new server knows the newest token",
         (
             (
-                "gms/pools.py",
+                "gms/rules/pools.py",
                 "        self.token, self.dropped = record.token,",
                 "        self.token, self.dropped = 0,",
             ),
@@ -208,21 +214,21 @@ BY_HAND = (
     Mutant(
         "pools-what-cant-be-told-is-doubted",
         "an owner of which nothing can be told leaves contents that nobody gets",
-        (("gms/exclusive.py", 'which owned it", "unproven"\n', 'which owned it"[:0], "unproven"\n'),),
+        (("gms/rules/exclusive.py", 'which owned it", "unproven"\n', 'which owned it"[:0], "unproven"\n'),),
         tests=("tests/gms/test_pool_machine.py",),
         in_process=True,
     ),
     Mutant(
         "pools-second-death-by-a-clock-that-is-not-set",
         "how long an owner lived does not go by the clock on the wall",
-        (("gms/exclusive.py", "doubt_of(owner, self.context.now)", "doubt_of(owner, self.context.wall)"),),
+        (("gms/rules/exclusive.py", "doubt_of(owner, self.context.now)", "doubt_of(owner, self.context.wall)"),),
         tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
     Mutant(
         "pools-late-writes-are-looked-for",
         "a process without a filter is not believed that it can't have io_uring",
-        (("gms/server.py", "message.writes_end and not self._denies(pid)", "message.writes_end"),),
+        (("gms/shell/server.py", "message.writes_end and not self._denies(pid)", "message.writes_end"),),
         tests=(
             "tests/gms/test_late_writes.py::test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed",
         ),
@@ -230,7 +236,7 @@ BY_HAND = (
     Mutant(
         "gms-live-knows-the-devices",
         "`/live` says that a device's server hangs",
-        (("gms/metrics.py", "text(supervisor.not_well, 503) if supervisor.not_well else ", ""),),
+        (("gms/shell/metrics.py", "text(supervisor.not_well, 503) if supervisor.not_well else ", ""),),
         tests=("tests/gms/test_silence.py::test_live_says_which_server_hangs_until_it_answers",),
     ),
     Mutant(
@@ -238,7 +244,7 @@ BY_HAND = (
         "token and owner are on disk before a claim is answered",
         (
             (
-                "gms/exclusive.py",
+                "gms/rules/exclusive.py",
                 "            self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
                 "            self._adopted(Adopted(client.conn, claim.number, self.pool.generation, owner))\n",
             ),
@@ -251,7 +257,7 @@ BY_HAND = (
         "a release is on disk before it is answered",
         (
             (
-                "gms/exclusive.py",
+                "gms/rules/exclusive.py",
                 "        self.write(becomes, Released(client.conn))\n",
                 "        self._released(Released(client.conn))\n",
             ),
@@ -264,7 +270,7 @@ BY_HAND = (
         "a writer's generation is on disk before it is let in",
         (
             (
-                "gms/shared.py",
+                "gms/rules/shared.py",
                 "        self.write(becomes, Admit(client.conn, request.number, generation, replaces))\n",
                 "        self._admit(Admit(client.conn, request.number, generation, replaces))\n",
             ),
@@ -277,7 +283,7 @@ BY_HAND = (
         "a commit is on disk before it is acknowledged",
         (
             (
-                "gms/shared.py",
+                "gms/rules/shared.py",
                 "            self.write(self.weights.record_of(layout), Acknowledge(layout))\n",
                 "            self._acknowledge(layout)\n",
             ),
@@ -288,7 +294,7 @@ BY_HAND = (
     Mutant(
         "hindrances-are-told",
         "what keeps callers out, or keeps a grant from them, is an alarm while it lasts",
-        (("sidecar/shell.py", "                self.feed(Hindered(hindrance))\n", "                pass\n"),),
+        (("sidecar/machine/shell.py", "                self.feed(Hindered(hindrance))\n", "                pass\n"),),
         tests=("tests/sidecar/test_shell.py", "tests/chaos/test_hindered.py"),
     ),
     Mutant(
@@ -296,7 +302,7 @@ BY_HAND = (
         "a server that had none left sees by itself that it has some again",
         (
             (
-                "sidecar/connections.py",
+                "sidecar/wire/connections.py",
                 "            self._on_connect(0)  # the kernel",
                 "            pass  # the kernel",
             ),
@@ -308,7 +314,7 @@ BY_HAND = (
         "what is held of a client goes with its connection",
         (
             (
-                "sidecar/http_requests.py",
+                "sidecar/http/http_requests.py",
                 "        self._let_go()\n        self._parser = None\n        self._ask, self._go_on = anybody, nothing\n",
                 "        self._bodies.hold(self._client, -self._held)\n",
             ),
@@ -318,13 +324,13 @@ BY_HAND = (
     Mutant(
         "keys-before-bodies",
         "only what has a key is read on",
-        (("gateway/server.py", "errors.body, settings.limits, self.let_in)", "errors.body, settings.limits)"),),
+        (("gateway/shell/server.py", "errors.body, settings.limits, self.let_in)", "errors.body, settings.limits)"),),
         tests=("tests/gateway/test_bounds.py::test_without_a_key_nothing_of_a_body_is_read",),
     ),
     Mutant(
         "leaving-is-noticed",
         "a client that has closed its sending half is looked at until it has its answer",
-        (("sidecar/http_server.py", "            self._transport.write(BEGINNING)\n", "            pass\n"),),
+        (("sidecar/http/http_server.py", "            self._transport.write(BEGINNING)\n", "            pass\n"),),
         tests=(
             "tests/gateway/test_bounds.py::test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version",
         ),
@@ -334,7 +340,7 @@ BY_HAND = (
         "a client that never reads is cut",
         (
             (
-                "sidecar/http_server.py",
+                "sidecar/http/http_server.py",
                 "        return now >= self._stuck_since + self._server.limits.unread_s\n",
                 "        return False\n",
             ),
@@ -344,7 +350,7 @@ BY_HAND = (
     Mutant(
         "cloexec",
         "received descriptors are close-on-exec",
-        (("sidecar/frames.py", "_CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)", "_CONTROL_BYTES)"),),
+        (("sidecar/wire/frames.py", "_CONTROL_BYTES, socket.MSG_CMSG_CLOEXEC)", "_CONTROL_BYTES)"),),
         tests=("tests/sidecar/test_frames.py", "tests/chaos/test_shell_rules.py"),
     ),
     Mutant(
@@ -352,7 +358,7 @@ BY_HAND = (
         "a life lock is looked at, never taken",
         (
             (
-                "sidecar/lifelock.py",
+                "sidecar/kernel/lifelock.py",
                 "answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _ANY_LOCK)",
                 "fd = os.open(self.path, os.O_RDWR)\n            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _ANY_LOCK)\n            answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _READ_LOCK)",
             ),
@@ -364,11 +370,11 @@ BY_HAND = (
         "what somebody sends as a life file is opened only if it is one: a FIFO would make the server wait for ever",
         (
             (
-                "sidecar/lifelock.py",
+                "sidecar/kernel/lifelock.py",
                 "        if not stat.S_ISREG(os.fstat(fd).st_mode):\n            raise NoLifeFile(",
                 "        if False:\n            raise NoLifeFile(",
             ),
-            ("sidecar/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
+            ("sidecar/kernel/lifelock.py", "os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK", "os.O_RDONLY | os.O_CLOEXEC"),
         ),
         tests=("tests/chaos/test_life_files.py",),
     ),
@@ -377,7 +383,7 @@ BY_HAND = (
         "more old life files than the server looks at: nothing proves the end of their incarnation",
         (
             (
-                "evidence/shell.py",
+                "evidence/shell/shell.py",
                 "            if effect.incarnation in self._unseen_lives:\n",
                 "            if False:\n",
             ),
@@ -387,7 +393,7 @@ BY_HAND = (
     Mutant(
         "watches-that-run-out-later",
         "where the kernel stops telling of the way to the server's directory the server looks by itself, and says so",
-        (("sidecar/shell.py", "why, blind = watch.why_not, blind", 'why, blind = "", blind'),),
+        (("sidecar/machine/shell.py", "why, blind = watch.why_not, blind", 'why, blind = "", blind'),),
         tests=("tests/chaos/test_no_inotify.py::test_watches_that_run_out_while_the_server_serves_are_an_alarm_too",),
     ),
     Mutant(
@@ -395,7 +401,7 @@ BY_HAND = (
         "only a process of an incarnation shows life files of it",
         (
             (
-                "lockserver/server.py",
+                "lockserver/shell/server.py",
                 "            if why:\n                close_all(descriptors)",
                 "            if False:\n                close_all(descriptors)",
             ),
@@ -407,7 +413,7 @@ BY_HAND = (
         "what the kernel refuses because too many descriptors are under way waits: here it costs the connection",
         (
             (
-                "sidecar/frames.py",
+                "sidecar/wire/frames.py",
                 "            self.held_up = True\n            return 0\n",
                 '            raise PeerTooSlow("too many descriptors") from error\n',
             ),
@@ -419,7 +425,7 @@ BY_HAND = (
         "a send that fails costs the connection that it was for, and not the server its life",
         (
             (
-                "sidecar/connections.py",
+                "sidecar/wire/connections.py",
                 "            connection.channel.flush()\n        except (PeerTooSlow, OSError) as error:",
                 "            connection.channel.flush()\n        except PeerTooSlow as error:",
             ),
@@ -431,69 +437,79 @@ BY_HAND = (
         "the socket has its name only once it listens",
         (
             (
-                "sidecar/sockets.py",
+                "sidecar/wire/sockets.py",
                 "                listener.bind(address)\n",
                 "                listener.bind(address)\n            os.rename(early, self.path)\n            __import__('time').sleep(0.2)\n            early = self.path\n",
             ),
-            ("sidecar/sockets.py", "            os.rename(early, self.path)\n        except", "        except"),
+            ("sidecar/wire/sockets.py", "            os.rename(early, self.path)\n        except", "        except"),
         ),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
         "parent-check",
         "a child armed after its parent's death ends itself",
-        (("sidecar/process_setup.py", "    if gone:\n", "    if False:\n"),),
+        (("sidecar/kernel/process_setup.py", "    if gone:\n", "    if False:\n"),),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
         "rename",
         "the holder file is replaced, never written over",
-        (("sidecar/durable.py", 'self._spare = f"{name}.spare"', "self._spare = name"),),
+        (("sidecar/kernel/durable.py", 'self._spare = f"{name}.spare"', "self._spare = name"),),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
         "one-server",
         "one server per directory",
-        (("sidecar/durable.py", "            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n"),),
+        (
+            (
+                "sidecar/kernel/durable.py",
+                "            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n",
+                "            pass\n",
+            ),
+        ),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
         "late-event",
         "a late event of a closed connection is nobody's death",
-        (("sidecar/processes.py", "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
+        (("sidecar/kernel/processes.py", "            if not peers.is_dead(pidfd):\n", "            if False:\n"),),
         tests=("tests/chaos/test_shell_rules.py",),
     ),
     Mutant(
         "refused-signals",
         "a profile that refuses pidfd_send_signal is told from another PID namespace, and ends no server",
-        (("sidecar/peers.py", "        if _signals_are_refused():\n", "        if False:\n"),),
+        (("sidecar/kernel/peers.py", "        if _signals_are_refused():\n", "        if False:\n"),),
         tests=("tests/chaos/test_seccomp.py",),
     ),
     Mutant(
         "refused-pidfd-open",
         "where pidfd_open is refused the kernel names this process as well as its peers",
         (
-            ("sidecar/peers.py", "named = None if error.errno in _NO_ROOM else _named_by_the_kernel()", "named = None"),
-            ("sidecar/peers.py", "        if error.errno in _NO_ROOM:\n            raise\n", "        raise\n"),
+            (
+                "sidecar/kernel/peers.py",
+                "named = None if error.errno in _NO_ROOM else _named_by_the_kernel()",
+                "named = None",
+            ),
+            ("sidecar/kernel/peers.py", "        if error.errno in _NO_ROOM:\n            raise\n", "        raise\n"),
         ),
         tests=("tests/chaos/test_seccomp.py",),
     ),
     Mutant(
         "no-inotify",
         "a server without inotify looks every second",
-        (("sidecar/shell.py", "LOOK_EVERY_S if why_not or blind else math.inf", "math.inf"),),
+        (("sidecar/machine/shell.py", "LOOK_EVERY_S if why_not or blind else math.inf", "math.inf"),),
         tests=("tests/chaos/test_no_inotify.py",),
     ),
     Mutant(
         "no-inodes",
         "the old socket's inode goes first where there is none",
-        (("sidecar/sockets.py", "            if error.errno not in _NO_INODES:\n", "            if True:\n"),),
+        (("sidecar/wire/sockets.py", "            if error.errno not in _NO_INODES:\n", "            if True:\n"),),
         tests=("tests/chaos/test_no_inodes.py",),
     ),
     Mutant(
         "driver-in-a-thread",
         "a driver that hangs as it is loaded keeps no server from starting",
-        (("lockserver/memory.py", "found.get(timeout=patience_s)", "found.get()"),),
+        (("lockserver/shell/memory.py", "found.get(timeout=patience_s)", "found.get()"),),
         tests=("tests/chaos/test_driver_hangs.py",),
     ),
     Mutant(
@@ -509,7 +525,7 @@ BY_HAND = (
         "4: nobody serves who has not woken",
         (
             (
-                "engine_shim/lifecycle.py",
+                "engine_shim/rules/lifecycle.py",
                 "    (State.STANDBY, State.WAKING),\n",
                 "    (State.STANDBY, State.WAKING),\n    (State.STANDBY, State.ACTIVE),\n",
             ),
@@ -520,7 +536,7 @@ BY_HAND = (
     Mutant(
         "shim-adopts",
         "orphans of an engine become the shim's",
-        (("engine_shim/shim.py", "        process_setup.adopt_orphans()\n", ""),),
+        (("engine_shim/shell/shim.py", "        process_setup.adopt_orphans()\n", ""),),
         tests=(
             "tests/engine/test_shim_rules.py::test_whatever_an_engine_has_started_ends_with_it_and_only_then_comes_the_next",
         ),
@@ -530,7 +546,7 @@ BY_HAND = (
         "whatever an engine has started is killed, in whatever session",
         (
             (
-                "engine_shim/shim.py",
+                "engine_shim/shell/shim.py",
                 "            process_tree.kill(process_tree.descendants(os.getpid()), 0)\n",
                 "            pass\n",
             ),
@@ -544,12 +560,12 @@ BY_HAND = (
         "the next start waits until no child is left",
         (
             (
-                "engine_shim/shim.py",
+                "engine_shim/shell/shim.py",
                 "        left = int(self._collect())\n",
                 "        self._collect()\n        left = 0\n",
             ),
             (
-                "engine_shim/shim.py",
+                "engine_shim/shell/shim.py",
                 "            process_tree.kill(process_tree.descendants(os.getpid()), 0)\n",
                 "            pass\n",
             ),
@@ -561,7 +577,7 @@ BY_HAND = (
     Mutant(
         "shim-pidfds",
         "a registered process is killed by its pidfd, whoever started it",
-        (("engine_shim/shim.py", "            self.processes.kill(known)\n", "            pass\n"),),
+        (("engine_shim/shell/shim.py", "            self.processes.kill(known)\n", "            pass\n"),),
         tests=(
             "tests/engine/test_shim_rules.py::test_a_registered_process_that_nobody_here_has_started_ends_with_the_tree",
         ),
@@ -569,7 +585,13 @@ BY_HAND = (
     Mutant(
         "shim-on-death",
         "the end of a registered process is seen",
-        (("engine_shim/shim.py", "        self.processes.on_death(number, lambda: self._on_death(number))\n", ""),),
+        (
+            (
+                "engine_shim/shell/shim.py",
+                "        self.processes.on_death(number, lambda: self._on_death(number))\n",
+                "",
+            ),
+        ),
         tests=(
             "tests/engine/test_shim_rules.py::test_the_end_of_any_registered_process_is_seen_and_is_the_end_of_all",
         ),
@@ -579,7 +601,7 @@ BY_HAND = (
         "a process of another start is turned away",
         (
             (
-                "engine_shim/shim.py",
+                "engine_shim/shell/shim.py",
                 "        self.feed(e.Registered(conn, number, hello.start, hello.main))\n",
                 "        self.feed(e.Registered(conn, number, self.machine.number, hello.main))\n",
             ),
@@ -660,9 +682,9 @@ BY_HAND = (
         "way-registers-first",
         "it registers with the lock before anything touches a device",
         (
-            ("engine_shim/main_process.py", "        lock.start()\n", ""),
+            ("engine_shim/shell/main_process.py", "        lock.start()\n", ""),
             (
-                "engine_shim/main_process.py",
+                "engine_shim/shell/main_process.py",
                 '            with self._timed("sleep"):\n',
                 '            lock.start()\n            with self._timed("sleep"):\n',
             ),
@@ -675,12 +697,12 @@ BY_HAND = (
         "it wakes only with the lock",
         (
             (
-                "engine_shim/main_process.py",
+                "engine_shim/shell/main_process.py",
                 "        grant = lock.acquire(",
                 "        engine.wake()\n        grant = lock.acquire(",
             ),
             (
-                "engine_shim/main_process.py",
+                "engine_shim/shell/main_process.py",
                 "            engine.wake()\n        at =",
                 "            pass\n        at =",
             ),
@@ -691,35 +713,41 @@ BY_HAND = (
     Mutant(
         "way-permit",
         "it initialises with the permit",
-        (("engine_shim/main_process.py", "        with lock.permit():\n", "        if True:\n"),),
+        (("engine_shim/shell/main_process.py", "        with lock.permit():\n", "        if True:\n"),),
         tests=("tests/engine/test_main_process_rules.py",),
         in_process=True,
     ),
     Mutant(
         "way-withdraws",
         "the endpoint is withdrawn on the way out",
-        (("engine_shim/main_process.py", '                self.lock.serving("")\n', ""),),
+        (("engine_shim/shell/main_process.py", '                self.lock.serving("")\n', ""),),
         tests=("tests/engine/test_main_process_rules.py",),
         in_process=True,
     ),
     Mutant(
         "way-lost",
         "who has lost the lock ends",
-        (("engine_shim/main_process.py", "        client.end_process(why)\n", "        pass\n"),),
+        (("engine_shim/shell/main_process.py", "        client.end_process(why)\n", "        pass\n"),),
         tests=("tests/engine/test_main_process_rules.py",),
         in_process=True,
     ),
     Mutant(
         "tree-kill-each",
         "and each that was found",
-        (("sidecar/process_tree.py", "            os.kill(pid, signal.SIGKILL)\n", "            pass\n"),),
+        (("sidecar/kernel/process_tree.py", "            os.kill(pid, signal.SIGKILL)\n", "            pass\n"),),
         tests=("tests/engine/test_tree_rules.py", "tests/sidecar/test_process_tree.py"),
         in_process=True,
     ),
     Mutant(
         "left-ours",
         "only what a process of our tree has is ours",
-        (("engine_shim/shm_cleanup.py", "for inode in _files_of(pid, device, set(wanted))}", "for inode in wanted}"),),
+        (
+            (
+                "engine_shim/shell/shm_cleanup.py",
+                "for inode in _files_of(pid, device, set(wanted))}",
+                "for inode in wanted}",
+            ),
+        ),
         tests=("tests/engine/test_tree_rules.py", "tests/sidecar/test_process_tree.py"),
         in_process=True,
     ),
@@ -728,7 +756,7 @@ BY_HAND = (
         "another file of the same name stays",
         (
             (
-                "engine_shim/shm_cleanup.py",
+                "engine_shim/shell/shm_cleanup.py",
                 "os.lstat(self._directory / name).st_ino == inode",
                 "os.lstat(self._directory / name).st_ino > 0",
             ),
@@ -741,7 +769,7 @@ BY_HAND = (
         "a socket that was removed is bound again",
         (
             (
-                "engine_shim/main_process.py",
+                "engine_shim/shell/main_process.py",
                 '            elif order.what == "bind" and self.state == "active":\n',
                 '            elif order.what == "bound" and self.state == "active":\n',
             ),
@@ -753,7 +781,7 @@ BY_HAND = (
         "the shim's own files are made again",
         (
             (
-                "engine_shim/own_files.py",
+                "engine_shim/shell/own_files.py",
                 "        if socket_is_there and self._lock.holds():\n            return made\n",
                 "        return made\n",
             ),
@@ -811,7 +839,7 @@ BY_HAND = (
     Mutant(
         "kept-given-back-at-the-end",
         "an end in order gives back what a successor goes on with",
-        (("engine_shim/main_process.py", "            engine.leave()\n", "            pass\n"),),
+        (("engine_shim/shell/main_process.py", "            engine.leave()\n", "            pass\n"),),
         tests=("tests/engine/test_main_process_rules.py",),
         in_process=True,
     ),
@@ -860,7 +888,7 @@ BY_HAND = (
         "an answer that ends with an error is cut: its body never ends as a whole one's does",
         (
             (
-                "gateway/delivery.py",
+                "gateway/rules/delivery.py",
                 "        return [*said, e.Cut(self._number)]\n",
                 "        return [*said, e.End(self._number)]\n",
             ),
@@ -871,7 +899,7 @@ BY_HAND = (
     Mutant(
         "gateway-characters",
         "the engine is told how much of the text the client has in characters",
-        (("gateway/continuing.py", '"chars": len(text.decode("utf-8", "replace"))', '"chars": len(text)'),),
+        (("gateway/rules/continuing.py", '"chars": len(text.decode("utf-8", "replace"))', '"chars": len(text)'),),
         tests=(
             "tests/gateway/test_broken_answers.py::test_a_break_anywhere_is_not_in_what_the_client_has[completion]",
         ),
@@ -911,14 +939,14 @@ BY_HAND = (
     Mutant(
         "gateway-choices-are-objects",
         "an answer whose choices are none is no answer",
-        (("gateway/answers.py", "Annotated[list[dict[str, msgspec.Raw]],", "Annotated[list[msgspec.Raw],"),),
+        (("gateway/rules/answers.py", "Annotated[list[dict[str, msgspec.Raw]],", "Annotated[list[msgspec.Raw],"),),
         tests=("tests/gateway/test_kinds.py::test_what_is_no_answer_is_known_from_one",),
         in_process=True,
     ),
     Mutant(
         "gateway-byte-order-mark",
         "a stream that begins with a byte order mark keeps its first event",
-        (("gateway/sse.py", '    text = text.removeprefix(b"\\xef\\xbb\\xbf")  # a stream may begin so\n', ""),),
+        (("gateway/rules/sse.py", '    text = text.removeprefix(b"\\xef\\xbb\\xbf")  # a stream may begin so\n', ""),),
         tests=(
             "tests/gateway/test_broken_answers.py::test_an_event_is_the_same_however_its_lines_end_and_its_bytes_come",
         ),
@@ -929,7 +957,7 @@ BY_HAND = (
         "only so many requests that are put down to no client wait on a connection",
         (
             (
-                "sidecar/http_requests.py",
+                "sidecar/http/http_requests.py",
                 "            if len(self.ready) >= _MOST_UNCOUNTED:\n",
                 "            if False:\n",
             ),

@@ -25,7 +25,7 @@ from typing import Any
 
 import pytest
 
-from sidecar.process_setup import signal_when_parent_dies
+from sidecar.kernel.process_setup import signal_when_parent_dies
 from tests.mutants.made import Made, all_made
 from tests.sim.__main__ import WORLDS
 from tests.test_imports import ROOT, rules

@@ -23,7 +23,7 @@ from reference_engine.kv import block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.options import KV_BYTES, PRESETS, parse
 from reference_engine.store import OtherWeights
-from sidecar.exit_codes import EX_USAGE
+from sidecar.terminal.exit_codes import EX_USAGE
 from tests.gms.container import MIB, Container, containers, dead
 from tests.reference_engine.serving import Client, ask, serving, unix
 from tests.support.waiting import until

@@ -13,9 +13,9 @@ import sys
 import threading
 from pathlib import Path
 
-from sidecar import keeper
-from sidecar.logs import Log
-from sidecar.settings import Parser
+from sidecar.machine import keeper
+from sidecar.terminal.logs import Log
+from sidecar.terminal.settings import Parser
 
 GRACE_S = 0.5
 ORPHAN = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', sys.argv[1]]).pid)"

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from sidecar import client_connection, frames
-from sidecar.client_connection import ClientConnection
-from sidecar.client_loop import ClientLoop
-from sidecar.frames import Channel, PeerTooSlow, close_all
+from sidecar.machine.client_loop import ClientLoop
+from sidecar.wire import client_connection, frames
+from sidecar.wire.client_connection import ClientConnection
+from sidecar.wire.frames import Channel, PeerTooSlow, close_all
 from tests.sidecar.wire import Blob, Hello, decoder, pipes
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.interruptions import interrupted_before

@@ -12,8 +12,8 @@ from types import FrameType
 
 import pytest
 
-from sidecar import client_loop
-from sidecar.client_loop import ClientLoop
+from sidecar.machine import client_loop
+from sidecar.machine.client_loop import ClientLoop
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S, until
 
@@ -161,7 +161,7 @@ def test_what_goes_wrong_for_hours_pauses_between_its_tries_and_the_thread_lives
     client: Counter, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pauses: list[float] = []
-    monkeypatch.setattr("sidecar.client_loop.time.sleep", pauses.append)
+    monkeypatch.setattr("sidecar.machine.client_loop.time.sleep", pauses.append)
 
     def unexpected() -> None:
         if len(pauses) < 1500:

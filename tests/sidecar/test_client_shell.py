@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from sidecar.client_shell import Ask, ClientShell, TimeIsOver
+from sidecar.machine.client_shell import Ask, ClientShell, TimeIsOver
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S, until
 

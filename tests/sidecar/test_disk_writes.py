@@ -2,7 +2,7 @@
 
 import math
 
-from sidecar.disk_writes import RETRY_S, DiskWrites
+from sidecar.machine.disk_writes import RETRY_S, DiskWrites
 
 
 def test_writes_are_numbered_and_what_is_owed_waits_for_the_newest() -> None:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import durable
-from sidecar.durable import AlreadyLocked, DirectoryLock, DurableFile, nobody_has
+from sidecar.kernel import durable
+from sidecar.kernel.durable import AlreadyLocked, DirectoryLock, DurableFile, nobody_has
 from tests.support.children import Child, stay
 from tests.support.descriptors import no_descriptor_leaks
 

@@ -5,8 +5,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from sidecar import exclusive_names
-from sidecar.exclusive_names import Owner
+from sidecar.kernel import exclusive_names
+from sidecar.kernel.exclusive_names import Owner
 from tests.support.children import Child, stay
 from tests.support.descriptors import no_descriptor_leaks
 

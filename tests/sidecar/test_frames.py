@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.frames import MAX_DESCRIPTORS, Channel, Message, PeerTooSlow, Received, close_all
+from sidecar.wire.frames import MAX_DESCRIPTORS, Channel, Message, PeerTooSlow, Received, close_all
 from tests.sidecar.wire import Blob, Hello, channel, decoder, encoded, pair, pipes, same_file
 from tests.support.children import Child, stay, wait_until_readable
 from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import frames
-from sidecar.frames import MAX_DESCRIPTORS, MAX_FRAME_BYTES, BadFrame, Channel, Message, Received, close_all
+from sidecar.wire import frames
+from sidecar.wire.frames import MAX_DESCRIPTORS, MAX_FRAME_BYTES, BadFrame, Channel, Message, Received, close_all
 from tests.sidecar.wire import Blob, Hello, channel, encoded, pair, pipes
 from tests.support.descriptors import descriptors_left, no_descriptor_leaks, open_descriptors
 

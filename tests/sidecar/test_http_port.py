@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from sidecar import http_port
-from sidecar.http_port import JSON, CannotListen, HttpPort, MakePage, Page, text
-from sidecar.http_server import HttpServer
-from sidecar.loop import Loop
+from sidecar.http import http_port
+from sidecar.http.http_port import JSON, CannotListen, HttpPort, MakePage, Page, text
+from sidecar.http.http_server import HttpServer
+from sidecar.machine.loop import Loop
 from tests.support.waiting import DEADLINE_S, until
 
 LARGE = b"0123456789abcdef" * (1 << 20)
@@ -226,8 +226,8 @@ def test_clients_that_leave_at_any_moment_harm_nobody(start: Start) -> None:
 def test_when_there_is_no_descriptor_left_it_waits_a_moment_and_listens_again() -> None:
     program = """
 import os, resource, socket, threading, time
-from sidecar import http_port
-from sidecar.loop import Loop
+from sidecar.http import http_port
+from sidecar.machine.loop import Loop
 loop = Loop()
 port = http_port.HttpPort(("127.0.0.1", 0), loop, {})
 def turn():
@@ -328,8 +328,8 @@ def test_a_client_that_leaves_before_its_slow_page_is_made_harms_nobody(start: S
 def test_until_a_client_comes_there_is_no_thread_and_nothing_of_http_is_loaded() -> None:
     program = """
 import sys, threading
-from sidecar import http_port
-from sidecar.loop import Loop
+from sidecar.http import http_port
+from sidecar.machine.loop import Loop
 port = http_port.HttpPort(("127.0.0.1", 0), Loop(), {})
 print(threading.active_count(), [name for name in ("asyncio", "httptools") if name in sys.modules])
 port.close()

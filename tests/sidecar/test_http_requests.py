@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from sidecar.http_exchange import Request
-from sidecar.http_requests import Bodies, Heads, LetIn, Refused, RequestReader, anybody
+from sidecar.http.http_exchange import Request
+from sidecar.http.http_requests import Bodies, Heads, LetIn, Refused, RequestReader, anybody
 
 MOST_HEAD, MOST_BODY, MOST_BODIES = 512, 100, 6000
 HEAD = b"POST /v1/x?y=1 HTTP/1.1\r\nHost: h\r\nX-Name: Some\r\n"

@@ -10,9 +10,9 @@ from dataclasses import replace
 import pytest
 
 from reference_engine.api import error_body
-from sidecar.http_exchange import Reply, Request
-from sidecar.http_server import HttpServer, Limits
-from sidecar.http_server import _home as home
+from sidecar.http.http_exchange import Reply, Request
+from sidecar.http.http_server import HttpServer, Limits
+from sidecar.http.http_server import _home as home
 from tests.reference_engine.serving import Client
 from tests.support.waiting import DEADLINE_S
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
@@ -31,7 +31,7 @@ def test_a_grandchild_has_none_either() -> None:
 def test_threads_that_are_there_already_have_none() -> None:
     program = """
 import threading
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 forbidden, refused = threading.Event(), []
 thread = threading.Thread(target=lambda: (forbidden.wait(), refused.append(io_uring.refused())))
 thread.start()
@@ -49,7 +49,7 @@ def test_all_three_calls_are_refused_whatever_they_are_called_by(call: int, bit:
     """The bit is x32's."""
     program = f"""
 import ctypes
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 io_uring.forbid()
 libc = ctypes.CDLL(None, use_errno=True)
 print(libc.syscall(ctypes.c_long({call | bit}), -1, None, 0, 0, None, 0), ctypes.get_errno())
@@ -60,7 +60,7 @@ print(libc.syscall(ctypes.c_long({call | bit}), -1, None, 0, 0, None, 0), ctypes
 def test_its_neighbours_are_allowed() -> None:
     program = """
 import ctypes, os
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 io_uring.forbid()
 libc = ctypes.CDLL(None, use_errno=True)
 for call in (424, 428):  # pidfd_send_signal, open_tree

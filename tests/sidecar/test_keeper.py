@@ -205,7 +205,7 @@ def _child_of(pid: int) -> int:
 LOADED = """
 import sys
 from {module}.__main__ import parser
-from sidecar import keeper
+from sidecar.machine import keeper
 parser().parse_args(sys.argv[1:])
 print(*sorted(sys.modules))
 """
@@ -216,5 +216,5 @@ def test_a_keeper_loads_nothing_of_the_server_that_it_keeps(module: str, words: 
     """A restart in a busy pod waits for the keeper first: what it loads is loaded twice."""
     command = [sys.executable, "-c", LOADED.format(module=module), "--run-dir", "/run/x", *words]
     loaded = set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
-    assert "sidecar.supervisor" in loaded
-    assert loaded & {"msgspec", "prometheus_client", "lockserver.server", "gms.supervisor"} == set()
+    assert "sidecar.machine.supervisor" in loaded
+    assert loaded & {"msgspec", "prometheus_client", "lockserver.shell.server", "gms.shell.supervisor"} == set()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import lifelock
-from sidecar.lifelock import (
+from sidecar.kernel import lifelock
+from sidecar.kernel.lifelock import (
     LifeFileExists,
     LifeFileGone,
     LifeLock,

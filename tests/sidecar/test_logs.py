@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.logs import Log, complain
+from sidecar.terminal.logs import Log, complain
 
 NOW = 1795168800.1239
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 from prometheus_client import Gauge
 
-from sidecar import metrics
-from sidecar.loop import Loop
+from sidecar.http import metrics
+from sidecar.machine.loop import Loop
 
 
 def test_the_page_has_the_metrics_of_its_registry_and_no_others() -> None:
@@ -44,5 +44,5 @@ def test_without_the_library_there_is_one_sentence_with_the_way_out(monkeypatch:
 
 
 def test_the_library_isnt_loaded_until_metrics_are_asked_for() -> None:
-    program = "import sys, sidecar.metrics; sys.exit('prometheus_client' in sys.modules)"
+    program = "import sys, sidecar.http.metrics; sys.exit('prometheus_client' in sys.modules)"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.path_watch import Leads, OpenDirectory, PathWatch, make_private_directory
+from sidecar.kernel.path_watch import Leads, OpenDirectory, PathWatch, make_private_directory
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.waiting import DEADLINE_S
 

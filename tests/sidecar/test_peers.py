@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import peers
-from sidecar.peers import Evidence, KillResult
+from sidecar.kernel import peers
+from sidecar.kernel.peers import Evidence, KillResult
 from tests.sidecar.namespaces import in_new_pid_namespace
 from tests.support.children import Child, stay, wait_until_dead
 from tests.support.descriptors import no_descriptor_leaks

@@ -5,7 +5,8 @@ import socket
 
 import pytest
 
-from sidecar import port_owner, tcp
+from sidecar.kernel import port_owner
+from sidecar.wire import tcp
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", ""])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar import process_setup
+from sidecar.kernel import process_setup
 from tests.sidecar.namespaces import in_new_pid_namespace
 from tests.support.children import Child, stay, wait_until_dead
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sidecar import process_tree
+from sidecar.kernel import process_tree
 from tests.support.waiting import until
 
 PROGRAM = """

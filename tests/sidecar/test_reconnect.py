@@ -2,7 +2,7 @@
 
 import pytest
 
-from sidecar.reconnect import FIRST_S, STEADY_S, Reconnect
+from sidecar.machine.reconnect import FIRST_S, STEADY_S, Reconnect
 
 
 def test_a_connection_that_lasted_is_made_again_at_once() -> None:

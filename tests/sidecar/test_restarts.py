@@ -2,8 +2,8 @@
 
 import pytest
 
-from sidecar.exit_codes import EX_USAGE
-from sidecar.restarts import PAUSES_S, SOON_S, STEADY_S, Restarts
+from sidecar.machine.restarts import PAUSES_S, SOON_S, STEADY_S, Restarts
+from sidecar.terminal.exit_codes import EX_USAGE
 
 
 def ran(restarts: Restarts, for_s: float, code: int) -> float | None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar import settings
-from sidecar.exit_codes import EX_USAGE
-from sidecar.settings import BadValue, Parser
+from sidecar.terminal import settings
+from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.settings import BadValue, Parser
 
 
 def parser(environment: Mapping[str, str] | None = None) -> Parser:
@@ -124,7 +124,7 @@ def test_sub_commands_have_settings_too(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_environment_of_the_process_is_what_counts() -> None:
     program = (
-        "from sidecar.settings import Parser, seconds\n"
+        "from sidecar.terminal.settings import Parser, seconds\n"
         "p = Parser(prog='x'); p.setting('--window-s', default=10, parse=seconds, help='h')\n"
         "print(p.parse_args().window_s)"
     )

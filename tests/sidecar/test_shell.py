@@ -16,15 +16,15 @@ from typing import Any, ClassVar, NamedTuple
 import msgspec
 import pytest
 
-from sidecar import connections as calling
-from sidecar import peers
-from sidecar.connections import Connections, Protocol
-from sidecar.context import Hindered, Note, Tick
-from sidecar.frames import Channel, Message, close_all
-from sidecar.logs import Log
-from sidecar.processes import Processes, Unidentified, Whereabouts
-from sidecar.shell import Shell
-from sidecar.sockets import ServerSocket, connect
+from sidecar.kernel import peers
+from sidecar.kernel.processes import Processes, Unidentified, Whereabouts
+from sidecar.machine.context import Hindered, Note, Tick
+from sidecar.machine.shell import Shell
+from sidecar.terminal.logs import Log
+from sidecar.wire import connections as calling
+from sidecar.wire.connections import Connections, Protocol
+from sidecar.wire.frames import Channel, Message, close_all
+from sidecar.wire.sockets import ServerSocket, connect
 from tests.support.children import Child
 from tests.support.descriptors import no_descriptor_leaks, open_descriptors
 from tests.support.waiting import DEADLINE_S, readable, until

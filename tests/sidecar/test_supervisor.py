@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.supervisor import NEVER, Child, Supervisor, how_it_ended
+from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 
 
 class Kept(Supervisor):
@@ -97,7 +97,7 @@ def test_only_living_children_are_told_and_none_is_started_after_that(monkeypatc
 
 def test_children_die_with_their_supervisor(programs: Path) -> None:
     (programs / "stays.py").write_text("import os, threading; print(os.getpid(), flush=True); threading.Event().wait()")
-    program = "import time; from sidecar.supervisor import *; "
+    program = "import time; from sidecar.machine.supervisor import *; "
     program += "kept = Supervisor([Child('a', ('stays',))], ended=print); kept.turn(time.monotonic()); kept.turn(NEVER)"
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as supervisor:
         assert supervisor.stdout is not None

@@ -1,6 +1,6 @@
 """Columns that stand below each other, whatever is in them."""
 
-from sidecar import table
+from sidecar.terminal import table
 
 
 def test_columns_are_as_wide_as_their_widest_word_and_lines_end_with_their_last_one() -> None:

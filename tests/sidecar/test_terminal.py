@@ -10,8 +10,8 @@ import pytest
 from tests.support.processes import ROOT
 
 COMMANDS = [
-    ["engine_shim.failover", "status", "--json"],
-    ["engine_shim.failover", "status"],
+    ["engine_shim.cli.failover", "status", "--json"],
+    ["engine_shim.cli.failover", "status"],
     ["k8s.lint", "k8s/dra/one-gpu.yaml"],
     ["k8s.lint", "--json", "k8s/dra/one-gpu.yaml"],
 ]
@@ -20,7 +20,7 @@ COMMANDS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_output_that_nobody_takes_is_an_exit_code(command: list[str], tmp_path: Path) -> None:
-    if command[0] == "engine_shim.failover":
+    if command[0] == "engine_shim.cli.failover":
         command = [*command, "--run-dir", str(tmp_path)]
     words = [sys.executable, "-m", *command]
     reads, writes = os.pipe()

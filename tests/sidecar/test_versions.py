@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sidecar.versions import Spoken
+from sidecar.wire.versions import Spoken
 
 
 class Hello(NamedTuple):

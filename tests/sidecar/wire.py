@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from sidecar.frames import MAX_BACKLOG_BYTES, MAX_FRAME_BYTES, Channel, Message
+from sidecar.wire.frames import MAX_BACKLOG_BYTES, MAX_FRAME_BYTES, Channel, Message
 
 
 class Hello(Message, frozen=True):

@@ -1,8 +1,8 @@
 """The shells of the simulator: the real machines of server and client, on the simulated kernel.
 
-`SimServer` does what `lockserver/server.py` does, and `SimClient` what `lockserver/session.py` does, with the same
-order of calls; between any two effects of the server it may be killed. Who starts them, what goes wrong and what must
-hold is `world.py`'s business.
+`SimServer` does what `lockserver/shell/server.py` does, and `SimClient` what `lockserver/shell/session.py` does, with
+the same order of calls; between any two effects of the server it may be killed. Who starts them, what goes wrong and
+what must hold is `world.py`'s business.
 """
 
 import contextlib
@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lockserver import client_events as c
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver import record
-from lockserver.client_machine import ClientMachine, Link, Me
-from lockserver.machine import Machine
+from lockserver.rules import client_events as c
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.client_machine import ClientMachine, Link, Me
+from lockserver.rules.machine import Machine
 from tests.sim.files import Lock
 from tests.sim.process import Process
 from tests.sim.shell import INF, ServerShell, Shell

@@ -8,9 +8,9 @@ import contextlib
 import errno
 from typing import TYPE_CHECKING
 
-from lockserver import client_events as c
-from lockserver import messages as m
-from lockserver.client_machine import Me
+from lockserver.rules import client_events as c
+from lockserver.rules import messages as m
+from lockserver.rules.client_machine import Me
 from tests.sim.actors import HOLDER, RUN, SOCKET, SimClient
 from tests.sim.engines import DEVICE, Slot, Tree
 from tests.sim.process import Process

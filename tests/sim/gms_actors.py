@@ -1,6 +1,6 @@
 """The shells of the simulator for GMS: the real machines of server and client, on the simulated kernel.
 
-`SimGms` does what `gms/server.py` does, and `SimReader` what `gms/client.py` does, with the same order of calls;
+`SimGms` does what `gms/shell/server.py` does, and `SimReader` what `gms/client.py` does, with the same order of calls;
 between any two effects of the server it may be killed. Who starts them, what goes wrong and what must hold is
 `gms_world.py`'s business.
 """
@@ -9,13 +9,13 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from gms import client_events as c
-from gms import events as e
-from gms import messages as m
-from gms import record
-from gms.client_machine import ClientMachine
-from gms.machine import Machine
-from gms.region_client import Link
+from gms.rules import client_events as c
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.client_machine import ClientMachine
+from gms.rules.machine import Machine
+from gms.rules.region_client import Link
 from tests.sim.openfiles import Allocation, Connection
 from tests.sim.process import Process
 from tests.sim.shell import ServerShell, Shell

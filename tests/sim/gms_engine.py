@@ -7,9 +7,9 @@ What must hold is `gms_world.py`'s business, and what goes wrong `gms_faults.py`
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from gms import client_events as c
 from gms import layout as lay
-from gms.client_machine import Doing
+from gms.rules import client_events as c
+from gms.rules.client_machine import Doing
 from tests.sim.gms_actors import SimReader, memory
 from tests.sim.process import Process
 

@@ -8,8 +8,8 @@ import contextlib
 import errno
 from typing import TYPE_CHECKING
 
-from gms import messages as m
-from gms import record
+from gms.rules import messages as m
+from gms.rules import record
 from tests.sim.gms_actors import DEVICE, FILE, SOCKET, SimGms
 from tests.sim.gms_engine import Engine, document
 from tests.sim.process import Process

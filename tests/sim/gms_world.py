@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterable
 
 from msgspec.structs import replace
 
-from gms import client_events as c
-from gms import events as e
-from gms import messages as m
-from gms import record
-from gms.generations import Generations
-from gms.region import GivenUp
-from gms.shared import SharedRegion
-from gms.weights import Weights
+from gms.rules import client_events as c
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.generations import Generations
+from gms.rules.region import GivenUp
+from gms.rules.shared import SharedRegion
+from gms.rules.weights import Weights
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SimGms, SimReader, memory
 from tests.sim.gms_engine import WAKE_S, Engine
 from tests.sim.gms_faults import GmsFaults

@@ -31,11 +31,11 @@ import errno
 import random
 from collections.abc import Callable, Iterable
 
-from lockserver import events as e
-from lockserver import messages as m
-from lockserver import record
-from lockserver.client_machine import GIVEN_UP
-from lockserver.lock import Phase
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.client_machine import GIVEN_UP
+from lockserver.rules.lock import Phase
 from tests.sim.actors import HOLDER, LIFE, SimServer
 from tests.sim.engines import CAPACITY, DEVICE, Slot, Tree
 from tests.sim.faults import Faults

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import ParamSpec
 
-from sidecar import io_uring
+from sidecar.kernel import io_uring
 
 P = ParamSpec("P")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from sidecar.client_loop import ClientLoop
+from sidecar.machine.client_loop import ClientLoop
 
 
 class Interrupted(Exception):

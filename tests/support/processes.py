@@ -8,7 +8,7 @@ import time
 import weakref
 from pathlib import Path
 
-from sidecar import peers
+from sidecar.kernel import peers
 from tests.support.waiting import DEADLINE_S, readable, until
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,6 +1,6 @@
 """Short questions to the lock's public status."""
 
-from lockserver import messages as m
+from lockserver.rules import messages as m
 
 
 def holder_of(status: m.Status) -> m.HolderState:

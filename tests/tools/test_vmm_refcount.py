@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sidecar import host_usage
+from sidecar.kernel import host_usage
 from tests import emulated_driver
 from tools.vmm_refcount import stage as stage_module
 from tools.vmm_refcount import stories

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from engine_shim import scratch
+from engine_shim.shell import scratch
 from gms.memory.host import HostMemory
-from gms.messages import Status as Weights
+from gms.rules.messages import Status as Weights
 from lockserver.observer import Observer
-from sidecar import process_tree
-from sidecar.sockets import address_of
+from sidecar.kernel import process_tree
+from sidecar.wire.sockets import address_of
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
 from tests.support.processes import Process

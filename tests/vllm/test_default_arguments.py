@@ -40,7 +40,7 @@ def started(house: House, directory: Path, *words: str) -> Program:
         "TORCH_LOGS": "dynamo",
     }
     place = ("--run-dir", str(house.run_dir), "--listen", "127.0.0.1:0", "--capacity", "128MiB")
-    up = Program(house, "up", "engine_shim.failover", "up", *place, "--engine", "vllm", "--", *words)
+    up = Program(house, "up", "engine_shim.cli.failover", "up", *place, "--engine", "vllm", "--", *words)
     house.add(up)
     return up
 
@@ -82,7 +82,7 @@ def test_every_prompt_is_answered_by_both_and_nothing_is_compiled_while_serving(
     for kind in KINDS:
         ask(up, prompts()[3], **kind)
     assert up.said().count(COMPILES) == compiled
-    killed = Program(house, "kill", "engine_shim.failover", "kill", "--run-dir", str(house.run_dir), "active")
+    killed = Program(house, "kill", "engine_shim.cli.failover", "kill", "--run-dir", str(house.run_dir), "active")
     house.add(killed)
     assert killed.code() == 0, killed.said()
     assert house.endpoint() != first

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from gms.exclusive import SECOND_DEATH_S
+from gms.rules.exclusive import SECOND_DEATH_S
 from tests.engine.shims import Program, Shim
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.conftest import _apart, _house
@@ -179,7 +179,9 @@ def test_a_switchover_keeps_it_and_is_no_death_and_nothing_grows(keeping: Pair) 
         active, standby = pair.whole()
         whole = whole or answers(pair)
         url = house.endpoint()
-        asked_for = Program(house, "switchover", "lockserver.lockctl", "--run-dir", str(house.run_dir), "switchover")
+        asked_for = Program(
+            house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(house.run_dir), "switchover"
+        )
         house.add(asked_for)
         pair.successor(url)
         assert asked_for.code() == 0, asked_for.said()

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from engine_shim import scratch
-from gms.exclusive import SECOND_DEATH_S
+from engine_shim.shell import scratch
+from gms.rules.exclusive import SECOND_DEATH_S
 from lockserver.observer import Observer
 from tests.engine.shims import Program, Shim
 from tests.support.processes import Process
@@ -136,7 +136,7 @@ def test_a_switchover_finishes_the_answers_first_and_the_one_that_served_comes_b
     whole = pair.tokens(400)
     answer = ask(pair.house.endpoint(), 400)
     asked_for = Program(
-        pair.house, "switchover", "lockserver.lockctl", "--run-dir", str(pair.house.run_dir), "switchover"
+        pair.house, "switchover", "lockserver.cli.lockctl", "--run-dir", str(pair.house.run_dir), "switchover"
     )
     pair.house.add(asked_for)
     assert answer.tokens() == whole
@@ -280,7 +280,7 @@ def test_memory_that_is_not_free_on_the_wake_is_the_end_of_that_engine_and_the_p
     pair.reaches(standby, "wake")
     rank = pair.ranks - 1
     words = ("drop", f"kv-{rank}", "--device", f"host:{rank}")
-    dropped = Program(pair.house, "drop", "gms.gmsctl", "--run-dir", str(pair.house.run_dir), *words)
+    dropped = Program(pair.house, "drop", "gms.cli.gmsctl", "--run-dir", str(pair.house.run_dir), *words)
     pair.house.add(dropped)
     assert dropped.code() == 0, dropped.said()
     memory = pair.memory()
@@ -328,7 +328,7 @@ def test_weights_that_were_replaced_in_the_moment_when_nobody_reads_are_not_woke
     before = deaths(pair)
     house, others = pair.house, str(pair.model / "model.safetensors")
     words = ("put", "--device", f"host:{pair.ranks - 1}", "--replace", "--timeout-s", "600", others)
-    put = Program(house, "put", "gms.gmsctl", "--run-dir", str(house.run_dir), *words)
+    put = Program(house, "put", "gms.cli.gmsctl", "--run-dir", str(house.run_dir), *words)
     house.add(put)
     until(pair.somebody_waits_for_weights, "it waits until nobody reads")
     active.main().kill()

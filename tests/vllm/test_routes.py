@@ -6,7 +6,7 @@ there, and isn't relayed either (`tests/gateway/test_at_the_door.py`).
 
 import pytest
 
-from gateway import kinds
+from gateway.rules import kinds
 
 NOT_RELAYED = {
     "/metrics": "the door's own page has the metrics of the engine that serves",

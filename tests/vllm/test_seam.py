@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway import kinds, sse
-from gateway.answers import Account
-from gateway.clients_part import End
-from gateway.continuing import Continuing
-from gateway.legs import Leg
+from gateway.rules import kinds, sse
+from gateway.rules.answers import Account
+from gateway.rules.clients_part import End
+from gateway.rules.continuing import Continuing
+from gateway.rules.legs import Leg
 from tests.support.chance import seeded
 from tests.vllm import real_tokenizers
 

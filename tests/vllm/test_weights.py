@@ -9,7 +9,7 @@ import pytest
 
 torch: Any = pytest.importorskip("torch", reason="torch isn't installed in this Python")
 
-from engine_shim import scratch  # noqa: E402
+from engine_shim.shell import scratch  # noqa: E402
 from engine_shim.vllm_engine import engine_directory  # noqa: E402
 from engine_shim.vllm_engine.weights import OtherWeights, Weights, differs  # noqa: E402
 from engine_shim.vllm_engine.worker_settings import WorkerSettings  # noqa: E402

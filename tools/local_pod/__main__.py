@@ -5,9 +5,9 @@ import signal
 import sys
 from pathlib import Path
 
-from sidecar.exit_codes import EX_INTERRUPTED
-from sidecar.settings import BadValue, Parser, count, seconds, valued
-from sidecar.terminal import OutputLost
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.settings import BadValue, Parser, count, seconds, valued
+from sidecar.terminal.terminal import OutputLost
 
 from . import commands, places
 
@@ -20,7 +20,7 @@ examples:
   local-pod status --wait ready --timeout-s 60         waits for it, and before that for a pod to run
   local-pod exec engine-a -- failover status
   local-pod kill engine-a                              SIGKILL to the container's first process
-  local-pod kill engine-a --inside engine_shim.main_process     and to another process in it
+  local-pod kill engine-a --inside engine_shim.shell.main_process     and to another process in it
   local-pod kill engine-a --oom                        as cgroup v2 does: all of the container at once
   local-pod kill engine-a --signal STOP                and --signal CONT
   local-pod down

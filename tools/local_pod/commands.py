@@ -12,8 +12,8 @@ import sys
 import time
 from typing import Any
 
-from sidecar.exit_codes import EX_USAGE
-from sidecar.terminal import say
+from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.terminal import say
 
 from . import places, wire
 

@@ -20,7 +20,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import IO, Any
 
-from sidecar.logs import Log
+from sidecar.terminal.logs import Log
 
 from . import asking, image, network, places, processes, status, wire
 from . import events as e

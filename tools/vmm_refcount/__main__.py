@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from gms.memory import DeviceError
 from gms.memory.host_device import GRANULARITY, create_device
-from sidecar import host_usage
-from sidecar.settings import Parser, size_bytes
+from sidecar.kernel import host_usage
+from sidecar.terminal.settings import Parser, size_bytes
 from tools.vmm_refcount.meters import Meter, host_meter, nvml_meter
 from tools.vmm_refcount.processes import Process
 from tools.vmm_refcount.report import Table, as_json, mib

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gms.memory import Unusable
-from sidecar import host_usage
+from sidecar.kernel import host_usage
 
 EMULATED = "Emulated GPU"  # what the names of the emulated driver's devices begin with
 

@@ -5,6 +5,6 @@ PR_SET_PDEATHSIG had been cleared (a set-uid exec does that, or a library). Ever
 import sys
 
 if "reference_engine.worker" in sys.orig_argv:
-    from sidecar import process_setup
+    from sidecar.kernel import process_setup
 
     process_setup.die_with_parent = lambda *_, **__: None

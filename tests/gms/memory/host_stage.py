@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gms.memory.host_device import GRANULARITY
-from sidecar import host_usage
+from sidecar.kernel import host_usage
 from tests.gms.memory.remote import Remote
 from tests.support.children import Child
 

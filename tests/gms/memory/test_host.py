@@ -22,7 +22,7 @@ import pytest
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory, libc
 from gms.memory.host import MAX_ALLOCATIONS, HostMemory, _Spans
 from gms.memory.host_device import GRANULARITY, create_device
-from sidecar import host_usage
+from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
 from tests.gms.memory.remote import Died
 from tests.support.children import stay

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from gms.cleanup import remove_device_unless_used
-from gms.device_names import take_unused
 from gms.memory import DeviceError, OutOfMemory, libc
 from gms.memory.host import HostMemory
 from gms.memory.host_device import GRANULARITY, create_device, device_path, remove_device
-from sidecar import host_usage
+from gms.shell.device_names import take_unused
+from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, crowd, process
 from tests.support.descriptors import no_descriptor_leaks
 from tests.support.processes import ROOT

@@ -1,0 +1,325 @@
+"""`failover`: the command that runs a whole pair on one machine or in one container. Settings, and a sentence for what
+a person can put right; the work is in `up.py`, `pair_status.py` and `pair_commands.py`.
+"""
+
+import os
+import signal
+import sys
+
+if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
+
+import contextlib
+import errno
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment
+from engine_shim.cli.pair_parts import Options
+from engine_shim.cli.pair_process import PairError
+from engine_shim.cli.up import CannotStart, Up
+from engine_shim.rules.events import Restart
+from engine_shim.shell import known_engines
+from gms.memory import host_device
+from sidecar.kernel import exclusive_names, port_owner, process_setup
+from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.terminal.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal.terminal import OutputLost
+
+EXAMPLES = """\
+examples:
+  failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
+  failover up                                                 two small reference engines in host memory, to try it
+  failover up --listen :8000                                  clients come from other machines, too
+  failover up --capacity 2GiB -- --preset medium              the same with a larger model
+  failover status                                             who serves, who is ready, where
+  failover kill active                                        SIGKILL, and what follows
+  failover down
+
+Everything is one process tree: if the machine or the container ends, both engines end with it. Two pods don't have
+that limit.
+
+exit codes of all commands (each has more: COMMAND --help):
+  1    it can't be done; the message says why
+  64   wrong usage
+  74   what it prints can't be written
+  130  interrupted
+  141  nobody reads what it prints
+"""
+UP_ENVIRONMENT = """\
+
+environment: a variable that is named above is a setting of failover up, and no part gets it as its own. What a part
+takes beside that: FAILOVER_LOCK_X, FAILOVER_GMS_X, FAILOVER_DOOR_X and FAILOVER_ENGINES_X are FAILOVER_X of that part
+alone (FAILOVER_DOOR_METRICS=:9402, say; see lockserver, gms, gateway and engine-shim --help). Other variables reach all
+parts, but FAILOVER_METRICS and FAILOVER_RESTART reach none.
+"""
+
+
+STATUS_EXAMPLES = """\
+examples:
+  failover status                     for people
+  failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
+                                      gmsctl status --json), engines, door, starting, serving, redundant
+"""
+KILL_EXAMPLES = """\
+examples:
+  failover kill active                shows what follows, with times
+  failover kill active --anyway       does so though failover status doesn't say redundancy yes
+
+It works only where it can see the engine's main process: for a pair in a container, run it inside.
+"""
+DOWN_EXAMPLES = """\
+examples:
+  failover down                       the engine that serves drains first
+
+What nobody uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of what
+stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has left.
+"""
+CHOOSE = "choose"
+GPUS = Path("/dev/nvidiactl")
+"""Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
+
+
+def default_run_dir() -> Path:
+    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    uid = os.getuid()
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{uid}")
+
+
+def _devices(text: str) -> tuple[str, ...]:
+    """`none` is for engines of one's own that need no GMS."""
+    if text == "none":
+        return ()
+    found = tuple(text.split(","))
+    for device in found:
+        kind, _, rest = device.partition(":")
+        if device != "cuda" and not device.startswith("GPU-") and (kind != "host" or not rest or "/" in rest):
+            raise BadValue(f"{device!r} is no device; allowed: host:NAME such as host:0, cuda, or GPUs by UUID")
+    if len(set(found)) < len(found):
+        raise BadValue(f"{text!r} names a device twice")
+    return found
+
+
+def _why_no_address() -> str:
+    return (
+        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines "
+        "serve at addresses of their own, which failover status shows"
+    )
+
+
+def _capacity(text: str) -> str:
+    host_device.device_size(text)
+    return text
+
+
+def parser() -> Parser:
+    p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
+
+    def command(word: str, what: str, **more: Any) -> Parser:
+        it: Parser = commands.add_parser(word, help=what, description=what, **more)
+        it.setting(
+            "--run-dir",
+            parse=command_settings.directory,
+            default=default_run_dir(),
+            metavar="DIR",
+            help="where everything of this pair is",
+        )
+        it.set_defaults(parser=it)
+        return it
+
+    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES + UP_ENVIRONMENT)
+    up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
+    up.setting(
+        "--engine",
+        default="reference",
+        parse=known_engines.kind,
+        metavar="ENGINE",
+        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
+    )
+    up.setting(
+        "--devices",
+        parse=_devices,
+        metavar="DEVICE,...",
+        shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
+        help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
+    )
+    up.setting("--capacity", default="1GiB", parse=_capacity, metavar="SIZE", help="how large each host device is")
+    up.setting("--engine-ids", default="a,b", parse=_two_names, metavar="A,B", help="what the two are called")
+    up.setting(
+        "--listen",
+        default=CHOOSE,
+        parse=_door,
+        metavar="HOST:PORT",
+        shown_default="127.0.0.1:8000, or a free port where that is taken",
+        help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
+    )
+    command_settings.kv(up)
+    command_settings.times(up)
+    up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+
+    status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
+                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+    status.add_argument("--json", action="store_true", help="for programs")
+    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
+                   "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
+    down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
+    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
+    kill.add_argument("--anyway", action="store_true", help="though nobody may be able to take over")
+    kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
+    return p
+
+
+def _door(text: str) -> object:
+    return text if text == CHOOSE else None if text == "none" else host_port(text)
+
+
+def free_address(host: str, *ports: int) -> tuple[str, int]:
+    """The first of these ports that is free, 0 standing for any. The door keeps it for as long as the pair runs; until
+    it has it, and after that, no other `failover up` takes it, because this process has the name. Raises CannotStart.
+    """
+    for port in ports:
+        try:
+            with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+                free = int(sock.getsockname()[1])
+                name = exclusive_names.take(f"door {host} {free}")
+                if name is not None:
+                    name.detach()
+                    return host, free
+                why = "another failover up is about to listen there"
+        except OSError as error:
+            why = (error.strerror or str(error)).partition(" (while")[0]
+            if error.errno == errno.EADDRINUSE and (by := port_owner.owner(port)):
+                why += f" by {by}"
+    raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
+
+
+def _two_names(text: str) -> tuple[str, ...]:
+    found = tuple(name(word) for word in text.split(","))
+    if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
+        raise BadValue(f"{text!r} isn't two names such as a,b")
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _main(argv)
+    except OutputLost as error:
+        return error.exit_code("failover")
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+def _main(argv: list[str] | None) -> int:
+    options = command_settings.parsed(parser(), argv)
+    run_dir = options.run_dir.absolute()
+    if options.command == "up":
+        if options.devices is None:
+            options.devices = default_devices(options.engine)
+        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
+            options.parser.error(wrong)
+    try:
+        if options.command == "up":
+            return _up(options, run_dir)
+        if options.command == "status":
+            return pair_status.show(run_dir, options.json)
+        if options.command == "down":
+            pair_commands.down(run_dir, options.timeout_s)
+        else:
+            pair_commands.kill_active(run_dir, options.anyway)
+    except (CannotStart, PairError) as error:
+        print(f"failover: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def default_devices(engine: str) -> tuple[str, ...]:
+    return ("cuda",) if engine == "vllm" and GPUS.exists() else ("host:0",)
+
+
+def _devices_wrong(options: Any) -> str:
+    """Why the engine can't have these devices; empty if it can."""
+    on_host = [device.startswith("host:") for device in options.devices]
+    if options.engine in known_engines.KNOWN and not options.devices:
+        return (
+            f"--devices none: the engine {options.engine} has its weights in GMS, on a device: --devices host:0, say; "
+            "none is for engines of one's own that need no GMS"
+        )
+    if any(on_host) and not all(on_host):
+        return f"--devices {','.join(options.devices)}: host devices and GPUs can't be mixed"
+    if options.engine == "reference" and not all(on_host):
+        return f"--devices {','.join(options.devices)}: the reference engine computes in host memory: --devices host:0"
+    return ""
+
+
+def _address_among(engine: str, arguments: list[str]) -> str:
+    """vLLM takes an address, and has no use for it in a pair."""
+    for word in arguments if engine == "vllm" else ():
+        if word.partition("=")[0] in ("--host", "--port", "--uds"):
+            return f"{word.partition('=')[0]} behind --: {_why_no_address()}"
+    return ""
+
+
+def _refused(options: Any, run_dir: Path) -> bool:
+    """Whether the engine refuses its arguments, which it then has said. Asked before anything is started; vLLM, which
+    takes ten seconds to load, is asked only when it is started.
+    """
+    if options.engine == "vllm":
+        return False
+    command = [sys.executable, "-m", "engine_shim.shell.main_process", "--check", "--engine", options.engine]
+    place = ["--engine-id", options.engine_ids[0], "--run-dir", str(run_dir)]
+    words = [*command, *place, "--", *options.arguments]
+    kept = part_environment.kept_from_parts(os.environ)
+    environment = {variable: value for variable, value in os.environ.items() if variable not in kept}
+    asked = subprocess.run(words, check=False, process_group=0, env=environment)  # Ctrl-C is for this process
+    return asked.returncode == EX_USAGE
+
+
+def _parts_are_these() -> None:
+    """What is started with `python -m` finds its modules in the working directory first: a directory gms there, or
+    another checkout. Only where this program itself is of the working directory is that right.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samefile(Path(__file__).parents[2], "."):
+            return
+    os.environ["PYTHONSAFEPATH"] = "1"
+
+
+def _up(options: Any, run_dir: Path) -> int:
+    process_setup.raise_descriptor_limit()
+    _parts_are_these()
+    if _refused(options, run_dir):
+        return EX_USAGE
+    shim: list[str] = ["--restart", Restart.IN_PLACE.value]
+    for flag in ("stall_s", "busy_stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
+        shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    listen = options.listen
+    if listen == CHOOSE:
+        listen = free_address("127.0.0.1", 8000, 0)
+    elif listen is not None:
+        listen = free_address(*listen)
+    door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
+    shim += ["--kv", options.kv] if options.kv else []
+    wanted = Options(
+        run_dir,
+        options.engine,
+        options.devices,
+        options.capacity,
+        options.engine_ids,
+        tuple(shim),
+        tuple(options.arguments),
+        listen,
+        door,
+        dict(os.environ),
+    )
+    return Up(wanted).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

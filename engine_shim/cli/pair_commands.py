@@ -1,0 +1,121 @@
+"""What `failover down` and `failover kill` do to a pair that `failover up` (or anybody else) runs in a directory."""
+
+import os
+import select
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from engine_shim.cli import pair_look
+from engine_shim.cli.pair_process import UP_LOCK, PairError, reach, up_pid
+from engine_shim.cli.pair_status import redundancy
+from engine_shim.shell import cleanup, paths, scratch
+from lockserver.observer import NoServer, Observer, ObserverError
+from sidecar.kernel import peers
+from sidecar.kernel.durable import nobody_has
+from sidecar.terminal.names import incarnation_name
+from sidecar.terminal.terminal import say
+
+DOWN_S, HANDOFF_S = 60.0, 60.0
+ELSEWHERE = "it is another user's, or in another PID namespace: run this in its container (in a pod: that engine's)"
+
+
+def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
+    """Ends a `failover up`, waits for its end, and says what stays. Raises PairError."""
+    devices = pair_look.devices(run_dir)
+    try:
+        _end(run_dir, timeout_s)
+    finally:
+        if os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
+            with nobody_has(run_dir, UP_LOCK) as ended:
+                if ended:
+                    _say_what_stays(run_dir, [*cleanup.remove(run_dir, devices), *scratch.of_others(run_dir)])
+
+
+def _say_what_stays(run_dir: Path, stays: list[str]) -> None:
+    for what in stays:
+        say(f"stays: {what}")
+    say(f"stays: {run_dir}, where the newest token is, for the next start")
+
+
+def _end(run_dir: Path, timeout_s: float) -> None:
+    pid = up_pid(run_dir)
+    if pid is None:
+        raise PairError(f"no failover up runs in {run_dir}, as far as this process can see")
+    pidfd = reach(pid, run_dir / UP_LOCK)
+    if pidfd is None:
+        if up_pid(run_dir) is None:
+            return  # it ended in between
+        raise PairError(f"failover up, process {pid}, can't be reached: {ELSEWHERE}")
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+        if not select.select([pidfd], [], [], timeout_s)[0]:
+            raise PairError(f"process {pid} was told to end and still runs after {timeout_s:g} s; its log says why")
+    finally:
+        os.close(pidfd)
+
+
+def kill_active(run_dir: Path, anyway: bool) -> None:
+    """SIGKILL to the main process of the engine that serves. Prints what follows. Raises PairError."""
+    try:
+        with Observer(run_dir) as observer:
+            _kill_and_watch(observer, run_dir, anyway)
+    except NoServer:
+        starts = pair_look.who_starts_it(pair_look.UpFacts.read(run_dir), up_pid(run_dir))
+        if not starts:
+            raise PairError(f"nothing runs in {run_dir}: there is nothing to kill; failover up starts a pair") from None
+        raise PairError(f"no lock server listens, and who serves can't be known without it; {starts}") from None
+    except ObserverError as error:
+        raise PairError(str(error)) from None
+
+
+def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
+    states = observer.watch()
+    seen = next(states)
+    holder = seen.holder
+    if seen.state != "HELD" or holder is None or not holder.endpoint:
+        raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
+    if not anyway:
+        shown = pair_look.look(run_dir)
+        redundant, said = redundancy(shown.lock, shown.engines, shown.gms)
+        if not redundant:
+            raise PairError(
+                f"redundancy {said} (failover status says more); --anyway kills {holder.engine_id} all the same"
+            )
+    pidfd = reach(holder.pid, run_dir / paths.LIFE / incarnation_name(holder.engine_id, holder.incarnation))
+    if pidfd is None:
+        raise PairError(f"the main process of {holder.engine_id}, {holder.pid}, can't be reached: {ELSEWHERE}")
+    try:
+        say(f"{holder.engine_id} (process {holder.pid}, token {holder.token}) serves at {holder.endpoint}: SIGKILL")
+        began = time.monotonic()
+        killed = peers.kill(pidfd)
+        if killed in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
+            why = ELSEWHERE if killed is peers.KillResult.OUT_OF_REACH else killed.value
+            raise PairError(f"process {holder.pid} can't be killed: {why}")
+    finally:
+        os.close(pidfd)
+    last = ""
+    while time.monotonic() < began + HANDOFF_S:
+        seen = observer.hear(type(seen), HANDOFF_S)
+        spent_ms = (time.monotonic() - began) * 1000
+        then = seen.holder if seen.holder is not None and seen.holder.token != holder.token else None
+        line = _line(seen, then)
+        if line and line != last:
+            last = line
+            say(f"{spent_ms:8.1f} ms  {line}")
+        if then is not None and then.endpoint:
+            return
+    raise PairError(f"nobody serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")
+
+
+def _line(seen: Any, then: Any) -> str:
+    """What has happened so far; empty while the dead engine still counts as the holder."""
+    if then is not None and then.endpoint:
+        return f"{then.engine_id} serves at {then.endpoint}"
+    if then is not None:
+        return f"{then.engine_id} has the lock, with token {then.token}"
+    if seen.state == "HELD":
+        return ""
+    waiting_for = "; ".join(seen.fencing.waiting_for) if seen.fencing is not None else ""
+    return f"the lock is {seen.state}" + (f": {waiting_for}" if waiting_for else "")

@@ -1,0 +1,171 @@
+"""What can be seen of a pair in its run directory: its lock server, GMS of each device, the shims, and the door.
+
+All are asked at once, and each has a bound: a server that is stopped costs whoever looks no more than that. What this
+file may not do: judge what it sees (`pair_status.py`).
+"""
+
+import contextlib
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from engine_shim.cli import given_up
+from engine_shim.cli.pair_process import up_pid
+from engine_shim.shell import shim_status
+from gms import observer as gms
+from lockserver import observer as lockserver
+
+TIMEOUT_S = 2.0
+STARTING = "failover up is starting it"
+BY_ITSELF = "failover up starts it again by itself, and its output says why it ended"
+"""A second one that a person starts by hand has other options, and keeps the pair's own one out."""
+UP_FACTS = "up.json"
+"""What `failover up` says of its pair while it runs."""
+
+
+@dataclass(frozen=True)
+class UpFacts:
+    door: str = ""
+    """Where clients come; empty where there is no door."""
+    devices: tuple[str, ...] | None = None
+    """As it was told; empty where there is no GMS, None where nobody says it."""
+    starting: bool = False
+    """Nobody has served yet."""
+
+    def write(self, run_dir: Path) -> None:
+        """It isn't worth ending a pair: without it `failover status` has no row for the door."""
+        new = run_dir / f"{UP_FACTS}.new"
+        with contextlib.suppress(OSError):
+            new.write_text(json.dumps(asdict(self)))
+            new.replace(run_dir / UP_FACTS)
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "UpFacts":
+        try:
+            return msgspec.json.decode((run_dir / UP_FACTS).read_bytes(), type=cls)
+        except (OSError, msgspec.MsgspecError, UnicodeError):
+            return cls()
+
+    @staticmethod
+    def remove(run_dir: Path) -> None:
+        with contextlib.suppress(OSError):
+            (run_dir / UP_FACTS).unlink()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """As `failover status --json` prints it."""
+
+    run_dir: str
+    up: int | None
+    """The process of `failover up`, where there is one and it can be seen from here."""
+    lock: dict[str, Any] | None
+    lock_why: str
+    """Why there is none."""
+    gms: list[dict[str, Any]]
+    """Each with its `device`, whether it `answers`, `why` if it doesn't, and what it says of itself."""
+    engines: list[dict[str, Any]]
+    """What each shim says of itself; where it doesn't answer, `state` is None and `why` says why."""
+    door: dict[str, Any] | None
+    """`url`, whether it `answers`, and `why` if it doesn't."""
+    starting: bool = False
+    """`failover up` has begun, and nobody has served yet."""
+
+
+def look(run_dir: Path) -> Seen:
+    """Everything. Raises PairError where the directory can't be looked at."""
+    facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
+    starts = who_starts_it(facts, pid)
+    given = given_up.read(run_dir) if pid is not None else {}
+    ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
+    with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
+        lock = pool.submit(_lock, run_dir, starts)
+        weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
+        engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
+        door = pool.submit(_why_no_answer, facts.door, starts)
+    status, why = lock.result()
+    why_no_door = door.result()
+    stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
+    return Seen(
+        str(run_dir),
+        pid,
+        status,
+        why,
+        [one.result() for one in weights],
+        [one.result() for one in engines],
+        {"url": facts.door, "answers": not why_no_door, "why": why_no_door} if facts.door and not stale else None,
+        pid is not None and facts.starting,
+    )
+
+
+def who_starts_it(facts: UpFacts, up: int | None) -> str:
+    """Who starts what of the pair doesn't listen, in words; empty where no `failover up` runs."""
+    return "" if up is None else STARTING if facts.starting else BY_ITSELF
+
+
+def devices(run_dir: Path) -> list[str]:
+    """Those whose GMS the pair needs: what the `failover up` that runs was told, else what GMS itself was told. (A
+    directory may have had another pair before.)
+    """
+    told = UpFacts.read(run_dir).devices
+    if told is None or up_pid(run_dir) is None:
+        return gms.devices(run_dir)
+    return gms.devices(run_dir) or ["cuda"] if "cuda" in told else list(told)
+
+
+def _gms(run_dir: Path, device: str, starts: str) -> dict[str, Any]:
+    try:
+        with gms.Observer(run_dir, device, TIMEOUT_S) as observer:
+            status = observer.status()
+    except gms.NoServer as error:
+        why = f"no GMS of {device} listens; {starts}" if starts else str(error)
+        return {"device": device, "answers": False, "why": why, "state": None}
+    except (gms.ObserverError, OSError) as error:
+        return {"device": device, "answers": False, "why": str(error), "state": None}
+    names = [name for name in status.__struct_fields__ if name != "fds"]  # every field, as gmsctl status --json has it
+    said = {name: msgspec.to_builtins(getattr(status, name)) for name in names}
+    return {**said, "answers": True, "why": ""}
+
+
+def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, str]:
+    try:
+        with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
+            return msgspec.to_builtins(next(observer.watch())), ""
+    except lockserver.NoServer as error:
+        return None, f"no lock server listens; {starts}" if starts else str(error)
+    except (lockserver.ObserverError, OSError) as error:
+        return None, str(error)
+
+
+def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
+    try:
+        return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
+    except (shim_status.NoAnswer, OSError) as error:
+        absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
+        return {**absent, "why": given.get(engine_id, str(error))}
+
+
+def _why_no_answer(url: str, starts: str) -> str:
+    """Empty if the door's `/live` says 200."""
+    if not url:
+        return "there is no door"
+    try:
+        at = urlsplit(url)
+        with socket.create_connection((at.hostname or "", at.port or 0), TIMEOUT_S) as sock:
+            sock.settimeout(TIMEOUT_S)
+            sock.sendall(f"GET /live HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
+            said = sock.recv(64)
+    except TimeoutError:
+        return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
+    except ConnectionRefusedError:
+        return "nobody listens there" + (f"; {starts}" if starts else "")
+    except (OSError, ValueError) as error:
+        return (error.strerror if isinstance(error, OSError) else None) or str(error)
+    code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")
+    return "" if code == "200" else f"/live says {code or 'nothing'}"

@@ -1,0 +1,196 @@
+"""`failover status`: who serves, who is ready, and where, from what `pair_look.py` has seen.
+
+Who serves is the lock's to say, because clients go by it; the shims are asked only where the lock doesn't know. What
+doesn't answer is called unknown and never taken for redundancy.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from engine_shim.cli.pair_look import Seen, look
+from engine_shim.rules import takes
+from sidecar.terminal import table
+from sidecar.terminal.terminal import say
+
+REACHED, NOBODY_REACHED, NOTHING_RUNS = 0, 1, 3
+NO_LOCK = "no lock server answers, and without one nobody takes over"
+WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
+
+
+def show(run_dir: Path, as_json: bool) -> int:
+    """Prints the status. Returns the exit code."""
+    seen = look(run_dir)
+    answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
+    running = seen.up is not None or any(answers)
+    serves = serving(seen.lock, seen.engines)
+    redundant, said = redundancy(seen.lock, seen.engines, seen.gms)
+    if as_json:
+        more = {"serving": serves, "redundant": redundant, "redundancy": said}
+        say(json.dumps({**dataclasses.asdict(seen), **more}))
+    elif running:
+        say("\n".join(_lines(seen, said)))
+    else:
+        say(f"nothing runs in {run_dir}; failover up starts a pair")
+    return REACHED if reached(seen) else NOBODY_REACHED if running else NOTHING_RUNS
+
+
+def reached(seen: Seen) -> bool:
+    """Whether clients reach the engine that serves: the door answers, where there is one, and so does the engine."""
+    serves = serving(seen.lock, seen.engines)
+    if serves is None or (seen.door is not None and not seen.door["answers"]):
+        return False
+    engine = next((engine for engine in seen.engines if engine["engine_id"] == serves), {"state": None})
+    return engine["state"] != "Active" or bool(engine["ready"] and not engine["silent_s"])
+
+
+def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> str | None:
+    """Who serves. A lock server that is new, or doesn't answer, doesn't know yet; an engine serves on without it."""
+    if lock is not None and lock["state"] != "RECOVERING":
+        holder = lock["holder"]
+        return holder["engine_id"] if lock["state"] == "HELD" and holder and holder["endpoint"] else None
+    return next((engine["engine_id"] for engine in engines if engine["state"] == "Active" and engine["ready"]), None)
+
+
+def redundancy(
+    lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]], gms: Sequence[dict[str, Any]] = ()
+) -> tuple[bool, str]:
+    """Whether somebody serves and somebody else could take over every request; and that in words."""
+    ready = [engine for engine in engines if engine["ready"] and engine["state"] == "Standby"]
+    names = ", ".join(engine["engine_id"] for engine in ready)
+    but = f"; {names} is ready" if ready else ""
+    holder = serving(lock, engines)
+    if lock is None:
+        return False, f"none: {NO_LOCK}{but}"
+    if holder is None:
+        return False, f"none: nobody serves, the lock is {lock['state']}{but}"
+    if lock["state"] != "HELD":
+        return False, f"none: nobody takes over while the lock is {lock['state']}; {holder} serves on{but}"
+    if silent := [one["device"] for one in gms if not one["answers"]]:
+        return False, f"none: GMS of {', '.join(silent)} doesn't answer, and nobody wakes without it{but}"
+    shims = {engine["engine_id"]: engine for engine in engines}
+    if not ready:
+        waiting = [waiter["engine_id"] for waiter in lock.get("waiters", ())]
+        unknown = [name for name in waiting if name in shims and shims[name]["state"] is None]
+        if unknown:
+            return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
+        lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
+        return False, "; ".join(["none: nobody is ready to take over", *lost])
+    if holder in shims and shims[holder]["state"] is None:
+        return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
+    theirs = shims.get(holder, {}).get("takes") or {}
+    others = {engine["engine_id"]: takes.differences(engine.get("takes") or {}, theirs, holder) for engine in ready}
+    same = [name for name, found in others.items() if not found]
+    if not same:
+        name, found = next(iter(others.items()))
+        return False, f"none: {name} is ready and takes other requests ({'; '.join(found)})"
+    if lock["alarms"]:
+        return False, f"in doubt: {', '.join(same)} is ready, and the lock server has an alarm"
+    return True, f"yes: {', '.join(same)} would take over"
+
+
+def _lines(seen: Seen, said: str) -> list[str]:
+    up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
+    starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
+    rows = [("run directory", f"{seen.run_dir}{up}")]
+    if seen.door is not None:
+        answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
+        rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))
+        if not seen.door["answers"] and not starting:
+            rows.append(("alarm", "the door doesn't answer: clients reach no engine through it"))
+    lock = seen.lock
+    if lock is None:
+        rows.append(("lock", seen.lock_why))
+        rows += [] if starting else [("alarm", NO_LOCK)]
+    else:
+        holder = lock["holder"]
+        rows.append(("lock", lock["state"] + (f" by {holder['engine_id']}, token {holder['token']}" if holder else "")))
+        awaited = (lock["fencing"] or {"waiting_for": []})["waiting_for"]
+        rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
+        rows += [("alarm", alarm) for alarm in lock["alarms"]]
+    for one in seen.gms:
+        rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
+        if not one["answers"] and not starting:
+            rows.append(("alarm", f"GMS of {one['device']} doesn't answer: nobody wakes without it"))
+        rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
+        rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
+    for engine in seen.engines:
+        rows.append((f"engine {engine['engine_id']}", _engine(engine)))
+        rows += [("", reason) for reason in _why_not_ready(engine, seen)]
+        if engine.get("silent_s"):
+            rows.append(("alarm", _silent(engine, lock)))
+        elif engine.get("no_step_s"):
+            rows.append(("alarm", _no_step(engine)))
+    rows.append(("redundancy", said))
+    return table.lines(rows)
+
+
+def _engine(engine: dict[str, Any]) -> str:
+    if engine["state"] is None:
+        return str(engine["why"])
+    words = [engine["role"], engine["state"], "ready" if engine["ready"] else "not ready"]
+    words.append(f"for {engine['for_s']:.0f} s")
+    if engine["url"]:
+        words.append(engine["url"])
+    return "  ".join(words)
+
+
+def _silent(engine: dict[str, Any], lock: dict[str, Any] | None) -> str:
+    """An engine that is stopped keeps its state until its shim ends it: until then its clients wait."""
+    name, known = engine["engine_id"], [*(lock or {}).get("waiters", ()), (lock or {}).get("holder") or {}]
+    pid = next((f" {one['pid']}" for one in known if one.get("engine_id") == name), "")
+    return (
+        f"main process{pid} of {name} has said nothing for {engine['silent_s']:.0f} s: is it stopped (state T in ps: "
+        f"kill -CONT)? At {engine['stall_s']:g} s its shim ends it and starts it again"
+    )
+
+
+def _no_step(engine: dict[str, Any]) -> str:
+    """Its main process speaks, and another one of it is stopped or frozen; or it compiles."""
+    return (
+        f"{engine['engine_id']} has had work queued for {engine['no_step_s']:.0f} s and finished no step: is a process "
+        "of it stopped or frozen (`lockctl doctor` names it), or does it compile (then it uses processors)? Without a "
+        f"step its shim ends it at {engine['stall_s']:g} s, later where it uses processors"
+    )
+
+
+def _why_not_ready(engine: dict[str, Any], seen: Seen) -> list[str]:
+    """What a person with a pager wants to know of an engine that isn't ready."""
+    if engine["state"] is None or engine["ready"]:
+        return []
+    said = [engine["why"]] if engine["why"] != engine["state"] else []
+    said += [reason for reason in (waits_for(engine, seen),) if reason]
+    if engine.get("last_end") and engine["last_end"] not in said:
+        said.append(f"its last end: {engine['last_end']}")
+    if engine.get("next_start_in_s"):
+        said.append(f"starts again in {engine['next_start_in_s']:.0f} s")
+    return said
+
+
+def waits_for(engine: dict[str, Any], seen: Seen) -> str:
+    """What keeps an engine that starts or wakes, as far as the servers say it; empty where they don't."""
+    name, state, lock = engine["engine_id"], engine["state"], seen.lock
+    if state not in ("Init", "Waking"):
+        return ""
+    if lock is None:
+        return "waits for a lock server"
+    if silent := [one["device"] for one in seen.gms if not one["answers"]]:
+        return f"{WAITS_FOR_WEIGHTS} (GMS of {', '.join(silent)} doesn't answer)"
+    permit = lock["permits"].get("init")
+    if state == "Init" and permit is not None and name in permit["waiters"]:
+        why = "; ".join(permit["waiting_for"]) or f"{permit['holder']} has it"
+        return f"waits for the permit to start: {why}"
+    if state == "Init" and permit is not None and permit["holder"] == name:
+        return ""
+    for one in seen.gms:
+        if not one["generation"] and any(client["engine_id"] == name for client in one["clients"]):
+            holder = serving(lock, seen.engines)
+            if holder is None or one["state"] != "EMPTY":
+                return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
+            return (
+                f"waits for the weights: {one['device']} is EMPTY, and {holder}, which serves, writes none before it "
+                "starts again. The way out: failover kill active --anyway, and nobody serves until they are loaded"
+            )
+    return ""

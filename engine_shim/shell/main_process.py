@@ -1,0 +1,399 @@
+"""An engine's main process. `live` is the straight way of the specification's Decision 2, from top to bottom.
+
+It holds the lock connection, reports each step to the shim when it is taken, and ends when anything on the way fails.
+The shim then ends the other processes and sees to the next start. What this file may not do: know which engine it is,
+or outlive a failure.
+"""
+
+import gc
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from engine_shim import membership
+from engine_shim.cli import command_settings
+from engine_shim.engine import (
+    CannotRun,
+    CannotServe,
+    Engine,
+    GoesOn,
+    Listen,
+    SaysWhatItKept,
+    SaysWhatItTakes,
+    Setting,
+    WaitsForOthers,
+    WorkerFailed,
+)
+from engine_shim.rules import messages as m
+from engine_shim.rules import takes
+from engine_shim.shell import known_engines, paths
+from engine_shim.shell.address import Address, taken_by_a_stranger
+from engine_shim.shell.passing import passes
+from gms.client import DeviceError, GmsError
+from lockserver import client
+from lockserver.client import LockClient
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.settings import Parser, name, seconds
+
+HINT_AFTER_S = 3.0
+SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)
+"""Failures whose sentence says what a person needs; where in the code they came up adds nothing."""
+
+
+@dataclass
+class Order:
+    """What an engine that serves is told by other threads. It is carried out in the main one."""
+
+    what: str
+    """`drain` and then `drained`; `resume`; `leave`: it is drained, and its successor is ready; `bind`: its socket is
+    gone; `end`."""
+    done: threading.Event = field(default_factory=threading.Event)
+
+
+class Main:
+    def __init__(
+        self, engine: Engine, run_dir: Path, engine_id: str, shim: membership.ShimConnection, drain_s: float
+    ) -> None:
+        self.engine = engine
+        self.run_dir = run_dir
+        self.engine_id = engine_id
+        self.shim = shim
+        self.drain_s = drain_s
+        self.state = "init"
+        self.listen: Listen | None = None
+        """Where it was told to serve; then where it does."""
+        self.address: Address | None = None
+        self.cannot_bind = ""
+        """Why its address could not be bound again."""
+        self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+        self._is_ending = False
+        """It drains because it was told to end: nobody reads `orders` any more."""
+        self._is_leaving = False
+        """It gives up what it has. Asked how it is, it would say that it isn't well."""
+        self._needs: dict[str, int] | None = None
+        """What the lock server was told that a wake needs, once it was."""
+        self.lock = LockClient(
+            run_dir,
+            engine_id,
+            check=self._could_wake,
+            on_lost=self._on_lost,
+            on_drain=self._on_drain,
+            on_resume=lambda why: self.orders.put(Order("resume")),
+            on_exit=self._on_exit,
+        )
+
+    # -- from init to serve ----------------------------------------------------------------------------------------
+
+    def live(self, listen: Listen | None) -> None:
+        """init -> sleep -> acquire (blocks) -> wake -> serve. Returns when it was told to end and has drained.
+
+        After a switchover the successor waits for the end of this process, which therefore does no more than it must.
+        """
+        engine, lock, self.listen = self.engine, self.lock, listen
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        with _hint(f"waits for a lock server in {self.run_dir}: lockserver --run-dir {self.run_dir} starts one"):
+            lock.start()
+        os.environ.update(lock.environment())
+        self.shim.say(m.Named(incarnation=lock.name))
+        if isinstance(engine, WaitsForOthers):
+            with _hint("waits for GMS, which has to run; a shadow waits for weights, too, which a primary writes"):
+                engine.await_others()
+        asked = time.monotonic()
+        with lock.permit():
+            self.shim.phase("permit", time.monotonic() - asked)
+            if taken := taken_by_a_stranger(listen, self.run_dir):
+                raise CannotServe(f"the engine {taken}; give another --listen")
+            with self._timed("init"):
+                engine.start()
+            if isinstance(engine, SaysWhatItTakes):
+                self.shim.say(m.Takes(takes=takes.bounded(engine.takes())))
+            with self._timed("sleep"):
+                engine.sleep()
+        self._step("standby")
+        threading.Thread(target=self._beat, name="beat", daemon=True).start()
+        self._needs = engine.needs()
+        grant = lock.acquire(self._needs)
+        self._step("waking", token=grant.token)
+        if isinstance(engine, GoesOn):
+            engine.granted(grant.token, grant.proven)
+        with self._timed("wake"):
+            engine.wake()
+        at = self.listen = listen or Listen(path=str(paths.endpoint(self.run_dir, self.engine_id, grant.token)))
+        with self._timed("serve"):
+            engine.serve(at)
+        self.address = Address(at)
+        lock.serving(at.url, engine.kept() if isinstance(engine, SaysWhatItKept) else None)
+        self._step("active", token=grant.token, url=at.url)
+        last = self._serve(grant.token, at.url)
+        self._is_leaving = True
+        if isinstance(engine, GoesOn):
+            engine.leave()
+        if last != "leave":
+            engine.stop()
+
+    def _serve(self, token: int, url: str) -> str:
+        """Serves until it is told to end, and returns the order that said so. The endpoint is withdrawn before anything
+        else.
+
+        A drain for a switchover runs in a thread of its own: when the switchover is called off, the engine serves on
+        at once, and not when the drain returns.
+        """
+        while True:
+            order = self.orders.get()
+            if order.what in ("drain", "end"):
+                self.lock.serving("")
+                if self.state == "active":
+                    self._step("draining", token=token)
+                order.done.set()
+                if order.what == "end":
+                    self._is_ending = True
+                    self.engine.drain(self.drain_s)
+                    return order.what
+            elif order.what == "leave":
+                return order.what
+            elif order.what == "resume" and self.state == "draining":
+                self.engine.resume()
+                self.lock.serving(url)
+                self._step("active", token=token, url=url)
+            elif order.what == "drained" and self.state == "active":
+                self.engine.resume()  # the drain may have begun only after it was called off
+            elif order.what == "bind" and self.state == "active":
+                self._bind_again(url)
+            order.done.set()
+
+    def _bind_again(self, url: str) -> None:
+        """Somebody has removed its socket. Until it is there again, the endpoint isn't announced."""
+        address, listen = self.address, self.listen
+        why = address.lost() if address is not None else ""
+        if address is None or listen is None or not why:
+            return
+        self.lock.serving("")
+        try:
+            make_private_directory(Path(listen.path).parent)
+            self.engine.serve(listen)
+        except (CannotServe, OSError) as error:
+            self.cannot_bind = f"{why}, and can't be bound again: {error}"
+            return
+        self.address, self.cannot_bind = Address(listen), ""
+        self.lock.serving(url)
+        _tell(f"{why}: bound again")
+
+    def _step(self, to: str, token: int = 0, url: str = "") -> None:
+        self.state = to
+        self.shim.say(m.Step(to=to, token=token, url=url))
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.shim.phase(name, time.monotonic() - began)
+
+    # -- from other threads, and signals ---------------------------------------------------------------------------
+
+    def _on_sigterm(self, *_: object) -> None:
+        """An engine that serves drains; any other has nothing to lose and ends at once."""
+        if self.state in ("active", "draining"):
+            self.orders.put(Order("end"))
+        else:
+            os._exit(0)
+
+    def _on_exit(self) -> None:
+        """The switchover's successor waits for this end. Where nobody reads the orders any more it comes at once."""
+        if self._is_ending:
+            os._exit(0)
+        self.orders.put(Order("leave"))
+
+    def _on_drain(self, timeout_s: float) -> None:
+        """Drains for a switchover, in a thread of its own. An exception calls the switchover off."""
+        order = Order("drain")
+        self.orders.put(order)
+        order.done.wait()
+        try:
+            self.engine.drain(timeout_s)
+        finally:
+            self.orders.put(Order("drained"))
+
+    def _could_wake(self) -> bool:
+        well = self.engine.well()
+        self._say_needs(well)
+        return well
+
+    def _say_needs(self, well: bool) -> None:
+        """They change: a KV cache that outlives its engine is there, or isn't."""
+        if self.state != "standby" or self._needs is None:
+            return
+        needs = self.engine.needs()
+        if needs != self._needs:
+            self._needs = needs
+            self.lock.ready(well, needs)
+
+    def _on_lost(self, why: str) -> NoReturn:
+        self.shim.failing(f"lock lost: {why}")
+        client.end_process(why)
+
+    def _beat(self) -> None:
+        """Reports how the engine is: to the shim, and while it waits also to the lock server."""
+        was_ready = True
+        while True:
+            address = self.address
+            if self.state == "standby":
+                beat = self._look_asleep()
+                ready = beat.well and not beat.unreachable
+                if ready is not was_ready:
+                    self.lock.ready(ready)
+                    was_ready = ready
+                self._say_needs(beat.well)
+                self.shim.say(beat)
+            elif self.state in ("active", "draining"):
+                beat = self._look_awake()
+                if not self._is_leaving:
+                    self.shim.say(beat)
+                    if beat.unreachable:
+                        self._have_it_bound_again()
+            if address is None:
+                time.sleep(self.shim.beat_s)
+            elif address is self.address:
+                address.wait(self.shim.beat_s)
+            else:
+                address.close()
+
+    def _have_it_bound_again(self) -> None:
+        order = Order("bind")
+        self.orders.put(order)
+        order.done.wait(self.shim.beat_s)
+        if self.cannot_bind:
+            time.sleep(self.shim.beat_s)
+        elif order.done.is_set():
+            self.shim.say(self._look_awake())
+
+    def _look_asleep(self) -> m.Beat:
+        try:
+            well = self.engine.well(fresh=False)
+        except Exception as error:  # whatever it raises: an engine whose check fails isn't well
+            return m.Beat(well=False, why=_said(error))
+        taken = taken_by_a_stranger(self.listen, self.run_dir)
+        return m.Beat(well=well, why="" if well else "its own check says no", unreachable=taken[: m.TEXT_MOST])
+
+    def _look_awake(self) -> m.Beat:
+        try:
+            health = self.engine.health()
+        except Exception as error:
+            return m.Beat(well=False, why=_said(error))
+        lost = self.address.lost() if self.address is not None else ""
+        return m.Beat(
+            well=not health.detail,
+            why=health.detail[: m.TEXT_MOST],
+            queued=health.queued,
+            steps=health.steps,
+            unreachable=(lost and (self.cannot_bind or lost))[: m.TEXT_MOST],
+        )
+
+
+@contextmanager
+def _hint(why: str) -> Iterator[None]:
+    """Prints a line after a while, for the person who looks at an engine that does nothing."""
+    timer = threading.Timer(HINT_AFTER_S, _tell, (why,))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[: m.TEXT_MOST]
+
+
+def parser() -> Parser:
+    p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
+    p.setting("--engine", required=True, parse=known_engines.kind, help="which engine")
+    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
+    p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
+    p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
+    p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
+    command_settings.kv(p)
+    p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
+    p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
+    return p
+
+
+def run(argv: list[str] | None = None) -> NoReturn:
+    options = parser().parse_args(argv)
+    if options.check:
+        _check(options)
+    shim: membership.ShimConnection | None = None
+    main: Main | None = None
+    try:
+        membership.arm_main()
+        shim = membership.enter_main()
+        setting = Setting(
+            options.run_dir,
+            options.engine_id,
+            options.role,
+            tuple(options.arguments),
+            shim.phase,
+            shim.adopted,
+            options.kv or "",
+        )
+        engine = known_engines.make(options.engine, setting)
+        main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
+        main.live(options.listen)
+    except SystemExit:
+        os._exit(EX_USAGE)  # the engine's parser has printed what is wrong with its arguments
+    except (CannotRun, membership.NotAMember) as error:
+        if shim is not None:
+            shim.failing(str(error), hopeless=isinstance(error, CannotRun))
+        _tell(str(error))
+        os._exit(EX_USAGE if isinstance(error, CannotRun) else 1)
+    except BaseException as error:
+        state = main.state if main is not None else "init"
+        why = f"failed in {state}: {_said(error)}"
+        if shim is not None:
+            shim.failing(why, passing=passes(error))
+        if not isinstance(error, SAY_ENOUGH):
+            traceback.print_exc()
+        _tell(why)
+        os._exit(1)
+    os._exit(0)
+
+
+def _check(options: Any) -> NoReturn:
+    """Makes the engine, which touches no device, and nothing else. Its parser says what is wrong."""
+    try:
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        known_engines.make(options.engine, setting)
+    except CannotRun as error:
+        _tell(str(error))
+        os._exit(EX_USAGE)
+    except SystemExit:
+        os._exit(EX_USAGE)
+    os._exit(0)
+
+
+def _tell(why: str) -> None:
+    try:
+        print(f"engine: {why}", file=sys.stderr, flush=True)
+    except (OSError, ValueError):
+        return
+
+
+if __name__ == "__main__":
+    run()
+elif __name__ == "__mp_main__":
+    # A process that an engine starts with multiprocessing loads this file first, and then everything that it needs.
+    # Looking for garbage meanwhile finds none and took a quarter of vLLM's start. `membership.enter` turns it on.
+    gc.disable()
+    # Not only there: seconds pass until then, and vLLM's EngineCore waits five minutes for a parent that has ended.
+    membership.arm()

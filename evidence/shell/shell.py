@@ -1,0 +1,235 @@
+"""The shell of evidence: life files and pidfds. It decides nothing.
+
+A server has one beside its own shell, and carries out the effects of `events.py` with it. What its questions bring back
+goes to `answer`, before anything else is looked at; what comes later goes to `feed`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from evidence.rules import events as e
+from evidence.rules.messages import OldLives
+from evidence.shell import lifefiles
+from sidecar.kernel import peers, process_state
+from sidecar.kernel.lifelock import LifeProbe, NoLifeFile
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.kernel.processes import Processes, Whereabouts
+from sidecar.machine.aside import Aside
+from sidecar.machine.loop import Loop
+from sidecar.terminal.logs import Log
+from sidecar.wire.frames import close_all
+
+_MOST_OLD_LIVES = 400
+"""So many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
+be proven any more."""
+_NOT_SEEN = (
+    "a process that may have a life file which the server doesn't look at (there were too many of them, or it couldn't "
+    "be opened); once you know that no process of the incarnation lives, restart this server"
+)
+_MOST_STRANGERS = 1000
+"""The machine is told of no more at a time; the next ones follow once these are gone."""
+
+
+class EvidenceShell:
+    def __init__(
+        self,
+        directory: Path,
+        processes: Processes,
+        loop: Loop,
+        log: Log,
+        answer: Callable[[Any], None],
+        feed: Callable[[Any], None],
+    ) -> None:
+        """`directory` has the life files."""
+        self.directory = directory
+        self.processes = processes
+        self.log = log
+        self._answer = answer
+        self._feed = feed
+        self._looks = Aside(loop, "look-at-processes")
+        self._probes: dict[str, LifeProbe] = {}
+        self._old_lives: dict[str, list[LifeProbe]] = {}
+        """Life files that have lost their names."""
+        self._unseen_lives: set[str] = set()
+        """Incarnations of which there is a life file that this server doesn't look at: nothing proves their end."""
+
+    # -- processes -------------------------------------------------------------------------------------------------
+
+    def watch_death(self, effect: e.WatchDeath) -> None:
+        event = e.Died(effect.process)
+        self.processes.on_death(effect.process, lambda: self._feed(event))
+
+    def forget(self, effect: e.Forget) -> None:
+        self.processes.forget(effect.process)
+
+    def kill(self, effect: e.Kill) -> None:
+        result = self.processes.kill(effect.process)
+        if result in (peers.KillResult.OUT_OF_REACH, peers.KillResult.REFUSED):
+            self._answer(e.OutOfReach(effect.process, result.value))
+
+    def look_up(self, effect: e.LookUp) -> None:
+        gone: list[int] = []
+        alive: list[tuple[int, e.Peer]] = []
+        for number, local_pid, identity in effect.members:
+            found = self.processes.look_up(local_pid, identity)
+            if found is Whereabouts.GONE:
+                gone.append(number)
+            elif not isinstance(found, Whereabouts):
+                dead = found.process is not None and self.processes.is_dead(found.process)  # and not waited for yet
+                alive.append((number, e.Peer(*found, dead=dead)))
+        self._answer(e.LookedUp(effect.incarnation, tuple(gone), tuple(alive)))
+
+    def look_at(self, effect: e.LookAt) -> None:
+        known = [(process, self.processes.pid(process)) for process in effect.processes]
+        probes = [*self._old_lives.get(effect.incarnation, ()), *filter(None, [self._probes.get(effect.incarnation)])]
+        unseen = effect.incarnation in self._unseen_lives
+        inodes = [probe.inode for probe in probes] if effect.life and not unseen else []
+
+        def look() -> e.LookedAt:
+            locking = sorted({pid for inode in inodes for pid in lifefiles.locked_by(inode)})
+            return e.LookedAt(
+                effect.incarnation,
+                tuple((process, process_state.state_of(pid)) for process, pid in known),
+                (_NOT_SEEN,) if unseen else tuple(process_state.named(pid) for pid in locking),
+            )
+
+        self._looks.do(look, self._feed)
+
+    # -- life files ------------------------------------------------------------------------------------------------
+
+    def probe_life(self, effect: e.ProbeLife) -> None:
+        try:
+            probe = self._probe(effect.incarnation)
+            held = None if probe is None else probe.locked()
+            if any(old.locked() for old in self._old_lives.get(effect.incarnation, ())):
+                held = True
+            if effect.incarnation in self._unseen_lives:
+                held = True  # as far as is known
+        except OSError as error:
+            self.log.warning("life_file_unreadable", name=effect.incarnation, why=error)
+            held = True  # nothing is proven; it is asked again
+        self._answer(e.LifeProbed(effect.incarnation, held))
+
+    def probe_strangers(self, effect: e.ProbeStrangers) -> None:
+        held: list[str] = []
+        free: list[str] = []
+        names, unreadable = self._life_files()
+        known = set(effect.known)
+        for name in names:
+            if name in known:
+                continue
+            try:
+                probe = LifeProbe.open(self.directory, name)
+                if probe is not None:
+                    with probe:
+                        (held if probe.locked() else free).append(name)
+            except OSError as error:
+                self.log.warning("life_file_unreadable", name=name, why=error)
+                held.append(name)  # nothing is proven
+        self._answer(e.StrangersProbed(tuple(held[:_MOST_STRANGERS]), tuple(free[:_MOST_STRANGERS]), unreadable))
+
+    def unlink(self, effect: e.Unlink) -> None:
+        self.stop_looking_at(effect.incarnation)
+        for each in self._old_lives.pop(effect.incarnation, ()):
+            each.close()
+        self._unseen_lives.discard(effect.incarnation)
+        try:
+            (self.directory / effect.incarnation).unlink(missing_ok=True)
+        except OSError as error:
+            self.log.warning("life_file_stays", name=effect.incarnation, why=error)
+
+    def _life_files(self) -> tuple[list[str], str]:
+        """Their names, or why they can't be read."""
+        try:
+            return lifefiles.names(self.directory), ""
+        except FileNotFoundError:
+            return [], self._make_life_directory()
+        except OSError as error:
+            return [], self._life_is_unreadable(error)
+
+    def _make_life_directory(self) -> str:
+        """Anew, where it was removed: engines that start need it. Returns why it can't be made."""
+        directory = self.directory
+        try:
+            make_private_directory(directory)
+        except OSError as error:
+            return self._life_is_unreadable(error)
+        self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
+        return ""
+
+    def _life_is_unreadable(self, error: OSError) -> str:
+        self.log.alarm("life_files_unreadable", directory=self.directory, why=error)
+        return error.strerror or str(error)
+
+    def keep_old_lives(self, message: OldLives, descriptors: tuple[int, ...]) -> None:
+        """Opened anew: with the descriptors themselves this server would hold the locks on them. Each process shows
+        those that it has had, so what another one has shown stays. One that can't be opened costs the others nothing.
+        """
+        name = message.incarnation
+        if message.left_out:
+            self._does_not_see(name, f"{message.left_out} of its life files were not shown")
+        for fd in descriptors:
+            try:
+                self._look_at_old_life(name, LifeProbe.again(fd))
+            except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
+                self.log.alarm("life_file_unreadable", name=name, why=error)
+            except OSError as error:
+                self._does_not_see(name, error)
+        close_all(descriptors)
+
+    def _look_at_old_life(self, name: str, old: LifeProbe) -> None:
+        """From now on, if a process has a lock on it. Raises OSError."""
+        known = {each.inode: each for each in self._old_lives.get(name, ())}
+        if old.inode in known or not old.locked():
+            old.close()
+            return
+        if len(known) >= _MOST_OLD_LIVES:
+            for inode, each in list(known.items()):
+                if not each.locked():
+                    known.pop(inode).close()
+        if len(known) >= _MOST_OLD_LIVES:
+            old.close()
+            self._does_not_see(name, f"more than {_MOST_OLD_LIVES} of its life files are locked")
+        else:
+            known[old.inode] = old
+        self._old_lives[name] = list(known.values())
+
+    def _does_not_see(self, name: str, why: object) -> None:
+        """Evidence is missing: the incarnation counts as living until a person knows better."""
+        if name not in self._unseen_lives:
+            self._unseen_lives.add(name)
+            self.log.alarm("life_files_not_looked_at", name=name, why=why, follows="nothing proves its end")
+
+    def life_held(self, name: str, inode: tuple[int, int]) -> bool:
+        """The named file is in its place, is the one that the sender means, and is locked. From now on it is looked at;
+        and so is the one before, if that is locked, too.
+        """
+        if not (self.directory).is_dir():
+            self._make_life_directory()
+        new, old = LifeProbe.open(self.directory, name), self._probes.get(name)
+        if new is None:
+            return False
+        if new.inode != inode or not new.locked():
+            new.close()
+            return False
+        self._probes[name] = new
+        if old is not None and old.inode != new.inode:
+            self._look_at_old_life(name, old)
+        elif old is not None:
+            old.close()
+        return True
+
+    def _probe(self, name: str) -> LifeProbe | None:
+        """The server's eye on a life file, kept open: a file that loses its name meanwhile is still asked."""
+        probe = self._probes.get(name)
+        if probe is None:
+            probe = LifeProbe.open(self.directory, name)
+            if probe is not None:
+                self._probes[name] = probe
+        return probe
+
+    def stop_looking_at(self, name: str) -> None:
+        probe = self._probes.pop(name, None)
+        if probe is not None:
+            probe.close()

@@ -1,0 +1,503 @@
+"""One request: which phase it is in, and what follows from what its engine says and from what becomes of that engine.
+
+The client has the bytes that were passed on, and nothing takes them back. Everything else follows from that:
+
+1. A client that has nothing of an answer may get any whole answer. One that has some gets the rest of *that* answer, or
+   an error that says that there is none: never an answer that is cut and looks complete.
+2. An answer is complete when each of its choices has a reason to end. `[DONE]` without that, a body that ends early, an
+   error of the engine's: all of these are doubts, and the lock is asked. If the engine has lost it, another goes on. If
+   it still holds it, the failure is the engine's own word, and is passed on.
+3. What is no answer at all (HTTP or JSON that is none) isn't put down to a death: it is the end, and is reported. A
+   body in one piece that is none is reported, and is a doubt all the same: an engine that dies may leave half of it.
+4. Nothing is passed on of an engine that the door has taken away.
+5. A stream whose engine says nothing for long ends with an error: comments keep its client's own time-out from passing.
+6. Where the engine can't begin in the middle of an answer, no text is guessed: the answer is compared, or ends.
+
+Its parts: `legs.py` has the exchanges with the engine, `undisturbed.py`, `continuing.py` and `comparing.py` each make
+an answer for the client of what comes, `delivery.py` has what was said to the client. `phases.py` has the table of
+phases, and `recovery.py` says how an answer can go on. Pure.
+"""
+
+from collections.abc import Callable
+
+import msgspec
+
+from gateway.rules import answers, errors, sse
+from gateway.rules import events as e
+from gateway.rules.answers import Account
+from gateway.rules.clients_part import UNFINISHED, ClientsPart, End
+from gateway.rules.comparing import Comparison
+from gateway.rules.continuing import Continuing
+from gateway.rules.delivery import Delivery
+from gateway.rules.kinds import Api, Kind, Recovery
+from gateway.rules.legs import Leg, Legs
+from gateway.rules.phases import FOLLOWS, WITH_AN_ENGINE, BrokenRule, Phase
+from gateway.rules.recovery import obstacle, recovery_of, tokens_to_read
+from gateway.rules.undisturbed import Undisturbed
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What an engine said, or didn't, when it failed."""
+
+    why: str
+    leg: Leg | None = None
+    """It failed with a whole answer that says so."""
+    event: bytes = b""
+    """Or with an event of its stream."""
+
+
+class Request:
+    __slots__ = (
+        "_asked_at", "_bounds", "_delivery", "_failure", "_heard_at", "_legs", "_mode", "_out", "_proven", "_restarts",
+        "_untold", "account", "kind", "max_len", "number", "phase", "recoveries", "silent", "token", "url",
+    )  # fmt: skip
+
+    def __init__(self, number: int, kind: Kind, bounds: e.Bounds, now: float) -> None:
+        self.number = number
+        self.kind = kind
+        self.phase = Phase.WAITING
+        self.token = 0
+        """The token of the engine that has it."""
+        self.url = ""
+        self.account: Account | None = None
+        """What the client has, where that is known."""
+        self.recoveries: list[Recovery] = []
+        """How it has gone on so far."""
+        self.silent = False
+        """It was said that nothing comes."""
+        self.max_len: int | None = None
+        """The model's bound on prompt and answer together."""
+        self._bounds = bounds
+        self._legs = Legs(number, kind)
+        self._delivery = Delivery(number, now)
+        self._mode: Undisturbed | Continuing | Comparison | None = None
+        self._proven = False
+        """The engine has given some of the answer."""
+        self._untold = False
+        """And that wasn't said yet."""
+        self._failure: Failure | None = None
+        self._asked_at = self._heard_at = now
+        """When its engine was asked, and when it last said anything."""
+        self._restarts = 0
+        self._out: list[e.Effect] = []
+
+    # -- from outside ----------------------------------------------------------------------------------------------
+
+    def begin(self) -> list[e.Effect]:
+        tokens = tokens_to_read(self.kind, self.account)
+        return [e.Wait(self.number, False, tokens, self.kind.fingerprint, self.kind.method == "OPTIONS")]
+
+    def handle(self, event: e.Event, now: float) -> list[e.Effect]:
+        """Raises BrokenRule, or whatever else a mistake in here brings."""
+        self._out = []
+        if self.phase is not Phase.OVER:
+            _HANDLERS[type(event)](self, event, now)
+        if self._untold:
+            self._untold = False
+            self._out.insert(0, e.Proved(self.number))  # before all that follows from the same event
+        if (self.phase in WITH_AN_ENGINE) is not bool(self.token) or (not self.token and self._legs):
+            legs = len(self._legs)
+            raise BrokenRule(
+                f"it is {self.phase.value} with token {self.token}, and speaks with an engine on {legs} legs"
+            )
+        return self._out
+
+    def mind_time(self, now: float, moved_at: float) -> list[e.Effect]:
+        """Looked at about every second. `moved_at`: when an engine last said something, to whichever request."""
+        self._out = []
+        if not self.silent and self._is_silent(now, moved_at):
+            self.silent = True
+            self._note("engine_silent", phase=self.phase.value)
+        if self.account is not None and self.phase in WITH_AN_ENGINE and self._mind_silence(self.account, now):
+            return self._out
+        if self._delivery.quiet_for(now) < self._bounds.comment_s:
+            return self._out
+        streaming = next((leg for leg in self._legs.values() if leg.reader is not None), None)
+        if self.account is not None and (self._delivery.opened or streaming is not None):
+            self._out += self._delivery.comment(f"waiting ({self.phase.value})", now, streaming)
+        return self._out
+
+    def _mind_silence(self, account: Account, now: float) -> bool:
+        """Comments keep the client's own time-out from ever passing."""
+        bounds = self._bounds
+        if account.complete and now >= self._heard_at + bounds.stall_s:
+            self._close_stream(now)
+        elif now >= self._heard_at + bounds.silence_s:
+            self._end_badly(f"the engine has said nothing for {bounds.silence_s:g} s")
+        return self.phase is Phase.OVER
+
+    def give_up(self) -> list[e.Effect]:
+        """Its rules are broken: what its client should have isn't known any more."""
+        return [*self._legs.drop_all(), e.Cut(self.number)]
+
+    def _move(self, to: Phase) -> None:
+        if to not in FOLLOWS[self.phase]:
+            raise BrokenRule(f"it can't go from {self.phase.value} to {to.value}")
+        self.phase = to
+
+    def _is_silent(self, now: float, moved_at: float) -> bool:
+        """No byte for long, of a stream that has begun or while others get theirs."""
+        stall_s = self._bounds.stall_s
+        if self.phase is Phase.STREAMING:
+            return now >= self._heard_at + stall_s
+        return self.phase is Phase.ASKED and not self._proven and moved_at > self._asked_at and (
+            now >= self._asked_at + stall_s
+        )  # fmt: skip
+
+    # -- with an engine --------------------------------------------------------------------------------------------
+
+    def _admitted(self, event: e.Admit, now: float) -> None:
+        self.token, self.url = event.token, event.url
+        self._proven, self._asked_at, self._heard_at = False, now, now
+        self._delivery.admitted(now, event.since)
+        recovery = self._recovery() if self._delivery.opened else None
+        if recovery is None:
+            self._move(Phase.ASKED)
+            self.account = self._mode = None
+            self._out.append(self._legs.ask_all(self.token, self.url))
+            return
+        self.recoveries.append(recovery)
+        if recovery is Recovery.CONTINUED:
+            self._continue(now)
+        else:
+            self._repeat()
+
+    def _recovery(self) -> Recovery | None:
+        """How it goes on from what the client has; None while that is nothing."""
+        return recovery_of(self.kind, self.account, self.max_len) if self._delivery.opened else None
+
+    def _continue(self, now: float) -> None:
+        assert self.account is not None
+        self._move(Phase.CONTINUING)
+        self._mode = mode = Continuing(self.kind, self.account, self.max_len)
+        said, asked = mode.begin()
+        for choice, body in asked:
+            self._out.append(self._legs.ask_rest(choice, self.token, self.url, body))
+        self._say(said, now)
+        self._mind_continued(mode, now)
+
+    def _repeat(self) -> None:
+        assert self.account is not None
+        self._move(Phase.REPEATING)
+        self._mode = Comparison(self.kind, self.account)
+        self._out.append(self._legs.ask_all(self.token, self.url))
+
+    def _mind_continued(self, mode: Continuing, now: float) -> None:
+        """What is to be done about choices that are finished."""
+        account = self.account
+        assert account is not None
+        if account.complete:
+            self._close_stream(now)
+            return
+        for choice in mode.choices:
+            if account.choice(choice).finish is not None:
+                self._out += self._legs.drop_finished(choice)
+
+    # -- what an engine says ---------------------------------------------------------------------------------------
+
+    def _heard(self, event: e.Heard, now: float) -> None:
+        leg = self._legs.get(event.leg)
+        if leg is None:
+            return
+        if event.head is not None:
+            self._begins(leg, event.head)
+        if event.data and not leg.whole:
+            if leg.reader is None:
+                self._gather(leg, event.data, now)
+            else:
+                self._read(leg, event, now)
+        if event.ended:
+            self._finished(event, now)
+
+    def _begins(self, leg: Leg, head: e.Head) -> None:
+        leg.status, leg.headers = head.status, head.headers
+        if head.status < 300 and leg.form.startswith(b"text/event-stream"):
+            leg.reader = sse.Reader(self._bounds.event_bytes)
+            known = self.kind.api is not Api.OTHER and self.kind.streams
+            if self.phase is Phase.ASKED:
+                self.account = Account(self.kind) if known else None
+                self._mode = Undisturbed(self.kind, self.account)
+            leg.passes = not known
+        elif (head.length or 0) > self._bounds.answer_bytes and head.status < 300:
+            leg.passes = True
+
+    def _read(self, leg: Leg, event: e.Heard, now: float) -> None:
+        """Some of a stream."""
+        if b"data:" in event.data:  # comments alone are nothing
+            self._heard_at = now
+        mode = self._mode
+        assert mode is not None
+        try:
+            part = mode.take(leg, event.data)
+        except sse.TooLarge as error:
+            part = ClientsPart(b"", End.MALFORMED, str(error))
+        if mode.proven:
+            self._prove(now)
+        if part.data:
+            self._say(part.data, now, leg)
+        if part.end is not None:
+            self._ends(part, event.leg, now)
+        elif type(mode) is Continuing:
+            self._mind_continued(mode, now)
+
+    def _gather(self, leg: Leg, data: bytes, now: float) -> None:
+        """A part of an answer that is passed on in one piece."""
+        if leg.status < 300:
+            self._prove(now)
+        if leg.passes:
+            self._say(data, now, leg)
+            return
+        leg.body.append(data)
+        leg.size += len(data)
+        if leg.size > self._bounds.answer_bytes and leg.status < 300:
+            if self.phase is not Phase.ASKED:
+                self._malformed("an answer of its is too large", now)
+                return
+            leg.passes = True
+            body, leg.body = b"".join(leg.body), []
+            self._say(body, now, leg)
+
+    def _ends(self, part: ClientsPart, number: int, now: float) -> None:
+        if part.end is End.COMPLETE:
+            self._complete(number)
+        elif part.end is not End.DIFFERS and self.account is not None and self.account.complete:
+            self._close_stream(now)  # whatever it says behind the answer
+        elif part.end is End.BROKEN:
+            self._doubt(Failure(part.why, event=part.event))
+        elif part.end is End.MALFORMED:
+            self._malformed(part.why, now)
+        elif part.end is End.TORN:
+            self._torn(part.why)
+        else:
+            self._end_badly("the answer could not be continued: made once more, it is another one", part.why)
+
+    def _finished(self, event: e.Heard, now: float) -> None:
+        leg = self._legs.pop(event.leg, None)
+        if leg is None or leg.whole:
+            return
+        if leg.passes and self._delivery.opened:
+            self._out.append(e.End(self.number))
+            self._over(e.Outcome.ANSWERED)
+        elif leg.passes:
+            self._doubt(Failure("its stream ended before it said anything"))
+        elif leg.reader is not None:
+            self._stream_finished(leg, now)
+        elif leg.status >= 500:
+            self._doubt(Failure(f"it answered {leg.status}", leg))
+        elif self.phase is Phase.ASKED and not self._delivery.opened:
+            self._in_one_piece(leg, b"".join(leg.body))
+        elif leg.status < 300:
+            self._malformed("it answers a stream's request without a stream", now)
+        else:
+            why = f"another engine would not go on with it: it answered {leg.status}"
+            self._end_badly(why, b"".join(leg.body)[:500].decode("utf-8", "replace"))
+
+    def _in_one_piece(self, leg: Leg, body: bytes) -> None:
+        known = self.kind.api is not Api.OTHER
+        if leg.status < 300:
+            failure = self._failure_of(leg, body, known) if known or self._should_be_json(leg, body) else None
+            if failure is not None:
+                self._doubt(failure)
+                return
+        self._out.append(self._delivery.whole(leg.status, leg.headers, body))
+        self._over(e.Outcome.ANSWERED)
+
+    def _failure_of(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
+        malformed = answers.why_no_answer(body, choices=known)
+        broken_off = answers.broken_off(body) if known else ""
+        if malformed:
+            self._note("engine_malformed", alarm=True, why=broken_off or malformed)
+            return Failure(broken_off or malformed)
+        return Failure(broken_off, leg) if broken_off else None
+
+    def _should_be_json(self, leg: Leg, body: bytes) -> bool:
+        """Its form isn't known here: an answer in sound, say, is no JSON and need not be."""
+        if self.kind.streams and (not body or leg.form.startswith(b"text/html")):
+            return True
+        return leg.status != 204 and leg.form.startswith(b"application/json")
+
+    def _stream_finished(self, leg: Leg, now: float) -> None:
+        """Without `[DONE]`, or it would be whole already."""
+        mode, account = self._mode, self.account
+        if isinstance(mode, Continuing):
+            assert leg.choice is not None
+            if account is None or account.choice(leg.choice).finish is None:
+                self._doubt(Failure(UNFINISHED))
+        elif account is not None and account.complete:
+            self._close_stream(now)
+        else:
+            self._doubt(Failure(UNFINISHED))
+
+    def _torn(self, why: str) -> None:
+        """No text is guessed: the answer is made again and compared, where it is the same every time, or ends."""
+        self._out += self._legs.drop_all()
+        if self.kind.same_again:
+            self.recoveries[-1] = Recovery.COMPARED
+            self._repeat()
+        else:
+            self._end_badly("the answer could not be continued from where the client stands", why)
+
+    def _prove(self, now: float) -> None:
+        if self._proven:
+            return
+        self._proven = self._untold = True
+        self._delivery.read(now)
+
+    # -- when it fails ---------------------------------------------------------------------------------------------
+
+    def _broke(self, event: e.Broke, now: float) -> None:
+        leg = self._legs.pop(event.leg, None)
+        if leg is None or leg.whole:
+            return
+        account = self.account
+        if leg.reader is not None and account is not None and account.complete:
+            self._close_stream(now)  # only the answer's end is missing, and that is known
+        elif event.malformed:
+            self._malformed(event.why, now)
+        elif leg.status >= 500:
+            self._doubt(Failure(f"it answered {leg.status}", leg))
+        else:
+            self._doubt(Failure(event.why))
+
+    def _not_sent(self, event: e.NotSent, now: float) -> None:
+        """It waits on, as if it had not been admitted."""
+        if self._legs.pop(event.leg, None) is None:
+            return
+        if self.phase is not Phase.ASKED:
+            self.recoveries.pop()
+        self._leave_engine()
+        self._out.append(e.Wait(self.number, self._delivery.paused, tokens_to_read(self.kind, self.account)))
+
+    def _doubt(self, failure: Failure) -> None:
+        self._out += self._legs.drop_all()
+        self._failure = failure
+        self._move(Phase.DOUBTFUL)
+        self._out.append(e.Doubt(self.number))
+
+    def _verdict(self, event: e.Verdict, now: float) -> None:
+        failure = self._failure
+        if self.phase is not Phase.DOUBTFUL or failure is None:
+            return
+        self._failure = None
+        leg = None if self._delivery.opened else failure.leg
+        if event.lost:
+            self._go_on(now)
+        elif leg is not None:
+            self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))
+            self._over(e.Outcome.ANSWERED, failure.why)
+        elif failure.event and not self._delivery.opened:
+            status, body = answers.error_of(failure.event)
+            self._out.append(self._delivery.whole(status, errors.JSON, body))
+            self._over(e.Outcome.ANSWERED, failure.why)
+        elif failure.event:
+            self._say(failure.event, now)
+            self._out.append(e.Cut(self.number))
+            self._over(e.Outcome.ENDED, failure.why)
+        else:
+            self._end_badly(f"the engine failed, and still holds the lock: {failure.why}")
+
+    def _taken_away(self, event: e.TakeAway, now: float) -> None:
+        if self.phase in WITH_AN_ENGINE:
+            self._go_on(now)
+
+    def _go_on(self, now: float) -> None:
+        """Its engine is lost, or is to have it no more."""
+        self._leave_engine()
+        self._delivery.lost(now)
+        account = self.account
+        recovery = self._recovery()
+        if recovery is None and not self.kind.repeatable:
+            self._end_badly("the engine was lost, and it isn't known whether it has done what was asked")
+        elif recovery is not None and account is not None and account.complete:
+            self._close_stream(now)
+        elif recovery is Recovery.ENDED:
+            self._end_badly(f"the engine was lost, and this answer can't be continued ({obstacle(self.kind)})")
+        else:
+            if recovery is None:
+                self._restarts += 1
+            self._out.append(e.Wait(self.number, True, tokens_to_read(self.kind, self.account)))
+
+    def _leave_engine(self) -> None:
+        self._out += [*self._legs.drop_all(), e.Free(self.number)]
+        self.token, self._mode = 0, None
+        self._move(Phase.WAITING)
+
+    def _refused(self, event: e.Refuse, now: float) -> None:
+        if self._delivery.opened or self._restarts or self._delivery.paused or event.for_good:
+            self._end_badly(event.why, retry_after_s=event.retry_after_s, for_good=event.for_good)
+            return
+        headers = errors.JSON
+        if event.retry_after_s:
+            headers = [*headers, (b"retry-after", b"%d" % event.retry_after_s)]
+        self._out.append(self._delivery.whole(event.status, headers, errors.body(event.status, event.why)))
+        self._over(e.Outcome.REFUSED, event.why)
+
+    def _left(self, event: e.Left, now: float) -> None:
+        self._over(e.Outcome.LEFT)
+
+    def _malformed(self, why: str, now: float) -> None:
+        self._note("engine_malformed", alarm=True, why=why)
+        self._end_badly(f"what the engine said can't be read: {why}")
+
+    # -- to the client ---------------------------------------------------------------------------------------------
+
+    def _say(self, data: bytes, now: float, leg: Leg | None = None) -> None:
+        """Some of the answer."""
+        if not data:
+            return
+        if self.phase is Phase.ASKED:
+            self._move(Phase.STREAMING)
+        self.silent = False
+        self._out += self._delivery.say(data, now, leg, bool(self.token))
+
+    def _close_stream(self, now: float) -> None:
+        """Every choice is finished, and only what closes a stream is missing."""
+        assert self.account is not None
+        if self.kind.usage and not self.account.usage and self.account.tokens:  # an echo's aren't known
+            self._say(answers.closing_usage(self.kind, self.account), now)
+        self._say(sse.event(sse.DONE), now)
+        self._complete(0)
+
+    def _complete(self, leg: int) -> None:
+        self._out.append(e.End(self.number))
+        self._over(e.Outcome.ANSWERED, leg=leg)
+
+    def _end_badly(self, why: str, detail: str = "", *, retry_after_s: int = 0, for_good: bool = False) -> None:
+        """An error that says so. `for_good`: the same request will be refused again."""
+        account = self.account
+        begun = self._delivery.opened and (account is None or not account.empty)
+        tokens = (account.tokens if account is not None else 0) or (None if begun else 0)
+        safe = self.kind.repeatable and not for_good
+        said = errors.lost(why, detail=detail, tokens=tokens, retry_safe=safe, for_good=for_good)
+        named = self.kind.api is Api.OTHER
+        again = errors.again(safe, retry_after_s)
+        self._out += self._delivery.fail(said, named=named, headers=[*errors.JSON, *again])
+        self._over(e.Outcome.ENDED, why + (f" ({detail})" if detail else ""))
+
+    def _over(self, outcome: e.Outcome, why: str = "", *, leg: int = 0) -> None:
+        self._out += self._legs.drop_all(leg)
+        how = "passed"
+        if self._restarts:
+            how = Recovery.RESTARTED.value
+        if self.recoveries:
+            how = self.recoveries[-1].value
+        tokens = self.account.tokens if self.account is not None else 0
+        self._out.append(e.Over(self.number, outcome, how, tokens, why, self._untold))
+        self._untold = False
+        self.token = 0
+        self._move(Phase.OVER)
+
+    def _note(self, event: str, *, alarm: bool = False, **detail: str) -> None:
+        self._out.append(e.Note(event, {"request": self.number, "token": self.token, **detail}, alarm))
+
+
+_HANDLERS: dict[type, Callable[..., None]] = {
+    e.Admit: Request._admitted,
+    e.Heard: Request._heard,
+    e.Broke: Request._broke,
+    e.NotSent: Request._not_sent,
+    e.Verdict: Request._verdict,
+    e.TakeAway: Request._taken_away,
+    e.Refuse: Request._refused,
+    e.Left: Request._left,
+}

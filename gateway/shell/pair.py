@@ -1,0 +1,268 @@
+"""One pair behind the door: its machine, its lock, its engines, and the clients that are with it.
+
+The shell around `machine.py`: what clients, engines and the lock say goes in as events, and effects are carried out in
+order. What this file may not do: decide.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gateway.rules import errors
+from gateway.rules import events as e
+from gateway.rules.kinds import Kind
+from gateway.rules.machine import Machine
+from gateway.shell.metrics import Counts, Failover
+from gateway.shell.upstream import Upstreams
+from gateway.shell.watch import seen, watch
+from lockserver.observer import Status
+from sidecar.http.http_exchange import Reply
+from sidecar.machine.turns import Turns
+from sidecar.terminal.logs import Log
+
+OWN_TIMEOUT_S = 5.0
+MODELS_RETRY_S = 1.0
+Headers = list[tuple[bytes, bytes]]
+
+
+class Client:
+    """The client that waits for the answer to one request."""
+
+    __slots__ = ("began", "first_at", "kind", "last_at", "number", "path", "peer", "reply", "started", "status")
+
+    def __init__(self, number: int, reply: Reply, kind: Kind, path: str, peer: str, now: float) -> None:
+        self.number = number
+        self.reply = reply
+        self.kind = kind
+        self.path = path
+        self.peer = peer
+        self.began = now
+        self.first_at = self.last_at = 0.0
+        self.status = 0
+        self.started = False
+
+
+class Pair:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        run_dir: Path,
+        bounds: e.Bounds,
+        counts: Counts,
+        log: Log,
+        on_over: Callable[[Client, e.Over, float], None],
+    ) -> None:
+        self.loop = loop
+        self.run_dir = run_dir
+        self.counts = counts
+        self.log = log
+        self.machine = Machine(bounds)
+        self.failover = Failover()
+        self.clients: dict[int, Client] = {}
+        self.on_changed: Callable[[], None] = lambda: None
+        """Its models may have changed, or the engine that serves."""
+        self._on_over = on_over
+        self._ups = Upstreams(loop, self.feed)
+        self._numbers = self._own_numbers = 0
+        self._models_of = 0
+        """The token of the grant whose models are known."""
+        self._turns = Turns(self, _EFFECTS, time.monotonic)
+        self._timer: asyncio.TimerHandle | None = None
+        self._armed = float("inf")
+
+    def start(self) -> None:
+        def tell(status: Status | None) -> None:
+            self.loop.call_soon_threadsafe(self._lock_said, status)
+
+        watch(self.run_dir, tell, self.log)
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def take(self, kind: Kind, reply: Reply, path: str, peer: str, began: float) -> None:
+        """A request that this pair is to answer."""
+        self._numbers += 1
+        number = self._numbers
+        self.clients[number] = Client(number, reply, kind, path, peer, began)
+        reply.gone = lambda: self.feed(e.Left(number))
+        reply.room = lambda room: self._ups.pause(number, not room)
+        self.feed(e.Arrived(number, kind))
+
+    def stop(self, within_s: float) -> None:
+        self.feed(e.Stop(within_s))
+
+    def close(self) -> None:
+        self._ups.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # -- the machine -----------------------------------------------------------------------------------------------
+
+    def feed(self, event: object) -> None:
+        self._turns.feed(event)
+        deadline = self.machine.deadline
+        if deadline != self._armed:
+            self._arm(deadline)
+
+    def _arm(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._armed = at
+        self._timer = None
+        if at != float("inf"):
+            self._timer = self.loop.call_later(max(0.0, at - time.monotonic()), self._due)
+
+    def _due(self) -> None:
+        self._timer, self._armed = None, float("inf")
+        self.feed(e.Tick())
+
+    def _lock_said(self, status: Status | None) -> None:
+        event = seen(status)
+        self.feed(event)
+        if isinstance(event, e.LockSeen):
+            self.failover.see(event, time.monotonic(), time.time())
+            self._learn_models()
+        self.on_changed()
+
+    # -- what the door itself asks ---------------------------------------------------------------------------------
+
+    async def get(self, target: bytes) -> bytes | None:
+        """What the engine that serves answers; None when it doesn't."""
+        grant = self.machine.admission.grants.current
+        if grant is None or not grant.url:
+            return None
+        self._own_numbers -= 1  # those of clients' requests are positive
+        number, own = self._own_numbers, _Own(self.loop)
+        ask = e.Ask(number, 1, grant.token, grant.url, "GET", target, [(b"host", b"engine")], b"", True)
+        self._ups.ask(ask, own.hear)
+        try:
+            return await asyncio.wait_for(own.answer, OWN_TIMEOUT_S)
+        except TimeoutError:
+            self._ups.drop(e.Drop(number, 1, False))
+            return None
+
+    def _learn_models(self) -> None:
+        grant = self.machine.admission.grants.current
+        if grant is None or not grant.url or grant.token == self._models_of:
+            return
+        self._models_of = grant.token
+        self.loop.create_task(self._ask_models(grant.token))
+
+    async def _ask_models(self, token: int) -> None:
+        body = await self.get(b"/v1/models")
+        try:
+            models = msgspec.json.decode(body or b"", type=_Models).data
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            self._models_of = 0
+            self.loop.call_later(MODELS_RETRY_S, self._learn_models)
+            return
+        lengths = [model.max_model_len for model in models if model.max_model_len is not None]
+        self.feed(e.Models(token, tuple(model.id for model in models), min(lengths, default=None)))
+        self.on_changed()
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _whole(self, effect: e.Whole) -> None:
+        client = self.clients[effect.request]
+        self._note_first(client, effect.status)
+        client.reply.send(effect.status, effect.body, _headers(effect.headers, client.kind))
+
+    def _open(self, effect: e.Open) -> None:
+        client = self.clients[effect.request]
+        client.status = effect.status
+        client.started = True
+        client.reply.open(effect.status, _headers(effect.headers, client.kind))
+
+    def _send(self, effect: e.Send) -> None:
+        client = self.clients[effect.request]
+        now = self._turns.now
+        if client.last_at:
+            self.counts.between.add(now - client.last_at)
+        else:
+            self._note_first(client, client.status)
+        client.last_at = now
+        client.reply.stream(effect.data)
+
+    def _cut(self, effect: e.Cut) -> None:
+        client = self.clients[effect.request]
+        if client.started:
+            client.reply.abort()
+        else:
+            client.status = 500
+            said = errors.body(500, "this request met a mistake of the door's; its log has more")
+            client.reply.send(500, said, _headers(errors.JSON, client.kind))
+
+    def _over(self, effect: e.Over) -> None:
+        client = self.clients.pop(effect.request)
+        self._ups.paused.discard(effect.request)
+        now = self._turns.now
+        self.counts.over(effect)
+        self.counts.latency.add(now - client.began)
+        self._on_over(client, effect, now)
+
+    def _resumed(self, effect: e.Resumed) -> None:
+        self.counts.gap(effect.gap)
+        self.failover.resumed(effect.gap)
+
+    def _note(self, effect: e.Note) -> None:
+        if effect.alarm:
+            self.counts.alarms[effect.event] += 1
+        (self.log.alarm if effect.alarm else self.log.info)(effect.event, **effect.detail)
+
+    def _note_first(self, client: Client, status: int) -> None:
+        client.status = status
+        client.first_at = self._turns.now
+        self.counts.first.add(client.first_at - client.began)
+
+
+class _Model(msgspec.Struct):
+    id: str
+    max_model_len: int | None = None
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _Own:
+    """An answer that the door itself waits for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.answer: asyncio.Future[bytes | None] = loop.create_future()
+        self._status = 0
+        self._body: list[bytes] = []
+
+    def hear(self, event: e.Event) -> None:
+        if isinstance(event, e.Heard):
+            self._status = event.head.status if event.head is not None else self._status
+            self._body.append(event.data)
+            if not event.ended:
+                return
+        if not self.answer.done():
+            whole = isinstance(event, e.Heard) and self._status == 200
+            self.answer.set_result(b"".join(self._body) if whole else None)
+
+
+def _headers(headers: e.Headers, kind: Kind) -> Headers:
+    found = [header for header in headers if header[0] != b"x-request-id"]
+    found.append((b"x-request-id", kind.request_id.encode()))
+    return found
+
+
+_EFFECTS: Mapping[type, Callable[[Pair, Any], None]] = {
+    e.Ask: lambda pair, ask: pair._ups.ask(ask),
+    e.Look: lambda pair, look: pair._ups.look(look),
+    e.Drop: lambda pair, drop: pair._ups.drop(drop),
+    e.Forget: lambda pair, forget: pair._ups.forget(forget.token),
+    e.Whole: Pair._whole,
+    e.Open: Pair._open,
+    e.Send: Pair._send,
+    e.End: lambda pair, end: pair.clients[end.request].reply.end(),
+    e.Cut: Pair._cut,
+    e.Over: Pair._over,
+    e.Resumed: Pair._resumed,
+    e.Note: Pair._note,
+}

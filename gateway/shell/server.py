@@ -1,0 +1,365 @@
+"""The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
+
+`/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
+(`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+
+What this file may not do: know how an answer goes on (`machine.py`).
+"""
+
+import asyncio
+import contextlib
+import math
+import random
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from gateway.rules import errors, kinds
+from gateway.rules import events as e
+from gateway.shell.keys import Keys, is_preflight
+from gateway.shell.metrics import Counts, Gauge, collect, of_engines
+from gateway.shell.pair import Client, Pair
+from sidecar.http.http_exchange import Reply, Request, hop_by_hop
+from sidecar.http.http_requests import Refused
+from sidecar.http.http_server import HttpServer, Limits
+from sidecar.terminal.logs import Log
+
+_REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+_NOT_FOR_ENGINES = frozenset(
+    (
+        *(b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"),
+        *(b"content-length", b"host", b"accept-encoding", b"http2-settings", b"x-request-id"),
+        *(b"proxy-authorization", b"proxy-authenticate", b"proxy-connection"),
+    )
+)
+_NOR_WITH_KEYS = _NOT_FOR_ENGINES | {b"authorization"}
+_LINES_AT_ONCE = 64
+_HOST = (b"host", b"engine")
+
+
+@dataclass(frozen=True)
+class Settings:
+    run_dirs: tuple[Path, ...]
+    bounds: e.Bounds
+    limits: Limits
+    keys: Keys | None = None
+    access_log: bool = True
+
+
+class _Models(msgspec.Struct):
+    data: list[msgspec.Raw]
+
+
+class Gateway:
+    def __init__(self, loop: asyncio.AbstractEventLoop, settings: Settings, log: Log) -> None:
+        self.loop = loop
+        self.settings = settings
+        self.log = log
+        self.counts = Counts()
+        self.pairs = [
+            Pair(loop, run_dir, settings.bounds, self.counts, log, self._over) for run_dir in settings.run_dirs
+        ]
+        self.http = HttpServer(loop, self.handle, errors.body, settings.limits, self.let_in)
+        self._random = random.Random()
+        """For names and seeds, which are no secrets: the kernel's randomness costs a call each time."""
+        self._hidden = _NOT_FOR_ENGINES if settings.keys is None else _NOR_WITH_KEYS
+        self._lines: list[dict[str, object]] = []
+        """The access log's, for the next write."""
+        self.stopping = False
+        self.began = time.time()
+        self._own: dict[str, Callable[[Request, Reply], None]] = {
+            "/live": self._live,
+            "/ready": self._ready,
+            "/failover": self._failover,
+            "/metrics": self._metrics,
+        }
+
+    def start(self) -> None:
+        for pair in self.pairs:
+            pair.start()
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def let_in(self, request: Request, has_body: bool) -> str | Refused | None:
+        """Asked when its head is here, before anything of its body is kept. With keys a client is its key."""
+        keys = self.settings.keys
+        if request.path in self._own:
+            if request.method not in ("GET", "HEAD"):
+                return Refused(405, f"{request.path} takes GET", [(b"allow", b"GET, HEAD")])
+            return Refused(413, f"{request.path} takes no body") if has_body else None
+        if keys is None:
+            return ""
+        if is_preflight(request.method, request.header(b"origin")) and not has_body:
+            return None
+        name = keys.name_of(request.header(b"authorization"))
+        if name:
+            return name
+        return Refused(401, "this needs an API key: Authorization: Bearer KEY", [(b"www-authenticate", b"Bearer")])
+
+    def handle(self, request: Request, reply: Reply) -> None:
+        now = time.monotonic()
+        path = request.path
+        own = self._own.get(path)
+        if own is not None:
+            own(request, reply)
+            return
+        headers, name = self._for_engines(request)
+        try:
+            kind = kinds.kind_of(
+                request.method,
+                request.target,
+                headers,
+                request.body,
+                request_id=name,
+                seed=self._random.getrandbits(31),
+                parses=self._parses,
+            )
+        except kinds.NotAllowed:
+            why = f"there is no {path[:200]} here; there are /v1/models, /v1/chat/completions and such, and /failover"
+            reply.send(404, errors.body(404, why), errors.JSON)
+            return
+        except kinds.WrongMethod:
+            allow = [*errors.JSON, (b"allow", ", ".join(kinds.METHODS).encode())]
+            reply.send(405, errors.body(405, f"{path[:200]} doesn't take {request.method}"), allow)
+            return
+        pair = self.pairs[0] if len(self.pairs) == 1 else self._pair(kind, path, reply)
+        if pair is not None:
+            pair.take(kind, reply, path, request.peer, now)
+
+    def _for_engines(self, request: Request) -> tuple[list[tuple[bytes, bytes]], str]:
+        """The headers that an engine gets, and the request's name, which is one of them."""
+        hidden = self._hidden
+        headers, name = [], b""
+        for header in request.headers:
+            key = header[0]
+            if key not in hidden:
+                headers.append(header)
+            elif key == b"x-request-id":
+                name = header[1]
+            elif key == b"connection" and header[1] != b"keep-alive":
+                named = hop_by_hop(request.headers)
+                headers = [other for other in request.headers if other[0] not in hidden and other[0] not in named]
+                name = request.header(b"x-request-id")
+                break
+        if not name or not _REQUEST_ID.fullmatch(name):
+            name = b"%032x" % self._random.getrandbits(128)
+        headers += (_HOST, (b"x-request-id", name))
+        return headers, name.decode("ascii")
+
+    def _parses(self, model: str) -> bool:
+        return any(model in pair.machine.parses for pair in self.pairs)
+
+    def _pair(self, kind: kinds.Kind, path: str, reply: Reply) -> Pair | None:
+        """The pair that is to answer it; None when that has been done."""
+        if path == "/v1/models" and kind.method in ("GET", "HEAD"):
+            self.loop.create_task(self._all_models(reply))
+            return None
+        known = {name: pair for pair in reversed(self.pairs) for name in pair.machine.models}
+        pair = known.get(kind.model)
+        if pair is None and not kind.model and kind.method in ("GET", "HEAD", "OPTIONS"):
+            serving = (pair for pair in self.pairs if pair.machine.admission.ready(time.monotonic()))
+            pair = next(serving, self.pairs[0])
+        if pair is None:
+            there = ", ".join(sorted(known)) or "none yet"
+            why = f"the model {kind.model[:200]!r} does not exist; there are: {there}" if kind.model else (
+                f"a request has to name its model; there are: {there}"
+            )  # fmt: skip
+            status = 404 if kind.model else 400
+            reply.send(status, errors.body(status, why, "model"), errors.JSON)
+        return pair
+
+    def _over(self, client: Client, over: e.Over, now: float) -> None:
+        if not self.settings.access_log:
+            return
+        first_ms = round((client.first_at - client.began) * 1000, 1) if client.first_at else None
+        fields: dict[str, object] = {
+            "id": client.kind.request_id,
+            "from": client.peer,
+            "method": client.kind.method,
+            "path": client.path,
+            "status": client.status,
+            "outcome": over.outcome._value_,
+            "ms": round((now - client.began) * 1000, 1),
+            "first_ms": first_ms,
+            "tokens": over.tokens,
+        }
+        if over.how != "passed":
+            fields["how"] = over.how
+        if over.why:
+            fields["why"] = over.why
+        self._lines.append(fields)
+        if len(self._lines) == 1:
+            self.loop.call_soon(self._write_lines)
+        elif len(self._lines) == _LINES_AT_ONCE:
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        """Those of one turn of the loop together: a write for each request took as long as all the rest."""
+        lines, self._lines = self._lines, []
+        if lines:
+            self.log.infos("request", lines)
+
+    # -- what the door says itself ---------------------------------------------------------------------------------
+
+    def _live(self, request: Request, reply: Reply) -> None:
+        reply.send(200, b"ok\n", _TEXT)
+
+    @property
+    def ready(self) -> bool:
+        return not self._why_not_ready()
+
+    def _why_not_ready(self) -> str:
+        """A sentence, or "" while every client can expect an answer."""
+        if self.stopping:
+            return "the door is closing"
+        now, bound_s = time.monotonic(), self.settings.bounds.failover_timeout_s
+        why = []
+        for pair in self.pairs:
+            admission = pair.machine.admission
+            if admission.ready(now):
+                continue
+            if admission.ended:
+                why.append(f"{pair.run_dir}: the engine that served was told to end, and there is no other")
+            elif math.isinf(admission.last_served):
+                since_s = time.time() - self.began
+                why.append(f"{pair.run_dir}: no engine has served yet since this door was started {since_s:.0f} s ago")
+            else:
+                for_s = f"{now - admission.last_served:.0f} s, longer than --failover-timeout-s {bound_s:g}"
+                why.append(f"{pair.run_dir}: no engine has served for {for_s}")
+        return "; ".join(why)
+
+    def _ready(self, request: Request, reply: Reply) -> None:
+        why = self._why_not_ready()
+        if why:
+            reply.send(503, why.encode(errors="surrogateescape") + b"\n", _TEXT)
+        else:
+            reply.send(200, b"ready\n", _TEXT)
+
+    def _failover(self, request: Request, reply: Reply) -> None:
+        reply.send(200, msgspec.json.encode(self.state()) + b"\n", errors.JSON)
+
+    def state(self) -> dict[str, object]:
+        counts = self.counts
+        return {
+            "ready": self.ready,
+            "pairs": [self._pair_state(pair) for pair in self.pairs],
+            "in_flight": sum(pair.machine.in_flight for pair in self.pairs),
+            "waiting": sum(pair.machine.admission.visitors.waiting for pair in self.pairs),
+            "continued": counts.how("continued"),
+            "compared": counts.how("compared"),
+            "restarted": counts.how("restarted"),
+            "ended": counts.outcome("ended"),
+            "refused": counts.outcome("refused"),
+            "connections": len(self.http.connections),
+            "held_bytes": self.http.bodies.bytes,
+            "uptime_s": round(time.time() - self.began, 3),
+        }
+
+    def _pair_state(self, pair: Pair) -> dict[str, object]:
+        machine = pair.machine
+        admission = machine.admission
+        grant, lock = admission.grants.current, admission.grants.lock
+        serves = grant is not None and grant.url and grant.phase.value in ("open", "draining")
+        return {
+            "run_dir": str(pair.run_dir),
+            "models": list(machine.models),
+            "lock": "away" if admission.grants.away else lock.state,
+            "serves": {"engine": grant.engine_id, "token": grant.token, "url": grant.url} if grant and serves else None,
+            "grant": {"token": grant.token, "phase": grant.phase.value, "leases": len(grant.leases)} if grant else None,
+            "redundant": list(lock.ready),
+            "in_flight": machine.in_flight,
+            "waiting": admission.visitors.waiting,
+            "interrupted": admission.interrupted,
+            "severed": admission.severed,
+            "silent": sum(request.silent for request in machine.requests.values()),
+            "last_failover": pair.failover.json(),
+            "failovers": pair.failover.count,
+        }
+
+    def _metrics(self, request: Request, reply: Reply) -> None:
+        self.loop.create_task(self._answer_metrics(reply))
+
+    async def _answer_metrics(self, reply: Reply) -> None:
+        status, kind, body = await self.metrics_page()
+        reply.send(status, body, [(b"content-type", kind.encode())])
+
+    async def metrics_page(self) -> tuple[int, str, bytes]:
+        """The door's own metrics, and behind them those of the engines that serve, under the same roof."""
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+        gateway = self
+
+        class Own:
+            def collect(self) -> object:
+                return collect(gateway.counts, gateway._gauges())
+
+        registry = CollectorRegistry()
+        registry.register(Own())  # type: ignore[arg-type]
+        pages = [generate_latest(registry)]
+        found = await asyncio.gather(*(pair.get(b"/metrics") for pair in self.pairs))
+        pages.append(of_engines((str(pair.run_dir), page or b"") for pair, page in zip(self.pairs, found, strict=True)))
+        return 200, CONTENT_TYPE_LATEST, b"".join(pages)
+
+    def _gauges(self) -> list[Gauge]:
+        values: list[Gauge] = [
+            ("gateway_ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
+            ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
+        ]
+        for pair in self.pairs:
+            admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
+            newest = float(admission.grants.newest)
+            values += [
+                ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
+                ("gateway_waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
+                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
+                ("gateway_token", "The newest fencing token that was seen", labels, newest),
+                ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
+                (
+                    "gateway_severed",
+                    "Requests that a switchover took away at its bound",
+                    labels,
+                    float(admission.severed),
+                ),
+                ("gateway_redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("gateway_lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
+            ]
+        return values
+
+    async def _all_models(self, reply: Reply) -> None:
+        data: list[msgspec.Raw] = []
+        for found in await asyncio.gather(*(pair.get(b"/v1/models") for pair in self.pairs)):
+            if found is not None:
+                with contextlib.suppress(msgspec.DecodeError):
+                    data += msgspec.json.decode(found, type=_Models).data
+        reply.send(200, msgspec.json.encode({"object": "list", "data": data}), errors.JSON)
+
+    # -- the end ---------------------------------------------------------------------------------------------------
+
+    async def drain(self, *, delay_s: float, within_s: float) -> None:
+        """`/ready` says no; new requests are served until the endpoints have dropped this pod. Then none are, and those
+        that are here may finish.
+        """
+        self.stopping = True
+        await asyncio.sleep(delay_s)
+        self.http.stop_listening()
+        end = time.monotonic() + within_s
+        for pair in self.pairs:
+            pair.stop(within_s)
+        while any(pair.clients for pair in self.pairs) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+        left = sum(len(pair.clients) for pair in self.pairs)
+        self.log.info("drained", cut=left)
+
+    def close(self) -> None:
+        self.http.close()
+        for pair in self.pairs:
+            pair.close()
+        self._write_lines()
+
+
+_TEXT = [(b"content-type", b"text/plain; charset=utf-8")]

@@ -1,0 +1,45 @@
+"""The lock's public state, as the door's machine wants it. One thread for each pair, which waits and tells.
+
+What this file may not do: guess. No server is no news; the holder serves on.
+"""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from gateway.rules import events as e
+from lockserver.observer import Status, watch_for_good
+from sidecar.terminal.logs import Log
+
+
+def watch(run_dir: Path, tell: Callable[[Status | None], None], log: Log) -> None:
+    """In a thread of its own, for as long as the process lives."""
+
+    def alarm(why: str) -> None:
+        log.alarm("lock_unseen", run_dir=str(run_dir), why=why)
+
+    threading.Thread(target=watch_for_good, args=(run_dir, tell, alarm), name=f"watch {run_dir}", daemon=True).start()
+
+
+def seen(status: Status | None) -> e.LockSeen | e.LockAway:
+    if status is None:
+        return e.LockAway()
+    holder = status.holder
+    kept = holder.kept if holder is not None else None
+    return e.LockSeen(
+        state=status.state,
+        newest=status.token,
+        token=holder.token if holder is not None else 0,
+        engine_id=holder.engine_id if holder is not None else "",
+        url=(holder.endpoint or "") if holder is not None else "",
+        kept_tokens=kept.tokens if kept is not None else 0,
+        kept_block=kept.block if kept is not None else 0,
+        plan=_plan(status),
+        ready=tuple(waiter.engine_id for waiter in status.waiters if waiter.ready),
+        others=bool(status.waiters) or any(it.holder is not None or it.waiters for it in status.permits.values()),
+    )
+
+
+def _plan(status: Status) -> e.Plan | None:
+    plan = status.plan
+    return None if plan is None else e.Plan(plan.old_token, plan.drain_timeout_s, plan.step == "exiting")

@@ -1,0 +1,321 @@
+"""`gmsctl`: the weights in the hands of a person or a script. It looks; and it puts, gets and verifies.
+
+The commands that look are here; how the picture reads is `status_text.py`. Those that take part (put, get, verify) are
+clients like any other, and stand in `transfer_commands.py`. Exit codes are relied on by scripts and
+stand in each command's --help (`gmsctl_help.py`).
+"""
+
+import argparse
+import json
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gms import layout as lay
+from gms.cli import gmsctl_help as words
+from gms.cli import status_text
+from gms.cli.transfer_commands import add_commands, region
+from gms.observer import Observer, watch_forever
+from gms.rules import messages as m
+from gms.shell import rundir
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.formatting import Tone, key_values, size
+from sidecar.terminal.settings import BadValue, Parser, count, name, seconds, seconds_or_zero, valued
+from sidecar.terminal.terminal import OutputLost, observer_exit_code, say, terminal_paint
+from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
+
+COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
+"""Exit codes; usage errors are 64."""
+_BY_STATE = {"COMMITTED": COMMITTED, "RO": COMMITTED, "EMPTY": EMPTY}
+_WORST_FIRST = (NO_SERVER, NOT_YET, EMPTY, COMMITTED)
+_LINES_AT_ONCE = 1000
+
+Command = Callable[[argparse.Namespace], int]
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+def status(options: argparse.Namespace) -> int:
+    codes: list[int] = []
+    for device in options.devices:
+        try:
+            with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+                seen = observer.ask(m.AskStatus(), m.Status)
+        except (NoServer, ServerSilent) as error:
+            if options.json:
+                say(json.dumps({"device": device, "state": "NO_SERVER", "error": str(error)}))
+            _complain(error)
+            codes.append(NO_SERVER)
+            continue
+        if options.json:
+            say(json.dumps(fields(seen)))
+        else:
+            if codes:
+                say("")
+            for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
+                say(line)
+        codes.append(_BY_STATE.get(seen.state, NOT_YET))
+    return worst(codes)
+
+
+def layout(options: argparse.Namespace) -> int:
+    codes: list[int] = []
+    for device in options.devices:
+        with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+            answer = observer.ask(m.AskLayout(key=options.region), m.LayoutIs)
+        if not answer.generation:
+            of = "" if options.region == m.WEIGHTS else f" of {options.region}"
+            print(f"gmsctl: {device} has no layout{of} at the moment; see: gmsctl status", file=sys.stderr)
+            codes.append(EMPTY)
+            continue
+        document = lay.decode(answer.layout)
+        if options.json:
+            lines = [json.dumps({"device": device} | status_text.tensor_fields(tensor)) for tensor in document.tensors]
+        else:
+            lines = status_text.tensor_lines(document)
+            if len(options.devices) > 1:
+                lines.insert(0, f"{device}, generation {answer.generation}")
+        for first in range(0, len(lines), _LINES_AT_ONCE):
+            say("\n".join(lines[first : first + _LINES_AT_ONCE]))
+        codes.append(COMMITTED)
+    return worst(codes)
+
+
+def ping(options: argparse.Namespace) -> int:
+    lost = 0
+    for turn in range(options.count):
+        if turn:
+            time.sleep(options.interval)
+        for device, answer in _ping_all(options).items():
+            if isinstance(answer, NoServer | ServerSilent):
+                _complain(answer)
+                lost += 1
+            elif isinstance(answer, ObserverError):
+                raise answer
+            elif options.json:
+                incarnation, time_ms = answer
+                said = {"device": device, "time_ms": round(time_ms, 3), "server_incarnation": incarnation}
+                say(json.dumps(said))
+            else:
+                incarnation, time_ms = answer
+                say(f"{device}: answer from {incarnation}, connection and all in {time_ms:.3f} ms")
+    return NO_SERVER if lost else 0
+
+
+def _ping_all(options: argparse.Namespace) -> dict[str, tuple[str, float] | ObserverError]:
+    """All devices at the same time, so that silent ones take no longer than one: incarnation and milliseconds."""
+
+    def one(device: str) -> tuple[str, float] | ObserverError:
+        began = time.perf_counter()
+        try:
+            with Observer(options.run_dir, device, options.timeout_s) as observer:
+                pong = observer.ask(m.Ping(), m.Pong)
+        except ObserverError as error:
+            return error
+        return pong.server_incarnation, (time.perf_counter() - began) * 1000
+
+    with ThreadPoolExecutor(len(options.devices)) as pool:
+        return dict(zip(options.devices, pool.map(one, options.devices), strict=True))
+
+
+def history(options: argparse.Namespace) -> int:
+    events: list[tuple[str, m.HistoryEvent]] = []
+    for device in options.devices:
+        with Observer(options.run_dir, device, options.answer_timeout_s) as observer:
+            events += [(device, event) for event in observer.ask(m.AskHistory(), m.History).events]
+    events.sort(key=lambda each: each[1].at)
+    for device, event in events[-options.last :] if options.last else events:
+        if options.json:
+            say(json.dumps({"device": device} | msgspec.to_builtins(event)))
+        else:
+            say(f"{event.at}  {device}  {event.event:<12}  {key_values(event.detail)}".rstrip())
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    paint = terminal_paint()
+    last: dict[str, dict[str, Any] | str] = {}
+    for device, seen in _changes(options):
+        now = datetime.now().astimezone()
+        if options.json:
+            picture: dict[str, Any] | str = {"device": device, "state": "NO_SERVER"} if seen is None else fields(seen)
+            at = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            line = json.dumps({"at": at} | picture) if isinstance(picture, dict) else ""
+        else:
+            away = paint("NO SERVER ", Tone.BAD) + f" {device} nobody answers; whoever reads goes on"
+            picture = away if seen is None else status_text.change_line(seen, paint)
+            line = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {picture}"
+        if last.get(device) != picture:
+            say(line)
+        last[device] = picture
+    return 0
+
+
+def _changes(options: argparse.Namespace) -> Iterator[tuple[str, m.Status | None]]:
+    """All devices' changes, as they come. Raises what any of them raises."""
+    seen: queue.SimpleQueue[tuple[str, m.Status | None] | ObserverError] = queue.SimpleQueue()
+
+    def follow(device: str) -> None:
+        try:
+            for status in watch_forever(options.run_dir, device, options.answer_timeout_s):
+                seen.put((device, status))
+        except ObserverError as error:
+            seen.put(error)
+
+    for device in options.devices:
+        threading.Thread(target=follow, args=(device,), daemon=True).start()
+    while True:
+        change = seen.get()
+        if isinstance(change, ObserverError):
+            raise change
+        yield change
+
+
+def drop(options: argparse.Namespace) -> int:
+    if len(options.devices) > 1:
+        options.parser.error(f"which device? --device D, one of {', '.join(options.devices)}")
+    (device,) = options.devices
+    with Observer(options.run_dir, device, options.answer_timeout_s + options.timeout_s) as observer:
+        try:
+            dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
+        except Refused as error:
+            if isinstance(error, Incompatible | Busy):
+                raise
+            _complain(error)
+            return 1
+    if options.json:
+        picture = {"bytes": dropped.bytes, "seen": dropped.seen, "still": dropped.still}
+        say(json.dumps({"device": device, "key": dropped.key} | picture))
+    else:
+        how = "no process has its memory any more, as the device says" if dropped.seen else "its processes say so"
+        say(f"{device}: {dropped.key} is given up, {size(dropped.bytes)}{'' if dropped.still else f': {how}'}")
+    for sentence in dropped.still:
+        print(f"gmsctl: {sentence}", file=sys.stderr)
+    return NOT_YET if dropped.still else 0
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="gmsctl",
+        usage="%(prog)s [--run-dir DIR] COMMAND ...",
+        description="Looks at the weights, and works with them.",
+        epilog=words.MAIN,
+    )
+    p.setting("--run-dir", parse=Path, metavar="DIR", help="the run directory that gms was started with")
+    p.setting(
+        "--answer-timeout-s",
+        default=TIMEOUT_S,
+        parse=seconds,
+        metavar="S",
+        help="how long a server may take to answer",
+    )
+    commands = p.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="gmsctl")
+
+    def add(name: str, run: Command, what: str, epilog: str) -> Parser:
+        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
+        command.set_defaults(run=run, parser=command)
+        command.add_argument(
+            "--run-dir",
+            type=Path,
+            metavar="DIR",
+            default=argparse.SUPPRESS,
+            help="the run directory that gms was started with [FAILOVER_RUN_DIR]",
+        )
+        command.add_argument(
+            "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
+        )
+        command.add_argument("--json", action="store_true", help="for programs")
+        return command
+
+    add("status", status, "Which weights there are, and who has to do with them.", words.STATUS)
+    command = add("layout", layout, "The tensors, and where each lies.", words.LAYOUT)
+    region(command)
+    command = add("ping", ping, "Are the servers there?", words.PING)
+    command.add_argument("--count", type=valued(count), default=1, metavar="N", help="how often; default 1")
+    command.add_argument(
+        "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
+    )
+    command.add_argument(
+        "--timeout-s", type=valued(seconds), default=2.0, metavar="S", help="how long an answer may take; default 2"
+    )
+    command = add("history", history, "What has happened, oldest first.", words.HISTORY)
+    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
+    add("watch", watch, "A line for every change.", words.WATCH)
+    command = add("drop", drop, "Takes a region's memory away: a model's weights, or a pool.", words.DROP)
+    command.add_argument("key", type=valued(name), metavar="KEY", help="as gmsctl status shows it")
+    command.add_argument(
+        "--timeout-s",
+        type=valued(seconds_or_zero),
+        default=3.0,
+        metavar="S",
+        help="how long to wait until every process has let go of it; default 3",
+    )
+    add_commands(add)
+    return p
+
+
+def _device(text: str) -> str:
+    try:
+        return rundir.device_name(text)
+    except rundir.NoSuchName as error:
+        raise BadValue(str(error)) from None
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def fields(status: m.Status) -> dict[str, Any]:
+    """A status as scripts get it: without what only the wire needs, and with everything that is zero or empty."""
+    return {name: msgspec.to_builtins(getattr(status, name)) for name in status.__struct_fields__ if name != "fds"}
+
+
+def worst(codes: list[int]) -> int:
+    return next(code for code in _WORST_FIRST if code in codes)
+
+
+def _complain(error: ObserverError) -> None:
+    print(f"gmsctl: {error}", file=sys.stderr)
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = parser().parse_args(argv)
+    if options.run_dir is None:
+        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
+    there = rundir.devices(options.run_dir)
+    options.devices = [options.device] if options.device else there
+    try:
+        if not options.devices:
+            raise NoServer(_nothing_there(options.run_dir))
+        if there and options.device and options.device not in there:
+            raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
+        return int(options.run(options))
+    except ObserverError as error:
+        _complain(error)
+        return observer_exit_code(error)
+    except OutputLost as error:
+        return error.exit_code("gmsctl")
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+def _nothing_there(run_dir: Path) -> str:
+    if not os.path.isdir(run_dir):  # `Path.is_dir` raises where a name is too long
+        return f"no GMS: there is no directory {run_dir}. Is this the --run-dir of gms?"
+    return f"no GMS was ever started at {run_dir}: gms --run-dir {run_dir} --devices ..."
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""The words between a client's machine and its shell: what happens (events), and what to do about it (effects).
+
+What the shell does:
+
+* It feeds one event at a time and carries out its effects in order before the next. `Tick` at `deadline`, and once at
+  the beginning.
+* `Connect`: tries to connect, and feeds `Connected` or `Disconnected`. When the connection ends: `Disconnected`.
+* `Say`: sends the message; with `Hello` its own pidfd, if there is such a thing; with `HandBack` the descriptors of its
+  kept slabs `first` to `first + count`.
+* `Heard`: every message of the server. The descriptors that came with it are closed, unless a `Keep` came back.
+* `Keep`: those descriptors are slabs `first` and following of layout `generation`. They belong to the shell until
+  `LetGo(generation)`.
+* `LetGo`: closes whatever it has of that layout, and feeds `Gone(generation)` when that is done. It never comes for a
+  layout that this process reads.
+* `Got`: what was wanted is granted. A writer may `Make` and then `Publish`. A reader has `opened.layout` and all slabs;
+  both are empty if it had kept them (`same`): then it maps again what it has.
+* `Made`, `Done`, `No`: the answers to `Make`, `Publish`, and to any of the three.
+* `Stale`: what this process has kept is no longer the layout. A reader has to end, or to unmap and `Release`; a sleeper
+  need do nothing.
+* `Unwelcome`: the server there won't have this process, or can't be understood. What it has it keeps.
+* `Sleep` and `Release` (the program's words) only after everything is unmapped: then this process reads no longer.
+
+Of a pool, whose slabs are its ranges, and its table last:
+
+* `Owned`: what was claimed is granted. `Disowned`: a server has it as this process's no more; its program may go on.
+* `Released`: the server has it on record, or had nothing to release.
+"""
+
+from typing import Literal
+
+import msgspec
+
+from gms.rules import messages as m
+
+# -- events: from the connection, and from the program -------------------------------------------------------------
+
+
+class Connected(msgspec.Struct, frozen=True):
+    has: tuple[int, ...] = ()
+    """Generations of which the shell really has descriptors."""
+
+
+class Disconnected(msgspec.Struct, frozen=True):
+    """The connection ended, or could not be made."""
+
+    why: str = ""
+    """What came over it was no message."""
+
+
+class Heard(msgspec.Struct, frozen=True):
+    message: m.ServerMessage
+
+
+class Want(msgspec.Struct, frozen=True):
+    mode: m.Mode
+    timeout_s: float | None = None
+    """A wake has to have one."""
+    replace: bool = False
+    bytes: int = 0
+    expect: str = ""
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What never changes about a pool's memory."""
+
+    digest: str
+    """It stands for all that has to agree before contents are of use: 1 to 128 of letters, digits and `._:-`."""
+    sizes: tuple[int, ...]
+    """One for each range, in multiples of the device's granularity; at most 250 ranges."""
+    table_size: int
+    """Bytes; 4 KiB to 256 MiB."""
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """To own a pool, alone."""
+
+    shape: Shape
+    token: int
+    proven: bool
+    replace: bool
+    timeout_s: float
+
+
+class Make(msgspec.Struct, frozen=True):
+    size: int
+
+
+class Publish(msgspec.Struct, frozen=True):
+    document: bytes
+    sizes: tuple[int, ...]
+    """All slabs' that were made."""
+
+
+class Sleep(msgspec.Struct, frozen=True):
+    """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
+
+
+class Release(msgspec.Struct, frozen=True):
+    """The program gives up whatever it has or waits for, and keeps nothing (but descriptors of a pool)."""
+
+
+class Sums(msgspec.Struct, frozen=True):
+    generation: int
+    sums: tuple[str, ...]
+
+
+class Gone(msgspec.Struct, frozen=True):
+    """The answer to `LetGo`."""
+
+    generation: int
+
+
+class Tick(msgspec.Struct, frozen=True):
+    pass
+
+
+Event = Connected | Disconnected | Heard | Want | Claim | Make | Publish | Sleep | Release | Sums | Gone | Tick
+
+
+# -- effects -------------------------------------------------------------------------------------------------------
+
+
+class Connect(msgspec.Struct, frozen=True):
+    pass
+
+
+class Say(msgspec.Struct, frozen=True):
+    message: m.ClientMessage
+    generation: int = 0
+    first: int = 0
+    count: int = 0
+    """Descriptors of the kept slabs `first` to `first + count` of that layout go with it."""
+
+
+class Keep(msgspec.Struct, frozen=True):
+    generation: int
+    first: int
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    generation: int
+
+
+class Got(msgspec.Struct, frozen=True):
+    opened: m.Opened
+    same: bool = False
+    """A reader: it has the layout and the slabs already."""
+
+
+class Owned(msgspec.Struct, frozen=True):
+    generation: int
+    shape: Shape
+    adopted: bool
+    why_empty: str
+
+
+class Disowned(msgspec.Struct, frozen=True):
+    why: str
+
+
+class Released(msgspec.Struct, frozen=True):
+    pass
+
+
+class Made(msgspec.Struct, frozen=True):
+    slab: int
+    size: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The layout is committed, and this process reads it."""
+
+    generation: int
+    hash: str
+
+
+class No(msgspec.Struct, frozen=True):
+    why: str
+    reason: m.Reason | Literal["problem", "protocol"]
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """A writer's work is gone: it has to begin anew, with `Want`."""
+
+    why: str
+
+
+class Stale(msgspec.Struct, frozen=True):
+    generation: int
+    why: str
+
+
+class Changed(msgspec.Struct, frozen=True):
+    """Which layout, or memory of a pool, the server has now. 0: none."""
+
+    generation: int
+    hash: str
+
+
+class ServerIs(msgspec.Struct, frozen=True):
+    """Connected, with another server than before or the same."""
+
+    incarnation: str
+    device: str
+    granularity: int
+
+
+class Unwelcome(msgspec.Struct, frozen=True):
+    why: str
+    about: Literal["", "protocol", "place"] = ""
+
+
+Effect = (
+    Connect
+    | Say
+    | Keep
+    | LetGo
+    | Got
+    | Made
+    | Done
+    | Owned
+    | Disowned
+    | Released
+    | No
+    | Lost
+    | Stale
+    | Changed
+    | ServerIs
+    | Unwelcome
+)

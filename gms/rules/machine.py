@@ -1,0 +1,506 @@
+"""The rules of one device's memory: which regions there are, who may write them, who may read them, and what outlives
+whom.
+
+Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets and the memory.
+
+How it goes. A process introduces itself, names its region, and then asks: to `Open` weights, or to claim a pool. It
+waits in the queue of that region. What follows is the policy's.
+
+The machine is made of parts. Each owns one thing and may know the parts before it, and none knows the machine:
+
+    holders.py      who has which memory                 region.py       what all regions have in common
+    sessions.py     who is connected, and the queues     shared.py       weights (`weights.py`, `admission.py`)
+    state_file.py   what is on disk, and waits for that  exclusive.py    pools (`pools.py`, `claims.py`)
+    making.py       memory that is being made            recovery.py     how long a new server waits
+    drops.py        memory that is gone                  hand_back.py    what is handed back to it
+    versions.py     who speaks another protocol          invariants.py   what must hold after every event
+
+Parts return what follows for others. Here it is put together, in this file alone.
+
+The rules of weights, and where they stand (those of pools: `exclusive.py`; both have 7, 9 and 11):
+
+ 1. There is never a writer together with a reader. `admission.py` is the one place where it is decided who may come in;
+    `weights.py` takes no other step.
+ 2. The queue is looked at again after each event, in order. A request that may be granted is; a waiting writer keeps no
+    reader out. Before a writer is let in the kernel is asked whether it still lives (`CheckPeer`): its end may lie
+    unread behind the very message that makes room for it, and what it would clear can't be brought back.
+ 3. A writer comes in only after its generation is on disk, together with "no layout" if it clears one. Generations
+    only grow and are never given twice.
+ 4. A writer that ends without a commit has written nothing: its slabs are gone.
+ 5. A commit is checked, then on disk, then acknowledged; its writer reads from that moment on. If the disk refuses, it
+    is still a writer and may commit again; and the file is written once more with what is so.
+ 6. `replace`: the old layout stays until the new one is committed. A writer that says how much it needs, and can't have
+    that, is refused at once, before anything is cleared.
+ 7. A process that has descriptors of memory that is gone is asked to drop them, and named until it has (`drops.py`).
+ 8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`making.py`).
+ 9. After a restart the file rules (`recovery.py`, `hand_back.py`): the memory in it, and no other, can be handed back.
+    Until the window is over no writer comes in, even once the layout is back: other readers of it may still be on their
+    way.
+10. A layout is given up only for a writer that comes in, because no process has its memory any more, or because a
+    person says so while no process reads or writes it: on disk first, then the memory goes (`Region.drop`).
+11. When something that must hold doesn't (`invariants.py`), no process is let in any more, and none loses anything.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import status, versions
+from gms.rules.context import Context
+from gms.rules.exclusive import ExclusiveRegion
+from gms.rules.invariants import Invariants, harmless, in_words
+from gms.rules.record import Record
+from gms.rules.region import Device, ForAwaited, ForDropped, ForRoom, ForStatus, Region
+from gms.rules.sessions import Client, Doing, Observer
+from gms.rules.shared import SharedRegion
+from gms.rules.weights import BrokenRule, Slab
+from sidecar.machine.context import rfc3339
+
+MOST_REGIONS = 64
+"""Twenty models with their pools, and some."""
+
+
+class Machine:
+    def __init__(self, config: e.Config) -> None:
+        self.config = config
+        self.context = Context(config.history_size)
+        self.device = Device(config, self.context)
+        self.regions = self.device.regions
+        self.sessions = self.device.sessions
+        self._strangers = versions.Strangers(self.context)
+        self._invariants = Invariants(self.device)
+        self._window_until = -1.0
+        """Until then processes may come back of whose regions this server doesn't know."""
+        self._started = False
+        self._phases: dict[str, object] = {}
+
+    # -- the one door ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
+        context = self.context
+        context.begin(time)
+        rule = ""
+        try:
+            for region in self.regions.values():
+                region.recovery.notice()
+            _HANDLERS[type(event)](self, event)
+            self._end_thrown_out()
+            if self._started:
+                self._conclude()
+                self._end_thrown_out()
+        except BrokenRule as broken:
+            rule = str(broken)
+        rule = rule or self._invariants.broken(context.out)
+        if rule:
+            self._stop_granting(rule, event)
+        if self.device.why_closed:
+            context.out = harmless(context.out, self.slabs)
+        self._see_phases()
+        if context.changed:
+            context.changed = False
+            context.out.append(e.Publish())
+        return context.out
+
+    @property
+    def deadline(self) -> float:
+        """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
+        return self.context.deadline
+
+    @property
+    def watchers(self) -> list[int]:
+        """Connections of the observers that want to hear of each change."""
+        return self.sessions.watchers
+
+    @property
+    def slabs(self) -> list[Slab]:
+        """All whose descriptors are wanted here."""
+        return [slab for region in self.regions.values() for slab in region.slabs]
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """Handles of pools' tables that can be read."""
+        exclusive = (region for region in self.regions.values() if isinstance(region, ExclusiveRegion))
+        return tuple(region.pool.slabs[-1].handle for region in exclusive if region.pool.slabs)
+
+    def status(self, free: int = 0, blocks: dict[int, tuple[int, int]] | None = None) -> m.Status:
+        """`free`: what the device has free; `blocks`: what pools' tables say. Only the shell can know both."""
+        return status.status_of(self.device, free, blocks or {})
+
+    def truth(self) -> Record:
+        """What the file has to say now."""
+        return self.device.record()
+
+    def _conclude(self) -> None:
+        """Draw every conclusion that is due. While a question is open the answer comes first."""
+        device = self.device
+        if not device.why_closed:
+            if not device.busy and device.file.is_due:
+                device.file.write(self.truth())
+            if not device.busy:
+                device.making.step()
+            for region in list(self.regions.values()):
+                if not device.busy:
+                    region.step()
+        for region in self.regions.values():
+            if not device.busy:
+                region.time_out()
+            region.see_dropped()
+        device.drops.step()
+        self._strangers.step()
+
+    def _see_phases(self) -> None:
+        for region in self.regions.values():
+            if self._phases.get(region.key) is not region.phase or not region.since:
+                self._phases[region.key], region.since = region.phase, rfc3339(self.context.wall)
+                self.context.changed = True
+
+    def _stop_granting(self, rule: str, event: e.Event) -> None:
+        """Rule 11. The alarm says what is needed to report it."""
+        what, state = in_words(event), status.summary(self.device)
+        self.context.note("rule_broken", rule=rule, after=what, state=state)
+        if not self.device.why_closed:
+            self.device.why_closed = f"this server has found a mistake in its own program ({rule}) and lets nobody in"
+            text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
+            advice = "no process is let in any more, and those that read read on; report this line, then restart gms"
+            self.context.alarm("rule", f"{text}: {advice}")
+
+    # -- a new server ----------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: e.Started) -> None:
+        self._started = True
+        record, device, context = event.record, self.device, self.context
+        device.file.says = record
+        device.generations.newest = max(event.generation_floor, record.given if record is not None else 0)
+        if event.unreadable:
+            self._window_until = context.now + self.config.window_s
+            context.alarm(
+                "record",
+                f"the state file can't be read ({event.unreadable}): the weights that were committed are lost to this "
+                "server, and processes that read them must end; owners of pools go on, and their contents are lost to "
+                "their successors",
+            )
+        self._region(m.WEIGHTS, "shared")
+        if record is None:
+            context.note("started", found=event.unreadable or "no file")
+        elif record.boot_id != self.config.boot_id:
+            # No memory outlives a boot, and no process that a token could shut out.
+            context.note("started", found="a file of another boot")
+            if record.regions:
+                device.file.write_again()
+        else:
+            context.note("started", found=f"{len(record.regions)} regions")
+            found = {each.key: each for each in event.owners}
+            same_clock = record.time_namespace == self.config.time_namespace
+            for recorded in record.regions:
+                region = self._region(recorded.key, recorded.policy)
+                region.starts(recorded, found.get(recorded.key), same_clock=same_clock)
+
+    # -- callers ---------------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: e.Received) -> None:
+        message, conn = event.message, event.conn
+        problem = self._received(event, message)
+        if problem is not None:
+            self.device.throw_out(conn, problem)
+
+    def _received(self, event: e.Received, message: m.ClientMessage) -> m.Problem | None:
+        conn, device = event.conn, self.device
+        client = self.sessions.clients.get(conn)
+        region = self.regions[client.key] if client is not None else None
+        if client is not None and region is not None and isinstance(message, m.HandBack):
+            return region.take_back(client, message, event.slabs)
+        self.context.forget(event.slabs)
+        if isinstance(message, m.Hello | m.Observe):
+            return self._introduce(event, message)
+        if client is not None and region is not None:
+            if isinstance(message, m.Dropped):
+                device.drops.dropped(client, message.generation)
+                return None
+            if type(message) in region.requests:
+                return region.requests[type(message)](region, client, message)
+        if not self.sessions.knows(conn):
+            return m.Problem(why=f"{type(message).__name__}: introduce yourself first: Hello or Observe")
+        if type(message) in _QUESTIONS:
+            return _QUESTIONS[type(message)](self, conn, message)
+        if client is None:
+            return m.Problem(why=f"{type(message).__name__}: an observer can't ask for it")
+        policy = region.policy if region is not None else "other"
+        return m.Problem(
+            why=f"{type(message).__name__}: {client.key} is of the policy {policy}, or that is an observer's"
+        )
+
+    def _introduce(self, event: e.Received, hello: m.Hello | m.Observe) -> m.Problem | None:
+        problem = self._why_unwelcome(event.conn, hello)
+        if event.process is not None and (problem is not None or isinstance(hello, m.Observe)):
+            self.context.out.append(e.ForgetProcess(event.process))
+        if problem is not None:
+            return problem
+        if isinstance(hello, m.Observe):
+            self.sessions.observers[event.conn] = Observer()
+        else:
+            self._welcome(event, hello)
+        for conn in self.sessions.too_many():
+            why = m.Problem(why="there are too many, and this one does nothing", about="place")
+            self.device.throw_out(conn, why)
+        return None
+
+    def _why_unwelcome(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
+        if self.sessions.knows(conn):
+            return m.Problem(why="this connection has introduced itself already")
+        if not versions.spoken().agreed(hello):
+            if isinstance(hello, m.Hello):
+                self._strangers.came(hello)
+            return m.Problem(why=versions.spoken().why_none(hello), about="protocol")
+        if isinstance(hello, m.Observe):
+            return None
+        if self.sessions.full:
+            return m.Problem(why=f"{len(self.sessions.clients)} processes are connected already", about="place")
+        there = self.regions.get(hello.key)
+        if there is not None and there.policy != hello.policy and not self._forget(there):
+            return m.Problem(
+                why=f"{hello.key} is of the policy {there.policy}, and not {hello.policy}: take another key"
+            )
+        if hello.key not in self.regions and len(self.regions) >= MOST_REGIONS and not self._make_room():
+            why = f"there are {len(self.regions)} regions already: gmsctl drop one of them"
+            return m.Problem(why=why, about="place")
+        return None
+
+    def _welcome(self, event: e.Received, hello: m.Hello) -> None:
+        context = self.context
+        client = Client(
+            event.conn,
+            hello.engine_id,
+            hello.pid,
+            event.process,
+            context.wall,
+            hello.key,
+            event.identity,
+            event.local_pid,
+            event.writes_end,
+            says_what_it_has=hello.have > 0,
+        )
+        region = self._region(hello.key, hello.policy)
+        self._strangers.talks(client.engine_id)
+        self.sessions.clients[client.conn] = client
+        if client.process is not None:
+            context.out.append(e.WatchDeath(client.process))
+        context.changed = True
+        generation, hash = region.there
+        welcome = m.Welcome(
+            server_incarnation=self.config.server_incarnation,
+            device=self.config.device,
+            granularity=self.config.granularity,
+            generation=generation,
+            hash=hash,
+            recovering=region.awaited is not None,
+            protocol=versions.spoken().agreed(hello),
+        )
+        context.send(client.conn, welcome)
+        region.came(client, hello.have)
+
+    # -- regions ---------------------------------------------------------------------------------------------------
+
+    def _region(self, key: str, policy: m.Policy) -> Region:
+        if key not in self.regions:
+            kind = SharedRegion if policy == "shared" else ExclusiveRegion
+            self.regions[key] = kind(self.device, key, self._window_until)
+            self.regions[key].recovery.notice()
+        return self.regions[key]
+
+    def _forget(self, region: Region) -> bool:
+        """Its key may be another's. A token is forgotten only for another region, once a person has dropped it."""
+        if region.key == m.WEIGHTS or region.clients or not region.may_be_forgotten:
+            return False
+        del self.regions[region.key]
+        return True
+
+    def _make_room(self) -> bool:
+        return any(self._forget(region) for region in list(self.regions.values()))
+
+    # -- connections end -------------------------------------------------------------------------------------------
+
+    def _end_thrown_out(self) -> None:
+        """A mistake: it costs the sender this connection."""
+        while self.device.thrown_out:
+            conn, problem = self.device.thrown_out.pop(0)
+            if problem is not None:
+                self.context.send(conn, problem)
+            self._end(conn)
+
+    def _on_closed(self, event: e.Closed) -> None:
+        self._left(event.conn)
+
+    def _on_died(self, event: e.Died) -> None:
+        for client in self.sessions.of_process(event.process):
+            self._end(client.conn)
+        for region in self.regions.values():
+            region.process_died(event.process)
+
+    def _end(self, conn: int) -> None:
+        self.context.out.append(e.Close(conn))
+        self._left(conn)
+
+    def _left(self, conn: int) -> None:
+        client = self.sessions.clients.get(conn)
+        if client is None:
+            self.sessions.gone(conn)
+            return
+        device, region = self.device, self.regions[client.key]
+        doing = region.doing(client)
+        if client.process is not None and not region.keeps(client.process):
+            self.context.out.append(e.ForgetProcess(client.process))
+        if doing is not Doing.WATCHING:
+            self.context.note("left", region=client.key, engine=client.engine_id, was=doing.value)
+        region.hand_backs.left(conn)
+        device.holders.gone(conn)
+        self.sessions.gone(conn)
+        region.left(client, doing)
+        if region.is_blank and not device.file.busy:  # what is owed to the disk is that region's to do
+            self._forget(region)
+
+    # -- answers of the disk, the device and the kernel ------------------------------------------------------------
+
+    def _on_persisted(self, event: e.Persisted) -> None:
+        for owed in self.device.file.persisted(event.seq):
+            self.regions[owed.key].persisted(owed.what)
+
+    def _on_persist_failed(self, event: e.PersistFailed) -> None:
+        why = f"the state file can't be written ({event.why})"
+        for owed in self.device.file.failed(event.seq, event.why):
+            self.regions[owed.key].not_persisted(owed.what, why)
+
+    def _on_allocated(self, event: e.Allocated) -> None:
+        wanted = self.device.making.withdraw(event.conn)
+        client = self.sessions.clients.get(event.conn)
+        if wanted is None or client is None:
+            self.context.forget(event.slabs)
+            return
+        sizes = (*wanted.sizes, *([wanted.table_size] if wanted.table_size else []))
+        slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
+        self.regions[client.key].allocated(wanted, slabs)
+
+    def _on_not_allocated(self, event: e.NotAllocated) -> None:
+        wanted, client = self.device.making.failed(event), self.sessions.clients.get(event.conn)
+        if wanted is not None and client is not None:
+            self.regions[client.key].not_allocated(wanted, event)
+
+    def _on_memory_checked(self, event: e.MemoryChecked) -> None:
+        why = self.device.questions.pop(0) if self.device.questions else None
+        if isinstance(why, ForRoom):
+            asking = self.sessions.asking(why.conn, why.request)
+            region = self.regions[asking[0].key] if asking is not None else None
+            if asking is not None and isinstance(region, SharedRegion):
+                region.is_there_room(*asking, event.free)
+        elif isinstance(why, ForStatus):
+            if self.sessions.knows(why.conn):
+                self.context.send(why.conn, self.status(event.free, event.blocks))
+        elif isinstance(why, ForAwaited) and why.key in self.regions:
+            self.regions[why.key].recovery.checked(event.held)
+        elif isinstance(why, ForDropped) and why.key in self.regions:
+            self.regions[why.key].dropped_checked(why.by, event.held)
+
+    def _on_peer_checked(self, event: e.PeerChecked) -> None:
+        checking = self.device.checking_peer
+        if checking is None or checking[0] != event.conn:
+            return
+        self.device.checking_peer = None
+        asking = self.sessions.asking(*checking)
+        if asking is None or self.device.why_closed:
+            return
+        client, request = asking
+        region = self.regions[client.key]
+        if not event.there:
+            self.context.note("died_waiting", region=client.key, engine=client.engine_id)
+            self._end(client.conn)
+        elif isinstance(region, SharedRegion):
+            region.peer_checked(client, request)
+
+    # -- questions that any caller may ask -------------------------------------------------------------------------
+
+    def _ask_status(self, conn: int, message: m.AskStatus) -> None:
+        self.device.check(ForStatus(conn), tables=self.tables)
+
+    def _ask_layout(self, conn: int, message: m.AskLayout) -> None:
+        region = self.regions.get(message.key)
+        layout = region.weights.committed if isinstance(region, SharedRegion) else None
+        answer = m.LayoutIs(generation=0, hash="")
+        if layout is not None:
+            answer = m.LayoutIs(
+                generation=layout.generation, hash=layout.hash, layout=layout.document, sums=list(layout.sums)
+            )
+        self.context.send(conn, answer)
+
+    def _ask_history(self, conn: int, message: m.AskHistory) -> None:
+        self.context.send(conn, m.History(events=self.context.history))
+
+    def _watch(self, conn: int, message: m.Watch) -> m.Problem | None:
+        observer = self.sessions.observers.get(conn)
+        if observer is None:
+            return m.Problem(why="Watch: it is for observers (Observe)")
+        observer.watches = self.context.changed = True
+        return None
+
+    def _ping(self, conn: int, message: m.Ping) -> None:
+        self.context.send(conn, m.Pong(server_incarnation=self.config.server_incarnation))
+
+    def _drop_region(self, conn: int, message: m.DropRegion) -> m.Problem | None:
+        if conn not in self.sessions.observers:
+            return m.Problem(why="DropRegion: it is for observers (Observe)")
+        region = self.regions.get(message.key)
+        if region is None:
+            keys = ", ".join(list(self.regions)[:20])
+            self.context.refuse(conn, f"there is no region {message.key}; there are: {keys}", "not_now")
+        else:
+            region.drop(conn, message.timeout_s)
+        return None
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
+        """A process that opens this path doesn't find this server any more: it can only make room."""
+        self._started = False
+        self.context.out.append(e.Stop(event.why))
+
+    def _on_file_gone(self, event: e.FileGone) -> None:
+        """A cleaner of temporary files, most likely. What it said is so still, and is written once more."""
+        self.context.shout("the state file was deleted, and is written again, because a new server needs it")
+        if self.device.file.says is not None:
+            self.device.file.write_again()
+
+    def _on_path_watched(self, event: e.PathWatched) -> None:
+        self.context.path_watched(event)
+
+    def _on_hindered(self, event: e.Hindered) -> None:
+        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
+
+    def _on_tick(self, event: e.Tick) -> None:
+        """Time has passed; the conclusions follow."""
+
+
+_HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
+    e.Started: Machine._on_started,
+    e.Received: Machine._on_received,
+    e.Closed: Machine._on_closed,
+    e.Died: Machine._on_died,
+    e.Allocated: Machine._on_allocated,
+    e.NotAllocated: Machine._on_not_allocated,
+    e.MemoryChecked: Machine._on_memory_checked,
+    e.PeerChecked: Machine._on_peer_checked,
+    e.Persisted: Machine._on_persisted,
+    e.PersistFailed: Machine._on_persist_failed,
+    e.FileGone: Machine._on_file_gone,
+    e.DirectoryReplaced: Machine._on_directory_replaced,
+    e.PathWatched: Machine._on_path_watched,
+    e.Hindered: Machine._on_hindered,
+    e.Tick: Machine._on_tick,
+}
+
+_QUESTIONS: dict[type, Callable[[Machine, int, Any], m.Problem | None]] = {
+    m.AskStatus: Machine._ask_status,
+    m.AskLayout: Machine._ask_layout,
+    m.AskHistory: Machine._ask_history,
+    m.Watch: Machine._watch,
+    m.Ping: Machine._ping,
+    m.DropRegion: Machine._drop_region,
+}

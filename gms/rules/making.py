@@ -1,0 +1,74 @@
+"""Memory that is being made: a writer's next slab, or all of a pool at once.
+
+Pure. On a full device it is asked for again and again, for a bounded time, and no longer than its process wants it: no
+event says when memory becomes free. What follows from it is its region's business.
+"""
+
+from dataclasses import dataclass
+
+from gms.rules import events as e
+from gms.rules.context import Context
+
+RETRY_S = 0.02
+"""How soon memory is asked for again on a full device."""
+
+
+@dataclass
+class Wanted:
+    conn: int
+    sizes: tuple[int, ...]
+    table_size: int
+    until: float
+    request: int = 0
+    """The number of the claim for which it is made."""
+    retry_at: float = 0.0
+    free: int = 0
+    asked: bool = False
+    """The shell is making it; its answer decides what follows."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.sizes)
+
+
+class Making:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._wanted: dict[int, Wanted] = {}
+
+    @property
+    def busy(self) -> bool:
+        return any(wanted.asked for wanted in self._wanted.values())
+
+    def of(self, conn: int | None) -> Wanted | None:
+        """What is being made for it. (A process asks for one thing at a time.)"""
+        return self._wanted.get(conn) if conn is not None else None
+
+    def begin(self, wanted: Wanted) -> None:
+        self._wanted[wanted.conn] = wanted
+        self._ask(wanted)
+
+    def withdraw(self, conn: int) -> Wanted | None:
+        """It isn't wanted any more."""
+        return self._wanted.pop(conn, None)
+
+    def failed(self, event: e.NotAllocated) -> Wanted | None:
+        """None: it is tried again, or isn't wanted any more."""
+        wanted, now = self._wanted.get(event.conn), self._context.now
+        if wanted is None:
+            return None
+        wanted.free, wanted.asked, self._context.changed = event.free, False, True
+        if not event.why and now < wanted.until:
+            wanted.retry_at = min(now + RETRY_S, wanted.until)
+            return None
+        return self._wanted.pop(event.conn)
+
+    def step(self) -> None:
+        for wanted in self._wanted.values():
+            if not wanted.asked and self._context.reached(wanted.retry_at):
+                self._ask(wanted)
+                return  # one at a time: what is asked is answered first
+
+    def _ask(self, wanted: Wanted) -> None:
+        wanted.asked = True
+        self._context.out.append(e.Allocate(wanted.conn, wanted.sizes, wanted.table_size))

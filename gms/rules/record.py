@@ -1,0 +1,110 @@
+"""The one file of a device that outlives its server: which regions it has, what memory each has, and whose it is.
+
+JSON that a person can read, with a sum over all the rest of it, so that one wrong bit doesn't make another record.
+Pure; when it is written: `state_file.py`.
+"""
+
+import hashlib
+from typing import Annotated
+
+import msgspec
+
+from gms.layout import MAX_SLABS, Count
+from gms.rules.messages import Generation, Name, Policy, RegionKey
+
+FORMAT = 2
+"""The newest. A file of another format is kept aside, as one that can't be read."""
+
+
+class UnreadableRecord(Exception):
+    """What is in the file is not a record."""
+
+
+class Slab(msgspec.Struct, frozen=True):
+    size: Count
+    identity: str
+    """What can be told of its memory from outside (`Memory.identity`)."""
+
+
+class Owner(msgspec.Struct, frozen=True):
+    name: str
+    pid: Count
+    """In the PID namespace of the server that wrote this; 0: it has none there."""
+    identity: str
+    since: float
+    """On the clock that never jumps, of that boot and time namespace."""
+    adopted: bool
+    writes_end: bool
+
+
+class Region(msgspec.Struct, frozen=True):
+    key: RegionKey
+    policy: Policy
+    generation: Generation = 0
+    """Its memory's; 0: it has none."""
+    hash: Name = ""
+    """The layout's, or the digest of a pool's shape."""
+    slabs: Annotated[tuple[Slab, ...], msgspec.Meta(max_length=MAX_SLABS)] = ()
+    """A pool has its ranges, and the table last."""
+    token: Count = 0
+    """The newest with which an owner was let in: it outlives the memory."""
+    owner: Owner | None = None
+    doubt: str = ""
+    doubt_kind: str = ""
+    dropped: bool = False
+    """A person gave its memory up."""
+
+
+class Record(msgspec.Struct, frozen=True):
+    given: Generation
+    """The newest number that any memory of this device was given: they only grow, and no two share one."""
+    regions: tuple[Region, ...] = ()
+    boot_id: str = ""
+    namespace: str = ""
+    """The PID namespace in which the numbers of processes mean something."""
+    time_namespace: str = ""
+    """The one in which `since` means something."""
+    format: int = FORMAT
+    check: str = ""
+    """A sum of all the rest, in the file only."""
+
+    def region(self, key: str) -> Region | None:
+        return next((region for region in self.regions if region.key == key), None)
+
+
+_DECODER = msgspec.json.Decoder(Record)
+
+
+class _Format(msgspec.Struct):
+    format: int = 0
+
+
+_FORMAT = msgspec.json.Decoder(_Format)
+
+
+def encode(record: Record) -> bytes:
+    checked = msgspec.structs.replace(record, check=_check(record))
+    return msgspec.json.format(msgspec.json.encode(checked), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Record:
+    """Raises UnreadableRecord."""
+    try:
+        found = _FORMAT.decode(data).format
+        if found != FORMAT:
+            raise UnreadableRecord(f"it is of format {found}, and this is a program for format {FORMAT}")
+        record = _DECODER.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise UnreadableRecord(f"it is not a record of a device: {error}") from None
+    if record.check != _check(record):
+        raise UnreadableRecord("its checksum is wrong: it isn't what was written")
+    if len({each.key for each in record.regions}) < len(record.regions):
+        raise UnreadableRecord("a region is in it twice")
+    if any(each.policy == "exclusive" and each.generation and len(each.slabs) < 2 for each in record.regions):
+        raise UnreadableRecord("there is a pool without a range and a table in it")
+    return msgspec.structs.replace(record, check="")
+
+
+def _check(record: Record) -> str:
+    bare = msgspec.structs.replace(record, check="")
+    return hashlib.sha256(msgspec.json.encode(bare)).hexdigest()[:16]

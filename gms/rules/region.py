@@ -1,0 +1,429 @@
+"""A region: memory of a device with a key, which outlives processes and servers (`docs/gms.md`, "Regions").
+
+Pure, a part of the machine. What all regions have in common is here: what is handed back to a new server, what is given
+up on purpose, who has waited in vain. What differs is the policy:
+
+    shared.py      shared after commit: weights       its phases: `weights.py`    who may come in: `admission.py`
+    exclusive.py   exclusive by token: pools          its phases: `pools.py`      who may own it: `claims.py`
+
+A region knows what the device's regions share (`Device`), and neither another region nor the machine.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, ClassVar, NamedTuple
+
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules.context import Context
+from gms.rules.drops import Drops
+from gms.rules.generations import Generations
+from gms.rules.hand_back import HandBacks, HandedBack, Memory, Verdict
+from gms.rules.holders import TOO_MANY_LAYOUTS, Holders
+from gms.rules.making import Making, Wanted
+from gms.rules.record import Record
+from gms.rules.record import Region as Recorded
+from gms.rules.record import Slab as RecordedSlab
+from gms.rules.recovery import Recovery, Step
+from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
+from gms.rules.state_file import Owed, StateFile
+from gms.rules.weights import Slab
+
+LOOK_S = 0.1
+"""How soon the device is asked again whether any process has memory that was given up."""
+
+
+# -- why the shell was asked to check the memory: it answers in that order ---------------------------------------------
+
+
+class ForRoom(NamedTuple):
+    """Is there room for what is to be written?"""
+
+    conn: int
+    request: int
+
+
+class ForStatus(NamedTuple):
+    conn: int
+
+
+class ForAwaited(NamedTuple):
+    """Has any process the memory that is awaited?"""
+
+    key: str
+
+
+class ForDropped(NamedTuple):
+    """Has any process memory that was given up on purpose?"""
+
+    key: str
+    by: int
+
+
+Question = ForRoom | ForStatus | ForAwaited | ForDropped
+
+
+Slabs = Sequence[Slab] | Sequence[RecordedSlab]
+
+
+class Device:
+    """What the regions of a device share."""
+
+    def __init__(self, config: e.Config, context: Context) -> None:
+        self.config = config
+        self.context = context
+        self.generations = Generations()
+        self.holders = Holders()
+        self.sessions = Sessions(context, lambda client: self.regions[client.key].doing(client))
+        self.drops = Drops(context, self.holders, self.sessions)
+        self.file = StateFile(context)
+        self.making = Making(context)
+        self.regions: dict[str, Region] = {}
+        self.why_closed = ""
+        """Why no process is let in any more; empty while all is well."""
+        self.checking_peer: tuple[int, int] | None = None
+        """Connection and request of a writer that is about to be let in."""
+        self.questions: list[Question] = []
+        self.thrown_out: list[tuple[int, m.Problem | None]] = []
+        """Connections that are to end, for the machine to do."""
+
+    @property
+    def busy(self) -> bool:
+        """A question is open whose answer decides what follows."""
+        return self.file.busy or self.checking_peer is not None or self.making.busy
+
+    def record(self, *changed: Recorded) -> Record:
+        """What the file has to say now, or once these are so."""
+        new = {recorded.key: recorded for recorded in changed}
+        regions = (new.get(region.key) or region.record() for region in self.regions.values())
+        config = self.config
+        return Record(
+            self.generations.newest,
+            tuple(each for each in regions if each.generation or each.token),
+            config.boot_id,
+            config.pid_namespace,
+            config.time_namespace,
+        )
+
+    def check(self, why: Question, identities: tuple[str, ...] = (), tables: tuple[int, ...] = ()) -> None:
+        self.questions.append(why)
+        self.context.out.append(e.CheckMemory(identities, tables))
+
+    def throw_out(self, conn: int, problem: m.Problem | None) -> None:
+        self.thrown_out.append((conn, problem))
+
+
+class GivenUp(NamedTuple):
+    """Memory is not wanted any more. (A claim that waits for that is looked at again.)"""
+
+    generation: int
+    why: str
+    by: int = 0
+    """The connection of an observer who asked for just that; 0: none did."""
+    until: float = math.inf
+
+
+@dataclass
+class Dropping:
+    """An observer who waits until no process has that memory any more."""
+
+    generation: int
+    bytes: int
+    identities: tuple[str, ...]
+    until: float
+    look_at: float
+
+
+class Region(ABC):
+    policy: ClassVar[m.Policy]
+    requests: ClassVar[dict[type, Callable[[Any, Client, Any], m.Problem | None]]]
+    """What clients of it may ask for. A problem ends the connection."""
+
+    def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
+        """`window_until`: until then processes that know of it, and of which this server doesn't, may come back."""
+        self.key = key
+        self.device = device
+        self.context = device.context
+        self.since = ""
+        """When its phase became what it is."""
+        self.recovery = Recovery(device.context, window_until)
+        self.hand_backs = HandBacks(device.context, self.why_not)
+        self._dropping: dict[int, Dropping] = {}
+        """By the connection of who asked."""
+
+    # -- what the policies say -------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def phase(self) -> Enum: ...
+
+    @property
+    @abstractmethod
+    def awaited(self) -> Recorded | None:
+        """What is to be handed back."""
+
+    @property
+    @abstractmethod
+    def there(self) -> tuple[int, str]:
+        """Generation and hash of the memory that is there, or else awaited; 0 and nothing if there is none."""
+
+    @property
+    @abstractmethod
+    def standing(self) -> Sequence[Slab]:
+        """Slabs that stay whatever else goes wrong."""
+
+    @property
+    @abstractmethod
+    def slabs(self) -> Sequence[Slab]:
+        """All whose descriptors are wanted here."""
+
+    def on_device(self, slabs: Slabs) -> Slabs:
+        """Those that take memory of the device."""
+        return slabs
+
+    @property
+    def token(self) -> int:
+        """The newest with which an owner was let in; 0: none ever was."""
+        return 0
+
+    @property
+    def is_blank(self) -> bool:
+        """There is nothing that would have to be remembered."""
+        return not self.there[0] and self.recovery.window_is_over
+
+    @property
+    def may_be_forgotten(self) -> bool:
+        """To make room for another key."""
+        return self.is_blank
+
+    @abstractmethod
+    def record(self) -> Recorded:
+        """What the file has to say of it now."""
+
+    @abstractmethod
+    def starts(self, recorded: Recorded, found: e.FoundOwner | None, *, same_clock: bool) -> None:
+        """A new server reads of it in the file."""
+
+    @abstractmethod
+    def doing(self, client: Client) -> Doing: ...
+
+    @abstractmethod
+    def why_waits(self, client: Client, request: Request) -> tuple[str, m.Reason]:
+        """And with which reason it is refused when it has waited in vain."""
+
+    @abstractmethod
+    def let_in(self) -> None:
+        """The queue is looked at again."""
+
+    @abstractmethod
+    def left(self, client: Client, was: Doing) -> None:
+        """Its connection ended."""
+
+    @abstractmethod
+    def why_not(self, document: bytes) -> str:
+        """What is wrong with a document that is handed back with awaited memory."""
+
+    @abstractmethod
+    def stands_again(self, client: Client, memory: Memory) -> None:
+        """What was awaited is here."""
+
+    @abstractmethod
+    def returns(self, client: Client, message: m.HandBack) -> str:
+        """A process that has what is there goes on as it was; or the reason why it may not, in a sentence."""
+
+    @abstractmethod
+    def is_stale(self, client: Client, generation: int, why: str) -> bool:
+        """What it has kept is the region's no longer. False: it says that it has more than one process can have."""
+
+    @abstractmethod
+    def why_in_use(self) -> str:
+        """Why its memory may not be given up on purpose; empty: it may."""
+
+    @abstractmethod
+    def give_up(self, owed: GivenUp) -> bool:
+        """The file says already that it has no memory. False: it isn't that memory any more, or is in use."""
+
+    @abstractmethod
+    def persisted(self, what: Any) -> None:
+        """What was owed to the disk is to be done."""
+
+    @abstractmethod
+    def not_persisted(self, what: Any, why: str) -> None:
+        """It is not to be done."""
+
+    @abstractmethod
+    def allocated(self, wanted: Wanted, slabs: tuple[Slab, ...]) -> None: ...
+
+    @abstractmethod
+    def not_allocated(self, wanted: Wanted, event: e.NotAllocated) -> None: ...
+
+    @abstractmethod
+    def broken(self, newest: int) -> str:
+        """The first rule that doesn't hold of it, in a sentence; empty if all do."""
+
+    @abstractmethod
+    def told(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
+        """First on disk, then told: which rule this message breaks."""
+
+    @abstractmethod
+    def status(self, blocks: dict[int, tuple[int, int]]) -> m.RegionStatus: ...
+
+    @abstractmethod
+    def summary(self) -> list[str]:
+        """For a report of a mistake."""
+
+    # -- those that have to do with it -----------------------------------------------------------------------------
+
+    @property
+    def clients(self) -> list[Client]:
+        return self.device.sessions.of_region(self.key)
+
+    @property
+    def queue(self) -> list[tuple[Client, Request]]:
+        return self.device.sessions.queue(self.key)
+
+    def note(self, event: str, **detail: str | int | float | bool) -> None:
+        self.context.note(event, region=self.key, **detail)
+
+    def refuse(self, client: Client, why: str, reason: m.Reason) -> None:
+        """Its request is over."""
+        client.request = None
+        self.device.sessions.turns_to_something_else(client)
+        self.note("refused", engine=client.engine_id, reason=reason, why=why)
+        self.context.refuse(client.conn, why, reason)
+
+    def came(self, client: Client, have: int) -> None:  # noqa: B027 - only a pool has more to say
+        """It is connected, and welcome; `have`: the generation that it says it has."""
+
+    def process_died(self, process: int) -> None:  # noqa: B027 - weights have no owner
+        """Its connections have ended already."""
+
+    def keeps(self, process: int) -> bool:
+        """That process matters also without a connection."""
+        return False
+
+    def is_idle(self, client: Client) -> bool:
+        return self.doing(client) in IDLE and not self.hand_backs.comes_from(client.conn)
+
+    # -- every conclusion that is due ------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        follows = self.recovery.step(awaited=self.awaited is not None)
+        self.recover(follows)
+        if not self.device.busy:
+            self.let_in()
+
+    def recover(self, step: Step) -> None:
+        awaited = self.awaited
+        if awaited is not None and step is Step.CHECK_MEMORY:
+            self.device.check(ForAwaited(self.key), tuple(slab.identity for slab in awaited.slabs))
+        elif awaited is not None and step is Step.GIVE_UP:
+            self.write_given_up(GivenUp(awaited.generation, "lost"))
+
+    def time_out(self) -> None:
+        """Those that have waited in vain are told what for."""
+        for client, request in self.queue:
+            if self.device.making.of(client.conn) is None and self.context.reached(request.until):
+                why, reason = self.why_waits(client, request)
+                waited = f"waited {request.message.timeout_s or 0:g} s in vain"
+                self.refuse(client, f"{waited}: {why}", reason)
+
+    # -- handed back to a new server -------------------------------------------------------------------------------
+
+    def take_back(self, client: Client, message: m.HandBack, slabs: Sequence[e.Slab]) -> m.Problem | None:
+        client.says_what_it_has = False
+        idle = self.doing(client) in IDLE
+        back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
+        if back.memory is not None:
+            self.recovery.end()
+            self.stands_again(client, back.memory)
+            self.hand_backs.end()
+        return self._judged(client, message, back)
+
+    def _judged(self, client: Client, message: m.HandBack, back: HandedBack) -> m.Problem | None:
+        if back.verdict is Verdict.MISTAKE:
+            return m.Problem(why=f"HandBack: {back.why}")
+        why = back.why
+        if back.verdict is Verdict.COME_AGAIN:
+            self.device.throw_out(client.conn, None)
+        elif back.verdict in (Verdict.HAS_IT, Verdict.STANDS_AGAIN):
+            why = self.returns(client, message)
+            if not why:
+                return None
+        if back.verdict in (Verdict.MORE, Verdict.COME_AGAIN):
+            return None
+        self.note("stale", engine=client.engine_id, generation=message.generation, why=why)
+        self.context.refuse(client.conn, why, "stale")
+        if not self.is_stale(client, message.generation, why):
+            return m.Problem(why=TOO_MANY_LAYOUTS)
+        return None
+
+    # -- given up --------------------------------------------------------------------------------------------------
+
+    def drop(self, conn: int, timeout_s: float) -> None:
+        """An observer's wish."""
+        why = self.device.why_closed or self.why_in_use()
+        generation, _ = self.there
+        if why:
+            self.context.refuse(conn, why, "owned")
+        elif not generation:
+            self.forget_token()
+            self.context.send(conn, m.RegionDropped(key=self.key, bytes=0, seen=True))
+        else:
+            self.write_given_up(GivenUp(generation, "dropped", conn, self.context.now + timeout_s))
+
+    def forget_token(self) -> None:  # noqa: B027 - weights have none
+        """A person has no use for it any more, though it has no memory."""
+
+    def write_given_up(self, owed: GivenUp) -> None:
+        """It has no memory any more, the file says first."""
+        self.write(self.without_memory(owed.why), owed)
+
+    def without_memory(self, why: str) -> Recorded:
+        return Recorded(self.key, self.policy)
+
+    def write(self, becomes: Recorded | None, what: object) -> None:
+        """`becomes`: what the file says of this region once `what` is done; None: what it says now."""
+        record = self.device.record(*([becomes] if becomes is not None else []))
+        self.device.file.write(record, Owed(self.key, what))
+
+    def given_up(self, owed: GivenUp) -> None:
+        """That there is no memory is on disk."""
+        awaited = self.awaited
+        slabs = self.on_device(self.standing or (awaited.slabs if awaited is not None else ()))
+        identities, size = tuple(slab.identity for slab in slabs), sum(slab.size for slab in slabs)
+        if self.there[0] != owed.generation or not self.give_up(owed):
+            self.device.file.write_again()
+            if owed.by:
+                self.context.refuse(owed.by, self.why_in_use() or f"{self.key} has other memory by now", "not_now")
+            return
+        for conn in self.device.drops.ask(owed.generation):
+            self.device.throw_out(conn, m.Problem(why=TOO_MANY_LAYOUTS))
+        if owed.by:
+            self._dropping[owed.by] = Dropping(owed.generation, size, identities, owed.until, self.context.now)
+
+    def see_dropped(self) -> None:
+        """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
+        for conn, dropping in list(self._dropping.items()):
+            still = self.device.drops.still(dropping.generation)
+            if self.context.reached(dropping.until):
+                self._dropped(conn, still or ["memory in its place is in use, says the device"])
+            elif conn not in self.device.sessions.observers:
+                del self._dropping[conn]
+            elif not still and self.context.reached(dropping.look_at):
+                dropping.look_at = self.context.now + LOOK_S
+                self.device.check(ForDropped(self.key, conn), dropping.identities)
+
+    def dropped_checked(self, conn: int, held: bool | None) -> None:
+        if conn in self._dropping and held is not True:
+            self._dropped(conn, [], seen=held is False)
+
+    def _dropped(self, conn: int, still: list[str], *, seen: bool = False) -> None:
+        dropping = self._dropping.pop(conn)
+        answer = m.RegionDropped(
+            key=self.key, bytes=dropping.bytes, seen=seen, still=[why[:2000] for why in still[:50]]
+        )
+        self.context.send(conn, answer)

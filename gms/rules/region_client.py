@@ -1,0 +1,189 @@
+"""A process's side of one region, whatever its policy: its connection, what it waits for, and what it must let go of.
+
+Pure: an event and the time go in, effects come out (`client_events.py`); the shell is `region_shell.py`. The server's
+side is `region.py`. What differs stands with the policy: `client_machine.py` (weights), `pool_client_machine.py`.
+
+The connection is made again whenever it ends. A server that can't talk to this process, or has no room for it, takes
+nothing away: it keeps what it has, and the next attempt is a second later. Every wait ends in time, with a server or
+without one.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Any, ClassVar, Literal
+
+from gms.rules import messages as m
+from gms.rules.client_events import (
+    Claim,
+    Connect,
+    Connected,
+    Disconnected,
+    Effect,
+    Event,
+    Gone,
+    Heard,
+    LetGo,
+    No,
+    Say,
+    ServerIs,
+    Tick,
+    Unwelcome,
+    Want,
+)
+from sidecar.machine.reconnect import Reconnect
+
+RETRY_MOST_S = 0.01
+"""What stood stands again once those who have it are back: a new server should not wait. It is a cheap call."""
+TURNED_AWAY_S = 1.0
+"""A server that has said why it won't have us is left alone for so long."""
+GRACE_S = 5.0
+"""The server says by itself when a wait has been in vain, and knows why; on a busy machine it may be so late."""
+
+
+class Link(Enum):
+    AWAY = "away"
+    KNOCKING = "knocking"
+    IN = "in"
+
+
+class RegionClient:
+    policy: ClassVar[m.Policy]
+    handlers: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    """What is done about what the program wants, by event."""
+    writes_end = False
+    """What this process writes ends with it."""
+
+    def __init__(self, engine_id: str, pid: int, key: str) -> None:
+        self.engine_id = engine_id
+        self.pid = pid
+        self.key = key
+        self.deadline = 0.0
+        self.link = Link.AWAY
+        self._want: Want | Claim | None = None
+        self._want_until = math.inf
+        self._out: list[Effect] = []
+        self._now = 0.0
+        self._reconnect = Reconnect(RETRY_MOST_S)
+        self._connecting = False
+        self._turned_away = False
+        """By the server to which this connection leads."""
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self._now, self._out = now, []
+        if isinstance(event, Heard):
+            self._on_heard(event.message)
+        elif isinstance(event, Connected):
+            self._on_connected(event)
+        elif isinstance(event, Disconnected):
+            self._on_disconnected(event)
+        elif isinstance(event, Gone):
+            self._say_if_in(m.Dropped(generation=event.generation))
+        elif not isinstance(event, Tick):
+            self.handlers[type(event)](self, event)
+        self._step()
+        return self._out
+
+    # -- what the policy says --------------------------------------------------------------------------------------
+
+    @property
+    def has(self) -> int:
+        """The memory whose descriptors this process has, and of which the server is to hear at once; 0: none."""
+        return 0
+
+    def ask_next(self) -> None:
+        """One request at a time."""
+        raise NotImplementedError
+
+    def in_vain(self, no: No) -> None:
+        """The wait is over."""
+        raise NotImplementedError
+
+    def came_in(self, message: m.Welcome) -> None:
+        raise NotImplementedError
+
+    def ended(self, why: str) -> None:
+        """The connection; `why` if what came over it was no message."""
+        raise NotImplementedError
+
+    def heard(self, message: m.ServerMessage) -> None:
+        """What is said of the region alone."""
+        raise NotImplementedError
+
+    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+        """The connection ends after this. `asked`: what this process waited for."""
+        raise NotImplementedError
+
+    # -- what follows ----------------------------------------------------------------------------------------------
+
+    def _step(self) -> None:
+        self.deadline = math.inf
+        if self._want is not None:
+            until = self._want_until + (GRACE_S if self.link is Link.IN else 0.0)
+            if self._now >= until:
+                why = "the server is away" if self.link is not Link.IN else "the server does not answer"
+                self.in_vain(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
+            else:
+                self.deadline = until
+        if self.link is Link.AWAY and not self._connecting:
+            if self._now >= self._reconnect.at:
+                self._connecting = True
+                self._out.append(Connect())
+            else:
+                self.deadline = min(self.deadline, self._reconnect.at)
+        elif self.link is Link.IN:
+            self.ask_next()
+
+    # -- the connection --------------------------------------------------------------------------------------------
+
+    def _on_connected(self, event: Connected) -> None:
+        self._connecting = self._turned_away = False
+        self.link = Link.KNOCKING
+        hello = m.Hello(
+            protocol=m.OLDEST,
+            newest=m.PROTOCOL,
+            engine_id=self.engine_id,
+            pid=self.pid,
+            key=self.key,
+            policy=self.policy,
+            have=self.has,
+            writes_end=self.writes_end,
+        )
+        self._say(hello)
+
+    def _on_disconnected(self, event: Disconnected) -> None:
+        self._reconnect.ended(self._now)
+        if event.why and not self._turned_away:
+            self._turn_away(event.why, "protocol")
+        if self._turned_away:
+            self._reconnect.later(self._now, TURNED_AWAY_S)
+        self.link, self._connecting = Link.AWAY, False
+        self.ended(event.why)
+
+    def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
+        """This server won't have us, or speaks what can't be understood."""
+        self._turned_away = True
+        self._out.append(Unwelcome(why, about))
+
+    def _on_heard(self, message: m.ServerMessage) -> None:
+        if isinstance(message, m.Welcome):
+            self.link = Link.IN
+            self._reconnect.welcomed(self._now)
+            self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
+            self.came_in(message)
+        elif isinstance(message, m.Problem):
+            self._turn_away(message.why, message.about)
+            self.not_welcome(message, self._want)
+        else:
+            self.heard(message)
+
+    def _let_go(self, generation: int) -> None:
+        """The server hears of it once the shell has done it."""
+        self._out.append(LetGo(generation))
+
+    def _say_if_in(self, message: m.ClientMessage) -> None:
+        if self.link is Link.IN:
+            self._say(message)
+
+    def _say(self, message: m.ClientMessage) -> None:
+        self._out.append(Say(message))

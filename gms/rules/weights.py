@@ -1,0 +1,251 @@
+"""The weights of one region: what is committed, what is being written, what is awaited, and who reads or writes.
+
+Pure, and the only owner of all this. Everything that can happen to the weights is one method here, and `MAY_FOLLOW`
+says which phase may follow which. A step that the table doesn't have is not taken: it raises BrokenRule, which the
+machine turns into an alarm.
+
+    EMPTY       there is no layout, and nobody writes one
+    RW          one process writes. Nobody reads. With `replace`, the old layout still stands
+    COMMITTED   there is a layout, and nobody reads it at the moment
+    RO          there is a layout, and somebody reads it
+    RECOVERING  this server is new: a layout is on disk, and is to be handed back by whoever has it
+
+What this file may not do: decide who may come in (`admission.py`), speak to anybody, or look at the time.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+from gms.rules.generations import Generations
+from gms.rules.record import Region as RecordedRegion
+from gms.rules.record import Slab as RecordedSlab
+
+
+class Phase(Enum):
+    EMPTY = "EMPTY"
+    RECOVERING = "RECOVERING"
+    RW = "RW"
+    COMMITTED = "COMMITTED"
+    RO = "RO"
+
+
+MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
+    # A writer is let in.
+    Phase.EMPTY: frozenset({Phase.RW}),
+    # The layout is given up; a writer is let in, and it is given up for that; it is handed back.
+    Phase.RECOVERING: frozenset({Phase.EMPTY, Phase.RW, Phase.COMMITTED}),
+    # The writer ends without a commit, where nothing stood or where the old layout still stands; it commits, and reads.
+    Phase.RW: frozenset({Phase.EMPTY, Phase.COMMITTED, Phase.RO}),
+    # A writer is let in; a reader is; it is given up on purpose.
+    Phase.COMMITTED: frozenset({Phase.RW, Phase.RO, Phase.EMPTY}),
+    # The last reader is gone.
+    Phase.RO: frozenset({Phase.COMMITTED}),
+}
+
+
+class BrokenRule(Exception):
+    """A step that no rule allows. It was not taken; there is a mistake in this program."""
+
+
+class Slab(NamedTuple):
+    """A slab of which this server has the descriptor."""
+
+    handle: int
+    identity: str
+    size: int
+
+
+@dataclass
+class Layout:
+    """A committed layout."""
+
+    generation: int
+    hash: str
+    document: bytes
+    tensors: int
+    slabs: tuple[Slab, ...]
+    sums: tuple[str, ...] = ()
+    """The sums of the slabs' contents, once they are known."""
+
+    @property
+    def size(self) -> int:
+        return sum(slab.size for slab in self.slabs)
+
+
+@dataclass
+class Draft:
+    """What a writer has made so far."""
+
+    writer: int
+    """Its connection."""
+    generation: int
+    slabs: list[Slab] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return sum(slab.size for slab in self.slabs)
+
+
+class Cleared(NamedTuple):
+    """A layout that is gone."""
+
+    generation: int
+    slabs: tuple[Slab, ...] = ()
+    """Which nobody needs any more; none if it was only awaited."""
+    was_awaited: bool = False
+
+
+class Weights:
+    def __init__(self, key: str, generations: Generations) -> None:
+        self.key = key
+        self.phase = Phase.EMPTY
+        self._generations = generations
+        self.committed: Layout | None = None
+        self.draft: Draft | None = None
+        self.awaited: RecordedRegion | None = None
+        """What is to be handed back."""
+        self.readers: set[int] = set()
+        """Connections."""
+
+    # -- what they are ---------------------------------------------------------------------------------------------
+
+    @property
+    def writer(self) -> int | None:
+        """Its connection."""
+        return self.draft.writer if self.draft is not None else None
+
+    @property
+    def there(self) -> tuple[int, str]:
+        """Generation and hash of the layout that is committed, or else awaited; 0 and nothing if there is none."""
+        layout = self.committed or self.awaited
+        return (layout.generation, layout.hash) if layout is not None else (0, "")
+
+    @property
+    def standing(self) -> tuple[Slab, ...]:
+        """Slabs of the committed layout."""
+        return self.committed.slabs if self.committed is not None else ()
+
+    def record(self) -> RecordedRegion:
+        """What the file has to say now."""
+        layout = self.committed
+        if layout is not None:
+            return self.record_of(layout)
+        return self.awaited if self.awaited is not None else RecordedRegion(self.key, "shared")
+
+    def record_of(self, layout: Layout) -> RecordedRegion:
+        """What the file has to say once this one is committed."""
+        slabs = tuple(RecordedSlab(slab.size, slab.identity) for slab in layout.slabs)
+        return RecordedRegion(self.key, "shared", layout.generation, layout.hash, slabs)
+
+    # -- the start -------------------------------------------------------------------------------------------------
+
+    def starts(self, awaited: RecordedRegion | None) -> None:
+        self.awaited = awaited
+        self.phase = Phase.EMPTY if awaited is None else Phase.RECOVERING
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def write(self, conn: int, generation: int, *, replaces: bool) -> Cleared | None:
+        """A writer is let in. Returns the layout that is gone because of it."""
+        if generation > self._generations.newest:
+            raise BrokenRule(
+                f"generation {generation} is written, and {self._generations.newest} is the newest that was given"
+            )
+        if replaces and self.committed is None:
+            raise BrokenRule(f"generation {generation} replaces a layout, and none is committed")
+        self._becomes(Phase.RW, before=(Phase.EMPTY, Phase.COMMITTED, Phase.RECOVERING))
+        self.draft = Draft(conn, generation)
+        return None if replaces else self._clear()
+
+    def add(self, slab: Slab) -> int:
+        """A slab was made for the writer. Returns its number."""
+        draft = self._must_write()
+        draft.slabs.append(slab)
+        return len(draft.slabs) - 1
+
+    def commit(self, layout: Layout) -> Cleared | None:
+        """The file says so already. Its writer reads it from this moment on. Returns the layout that it replaces."""
+        draft = self._must_write()
+        if (layout.generation, layout.slabs) != (draft.generation, tuple(draft.slabs)):
+            raise BrokenRule(f"layout {layout.generation} is committed, and {draft.generation} was written")
+        self._becomes(Phase.RO, before=(Phase.RW,))
+        old = self._clear()
+        self.draft, self.committed = None, layout
+        self.readers.add(draft.writer)
+        return old
+
+    def abort(self) -> Draft:
+        """The writer ends without a commit. Returns what it had made: nobody needs it any more."""
+        draft = self._must_write()
+        self._becomes(Phase.COMMITTED if self.committed is not None else Phase.EMPTY, before=(Phase.RW,))
+        self.draft = None
+        return draft
+
+    def _must_write(self) -> Draft:
+        if self.draft is None:
+            raise BrokenRule("nobody writes")
+        return self.draft
+
+    def _clear(self) -> Cleared | None:
+        """The file says already that this layout is gone."""
+        layout, awaited = self.committed, self.awaited
+        self.committed = self.awaited = None
+        if layout is not None:
+            return Cleared(layout.generation, layout.slabs)
+        return Cleared(awaited.generation, was_awaited=True) if awaited is not None else None
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def read(self, conn: int) -> Layout:
+        """A reader is let in."""
+        layout = self.committed
+        if layout is None:
+            raise BrokenRule("somebody reads, and nothing is committed")
+        if self.phase is not Phase.RO:
+            self._becomes(Phase.RO, before=(Phase.COMMITTED,))
+        self.readers.add(conn)
+        return layout
+
+    def stop_reading(self, conn: int) -> None:
+        """Nothing happens if it doesn't read."""
+        if conn in self.readers:
+            self.readers.remove(conn)
+            if not self.readers:
+                self._becomes(Phase.COMMITTED, before=(Phase.RO,))
+
+    def sum_up(self, generation: int, sums: tuple[str, ...]) -> bool:
+        """The sums of the slabs' contents are known. False: they are of another layout."""
+        layout = self.committed
+        if layout is None or layout.generation != generation or len(layout.slabs) != len(sums):
+            return False
+        layout.sums = sums
+        return True
+
+    # -- after a restart -------------------------------------------------------------------------------------------
+
+    def hand_back(self, document: bytes, tensors: int, slabs: tuple[Slab, ...], sums: tuple[str, ...]) -> Layout:
+        """What was awaited is here, and stands again."""
+        awaited = self.awaited
+        if awaited is None:
+            raise BrokenRule("a layout is handed back, and none is awaited")
+        if [slab.identity for slab in slabs] != [slab.identity for slab in awaited.slabs]:
+            raise BrokenRule(f"other memory is handed back than that of layout {awaited.generation}")
+        self._becomes(Phase.COMMITTED, before=(Phase.RECOVERING,))
+        self.awaited = None
+        self.committed = Layout(awaited.generation, awaited.hash, document, tensors, slabs, sums)
+        return self.committed
+
+    def give_up(self) -> Cleared:
+        """What was awaited will never come, or what is there isn't wanted any more; the file says so already."""
+        self._becomes(Phase.EMPTY, before=(Phase.RECOVERING, Phase.COMMITTED))
+        cleared = self._clear()
+        if cleared is None:
+            raise BrokenRule("a layout is given up, and there is none")
+        return cleared
+
+    def _becomes(self, phase: Phase, before: tuple[Phase, ...]) -> None:
+        """`before`: the phases in which this step may be taken."""
+        if self.phase not in before or phase not in MAY_FOLLOW[self.phase]:
+            raise BrokenRule(f"{phase.value} can't follow {self.phase.value} here")
+        self.phase = phase

@@ -1,0 +1,274 @@
+"""One process's standing with a device's weights: its requests, and what it does at the moment.
+
+What it has in common with its standing with a pool is in `region_shell.py`. One request is under way at a time, and the
+others wait for their turn. A request that was interrupted may be made again: if it was answered meanwhile, that is the
+answer.
+
+What this file may not do: know what a program has of the weights. Used by `client.py`, `reader.py`, `writer.py`.
+"""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from gms.layout import structure_hash
+from gms.memory import Memory
+from gms.rules import client_events as c
+from gms.rules.client_machine import ClientMachine, Kept
+from gms.rules.errors import GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
+from gms.shell.background import Background
+from gms.shell.layout_slabs import LayoutSlabs
+from gms.shell.region_shell import RegionShell, memory_of, open_memory
+from sidecar.machine.client_shell import Ask
+
+_ERRORS: dict[str, type[GmsError]] = {
+    "time_out": NotInTime,
+    "stale": StaleLayout,
+    "no_memory": NoRoom,
+    "too_large": NoRoom,
+}
+
+
+class Use:
+    """What this process does at the moment, as far as it isn't asleep. Made for each writer, reader and wake."""
+
+    def __init__(self, generation: int) -> None:
+        self.generation = generation
+        self.lost = ""
+        """Why it is over, once it is."""
+        self.end: Callable[[], object] = lambda: None
+        """Gives it up. Set by the writer or reader that it is."""
+
+
+class Granted(NamedTuple):
+    mode: str
+    slabs: LayoutSlabs
+    use: Use
+    kept: Kept | None
+    """A reader's."""
+
+
+_Answer = Granted | c.Made | c.Done | c.No | c.Lost
+
+
+class ClientShell(RegionShell):
+    def __init__(
+        self,
+        run_dir: Path,
+        device: str,
+        engine_id: str,
+        *,
+        region: str,
+        memory: Memory | None,
+        on_change: Callable[[int, str], object],
+        on_lost: Callable[[str], object],
+        on_problem: Callable[[str], object],
+        checksums: bool,
+        huge_pages: bool,
+    ) -> None:
+        self._machine = ClientMachine(engine_id, os.getpid(), region=region)
+        super().__init__("gms-client", run_dir, device, self._machine)
+        self.generation, self.hash = 0, ""
+        """The layout's that there was last."""
+        self._problem: type[Refused] = Refused
+        self._on_change = on_change
+        self._on_lost = on_lost
+        self._on_problem = on_problem
+        self.store.memory = memory
+        self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
+        self._use: Use | None = None
+        self._turns: list[Ask] = []
+        """Requests that aren't answered. The first one's turn it is."""
+        self._unclaimed: c.Made | c.Done | None = None
+        """The answer to a request whose asker was interrupted."""
+        self.loop.start()
+
+    @property
+    def memory(self) -> Memory:
+        """The device's, as this process sees it; opened when it is first needed."""
+        if self.store.memory is None:
+            self.store.memory = open_memory(self.device)
+        return self.store.memory
+
+    def connected(self, timeout_s: float | None) -> None:
+        """Waits for the server. Raises Refused when it won't have this process."""
+        if not self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s):
+            raise NotInTime(f"no GMS answered within {timeout_s:g} s{self.where()}")
+        if self.problem and not self.incarnation:
+            raise self._problem(self.problem)
+
+    def close(self) -> None:
+        """Gives everything up. A forked child only closes what it has: the rest is its parent's."""
+        if self.closed:
+            return
+        self.background.close()
+        if self._use is not None:
+            self._use.end()
+        super().close()
+
+    def let_go(self) -> None:
+        super().let_go()
+        if self.store.memory is not None:
+            self.store.memory.close()
+
+    # -- for clients, readers and writers --------------------------------------------------------------------------
+
+    def want(self, want: c.Want) -> Granted:
+        if self.store.memory is None:
+            memory_of(self.device)
+        granted = self._answer_to(want)  # it ends in time by itself (`client_machine.py`)
+        assert isinstance(granted, Granted)
+        return granted
+
+    def make(self, size: int) -> c.Made:
+        made = self._answer_to(c.Make(size))
+        assert isinstance(made, c.Made)
+        return made
+
+    def publish(self, document: bytes, sizes: tuple[int, ...], timeout_s: float | None) -> c.Done:
+        done = self._answer_to(c.Publish(document, sizes), timeout_s)
+        assert isinstance(done, c.Done)
+        return done
+
+    def slept(self, slabs: LayoutSlabs) -> None:
+        """Everything is unmapped."""
+        self._use = None
+        self.store.put_back(slabs)
+        self.tell(c.Sleep())
+
+    def release(self, use: Use | None, slabs: LayoutSlabs | None) -> None:
+        """It is given up. What else this process does goes on."""
+        if slabs is not None:
+            self.store.put_back(slabs)
+        if self._use is use or self._use is None:
+            self._use = None
+            self.tell(c.Release())
+
+    def _answer_to(self, event: c.Want | c.Make | c.Publish, timeout_s: float | None = None) -> _Answer:
+        answer: _Answer = self.ask(Ask(event), timeout_s)
+        if isinstance(answer, c.Lost):
+            raise Lost(answer.why)
+        if isinstance(answer, c.No):
+            if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
+                raise Lost(self._use.lost)  # just before it was asked
+            where = self.where() if answer.reason == "time_out" and not self.connection.up else ""
+            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+        return answer
+
+    def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
+        self.tell(c.Sums(generation, sums))
+
+    # -- requests: in the client's thread --------------------------------------------------------------------------
+
+    def on_ask(self, ask: Ask) -> None:
+        self._turns.append(ask)
+        if self._turns[0] is ask:
+            self._begins(ask)
+
+    def _begins(self, ask: Ask) -> None:
+        unclaimed, self._unclaimed = self._unclaimed, None
+        earlier = self._earlier_answer(ask.about, unclaimed) if unclaimed is not None else None
+        if earlier is not None:
+            self._answered(earlier)
+        else:
+            self.feed(ask.about)
+
+    def _earlier_answer(self, event: c.Event, unclaimed: c.Made | c.Done) -> _Answer | None:
+        """What was asked for is there already, because of a request that was interrupted."""
+        if isinstance(event, c.Make) and isinstance(unclaimed, c.Made):
+            if 0 <= unclaimed.size - event.size < self.granularity:
+                return unclaimed
+            why = f"a slab of {unclaimed.size} bytes was made by a call that was interrupted"
+            return c.Lost(f"{why}, and it is not what is wanted now; begin anew with write()")
+        if isinstance(event, c.Publish) and isinstance(unclaimed, c.Done):
+            return unclaimed if unclaimed.hash == structure_hash(event.document) else None
+        return None
+
+    def _answered(self, answer: _Answer) -> None:
+        """The request whose turn it is, if there is one."""
+        if self._turns:
+            ask = self._turns.pop(0)
+            self.answer(ask, answer)
+            self._next()
+        elif isinstance(answer, c.Made | c.Done):
+            self._unclaimed = answer
+
+    def _next(self) -> None:
+        if self._turns:
+            self._begins(self._turns[0])
+
+    def on_late(self, ask: Ask) -> None:
+        self.on_given_up(ask)
+        self.answer(ask, c.No(f"it was not answered in time{self.where()}", "time_out"))
+
+    def on_given_up(self, ask: Ask) -> None:
+        """The answer to a `Make` or `Publish` that comes all the same is for the next one."""
+        waited = ask in self._turns
+        had_turn = waited and self._turns[0] is ask
+        if waited:
+            self._turns.remove(ask)
+        if isinstance(ask.answer, Granted):
+            self._use = None
+            self.store.put_back(ask.answer.slabs)
+        elif isinstance(ask.answer, c.Made | c.Done):
+            self._unclaimed = ask.answer
+        if isinstance(ask.about, c.Want) and (had_turn or isinstance(ask.answer, Granted)):
+            self.feed(c.Sleep() if ask.about.expect else c.Release())
+        if had_turn:
+            self._next()
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def connect_anew(self) -> None:
+        super().connect_anew()
+        kept = self._machine.kept
+        if kept is not None and len(self.store.descriptors(kept.generation, 0, len(kept.sizes))) < len(kept.sizes):
+            self.feed(c.Release())  # its slabs were just arriving: no reader has them mapped
+
+    def _do_got(self, effect: c.Got) -> None:
+        if self._turns:
+            generation = effect.opened.generation
+            self._use = Use(generation)
+            self._answered(Granted(effect.opened.mode, self.store.use(generation), self._use, self._machine.kept))
+
+    def _do_done(self, effect: c.Done) -> None:
+        self.generation, self.hash = effect.generation, effect.hash
+        self._answered(effect)
+
+    def _do_lost(self, effect: c.Lost) -> None:
+        self._answered(effect)
+        self._lose(effect.why)
+
+    def _do_stale(self, effect: c.Stale) -> None:
+        if self._use is not None and self._use.generation == effect.generation:
+            self._lose(effect.why)
+
+    def _lose(self, why: str) -> None:
+        if self._use is not None:
+            self._use.lost = why
+            self.call("on_lost", partial(self._on_lost, why))
+
+    def _do_changed(self, effect: c.Changed) -> None:
+        if (effect.generation, effect.hash) != (self.generation, self.hash):
+            self.generation, self.hash = effect.generation, effect.hash
+            self.call("on_change", partial(self._on_change, effect.generation, effect.hash))
+
+    def is_unwelcome(self, why: str, about: str) -> None:
+        if why:
+            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(about, Refused)
+        if why != self.problem:
+            self.problem = why
+            self.call("on_problem", partial(self._on_problem, why))
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        **RegionShell.common,
+        c.Got: _do_got,
+        c.Made: _answered,
+        c.Done: _do_done,
+        c.No: _answered,
+        c.Lost: _do_lost,
+        c.Stale: _do_stale,
+        c.Changed: _do_changed,
+    }

@@ -1,0 +1,157 @@
+"""What a program has of a committed layout: all its slabs, mapped read-only.
+
+Addresses belong to the reader, descriptors to the store of the process (`layout_slabs.py`). Addresses stay while it
+sleeps, and so do views and whatever was built on them; touching one meanwhile ends the process with SIGSEGV.
+
+What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
+"""
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from gms import layout as lay
+from gms.rules import client_events as c
+from gms.rules.errors import Asleep
+from gms.shell.client_shell import ClientShell, Use
+from gms.shell.layout_slabs import LayoutSlabs
+from gms.shell.mapping import Addresses, buffer
+
+_NUMPY_TYPES = {
+    "bfloat16": "uint16",
+    "float8_e4m3fn": "uint8",
+    "float8_e5m2": "uint8",
+    "float8_e4m3fnuz": "uint8",
+    "float8_e5m2fnuz": "uint8",
+    "float8_e8m0fnu": "uint8",
+}
+"""Types that numpy hasn't: their bits."""
+
+
+class Reader:
+    def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
+        self.device = addresses.memory.device
+        self.hash = hash
+        self.document = document
+        self.sums: list[str] = []
+        """The sums of the slabs' contents, as far as they were known when it was mapped."""
+        self._shell = shell
+        self._use = use
+        self._slabs: LayoutSlabs | None = None
+        """None: asleep."""
+        self._addresses = addresses
+        self._layout: lay.Layout | None = None
+        self._views: dict[str, tuple[Any, ...]] = {}
+        self._array: Any = None
+        self._closed = False
+        use.end = self.close
+
+    @property
+    def generation(self) -> int:
+        return self._use.generation
+
+    @property
+    def lost(self) -> str:
+        """Why this layout is gone, once it is. It can still be read until it is given up."""
+        return self._use.lost
+
+    @property
+    def awake(self) -> bool:
+        return self._slabs is not None
+
+    @property
+    def fits(self) -> bool:
+        """Is what the server has now, as far as is known, laid out in the same way? Then it can wake."""
+        return self._shell.hash == self.hash
+
+    @property
+    def layout(self) -> lay.Layout:
+        """What lies where. Read from its document when it is first asked for."""
+        if self._layout is None:
+            self._layout = lay.decode(self.document)
+        return self._layout
+
+    @property
+    def sizes(self) -> list[int]:
+        return [size for _, size in self._addresses.slabs]
+
+    def address(self, slab: int) -> int:
+        """The same for as long as this reader is not closed, asleep or awake."""
+        return self._addresses.slabs[slab][0]
+
+    def memory(self, slab: int) -> memoryview:
+        """A slab's bytes, on host memory."""
+        self._must_be_awake()
+        return buffer(*self._addresses.slabs[slab]).toreadonly()
+
+    def view(self, name: str) -> Any:
+        """A tensor as a numpy array that can't be written, on host memory. Types that numpy hasn't (bfloat16, the
+        eight-bit floats) come as their bits, in uint16 and uint8.
+        """
+        if self._slabs is None or self._array is None:
+            self._must_be_awake()
+            self._prepare_views()
+        return self._array(*self._views[name])
+
+    def sleep(self) -> None:
+        """Unmaps everything; addresses and descriptors stay. From now on this process reads no longer."""
+        slabs, self._slabs = self._slabs, None
+        if slabs is not None:
+            self._addresses.unmap()
+            self._shell.slept(slabs)
+
+    def wake(self, timeout_s: float) -> None:
+        """Maps everything at the same addresses. Raises StaleLayout when the weights are laid out in another way by
+        now, and NotInTime; asleep it stays then.
+        """
+        if self._closed:
+            raise Asleep("this reader is closed; read() gives a new one")
+        if self._slabs is None:
+            granted = self._shell.want(c.Want("ro", timeout_s, expect=self.hash))
+            self._use = granted.use
+            self._use.end = self.close
+            self.take(granted.slabs, granted.kept.sums if granted.kept is not None else ())
+
+    def close(self) -> None:
+        """Gives everything up: addresses, and the descriptors if this was the last that this process did with them."""
+        if not self._closed:
+            self._closed = True
+            self._views, self._array = {}, None
+            slabs, self._slabs = self._slabs, None
+            self._addresses.free()
+            self._shell.release(self._use, slabs)
+
+    def __enter__(self) -> "Reader":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def take(self, slabs: LayoutSlabs, sums: Sequence[str]) -> None:
+        """Maps what was granted: imports all before it maps any. Asleep it stays if that fails."""
+        try:
+            slabs.import_all(self._addresses.memory, self.sizes)
+            self._addresses.map(slabs, writable=False)
+        except BaseException:
+            self._addresses.unmap()
+            self._shell.slept(slabs)
+            raise
+        self._slabs, self.sums = slabs, list(sums)
+
+    def _must_be_awake(self) -> None:
+        if self._slabs is None:
+            raise Asleep("nothing is mapped: wake() first" if not self._closed else "this reader is closed")
+
+    def _prepare_views(self) -> None:
+        """What numpy has to be told of each tensor, so that a view takes no more than a microsecond."""
+        import numpy
+
+        slabs = [buffer(*slab).toreadonly() for slab in self._addresses.slabs]
+        for tensor in self.layout.tensors:
+            dtype = numpy.dtype(_NUMPY_TYPES.get(tensor.dtype, tensor.dtype))
+            strides = tuple(step * dtype.itemsize for step in tensor.stride)
+            offset = 0 if 0 in tensor.shape else tensor.offset
+            self._views[tensor.name] = (tensor.shape, dtype, slabs[tensor.slab], offset, strides)
+        self._array = numpy.ndarray

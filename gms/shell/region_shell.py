@@ -1,0 +1,123 @@
+"""One process's standing with one region: its machine, its connection, and the descriptors that it has.
+
+The rules are in `region_client.py` and by policy; here they meet the world. The client's thread
+(`sidecar/machine/client_shell.py`) watches the connection: it answers a server that wants memory dropped, and takes
+what this process has to the next server when one dies. What differs: `client_shell.py` (weights), `pool_client.py`.
+
+What this file may not do: know what is in the memory, or what a program does with it.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gms.memory import Memory
+from gms.rules import client_events as c
+from gms.rules import messages as m
+from gms.rules.errors import GmsError
+from gms.rules.region_client import RegionClient
+from gms.shell.layout_slabs import SlabStore
+from gms.shell.rundir import connect, socket_path
+from sidecar.machine import client_shell
+from sidecar.wire.frames import Channel
+
+
+class RegionShell(client_shell.ClientShell):
+    tick = c.Tick()
+
+    def __init__(self, name: str, run_dir: Path, device: str, machine: RegionClient) -> None:
+        super().__init__(name, machine, GmsError)
+        self.run_dir = run_dir
+        self.device = device
+        self.incarnation = ""
+        """The server's that it spoke to last."""
+        self.granularity = 0
+        self.problem = ""
+        """Why the server there won't have this process; empty while all is well."""
+        self.store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
+        self._away = ""
+        """Why it can't connect."""
+
+    def where(self) -> str:
+        return f" ({socket_path(self.run_dir, self.device)}: {self._away})" if self._away else ""
+
+    def let_go(self) -> None:
+        self.store.close()
+
+    def is_unwelcome(self, why: str, about: str) -> None:
+        """Empty: it is welcome."""
+        self.problem = why
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def heard(self, message: m.ServerMessage) -> c.Event:
+        return c.Heard(message)
+
+    def disconnected(self, why: str) -> c.Event:
+        return c.Disconnected(why)
+
+    def _do_connect(self, _: c.Connect) -> c.Event:
+        self.connection.hang_up()
+        try:
+            sock = connect(self.run_dir, self.device)
+        except OSError as error:
+            self._away = error.strerror or str(error)
+            return c.Disconnected()
+        self._away = ""
+        self.connection.open(
+            Channel(sock, m.from_server, max_frame_bytes=m.MAX_FRAME_BYTES, max_backlog_bytes=2 * m.MAX_FRAME_BYTES)
+        )
+        return c.Connected(self.store.generations)
+
+    def _do_say(self, effect: c.Say) -> c.Event | None:
+        if not self.connection.up:
+            return None  # it ended a moment ago, and the machine hears of it next
+        if isinstance(effect.message, m.Hello):
+            said = self.connection.introduce(effect.message)
+        elif effect.count:
+            slabs = self.store.descriptors(effect.generation, effect.first, effect.count)
+            said = self.connection.say(effect.message, slabs)
+        else:
+            said = self.connection.say(effect.message)
+        return None if said else c.Disconnected()
+
+    def _do_keep(self, effect: c.Keep) -> None:
+        self.store.keep(effect.generation, effect.first, self.connection.take_descriptors())
+
+    def _do_let_go(self, effect: c.LetGo) -> c.Event | None:
+        return c.Gone(effect.generation) if self.store.let_go(effect.generation) else None
+
+    def _do_unwelcome(self, effect: c.Unwelcome) -> None:
+        self.is_unwelcome(effect.why, effect.about)
+
+    def _do_server_is(self, effect: c.ServerIs) -> None:
+        self.incarnation, self.granularity = effect.incarnation, effect.granularity
+        self.is_unwelcome("", "")
+
+    common: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
+        c.Connect: _do_connect,
+        c.Say: _do_say,
+        c.Keep: _do_keep,
+        c.LetGo: _do_let_go,
+        c.Unwelcome: _do_unwelcome,
+        c.ServerIs: _do_server_is,
+    }
+
+
+def open_memory(device: str) -> Memory:
+    """The device's memory, as this process sees it: `host:NAME`, or a GPU by its UUID."""
+    return memory_of(device)()
+
+
+def memory_of(device: str) -> Callable[[], Memory]:
+    """Loads what opening it needs, before anything is asked for: a Ctrl-C in the middle of an import can get lost, and
+    a writer must hear it.
+    """
+    if device.startswith("host:"):
+        from gms.memory.host import HostMemory
+
+        return partial(HostMemory, device.removeprefix("host:"))
+    from gms.memory.cuda import CudaMemory
+
+    return partial(CudaMemory, device)

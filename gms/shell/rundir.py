@@ -1,0 +1,97 @@
+"""What lies where in a run directory, for GMS.
+
+DIR/gms/<device>.sock   the socket of the device's server
+DIR/gms/<device>.json   what that server must not forget (`record.py`)
+DIR/gms/<device>.lock   one server per device
+DIR/gms/gms.lock        one supervisor per directory
+DIR/gms/devices         which devices it has, one a line
+
+Memory lies elsewhere: host devices have a directory of their own, because it must not go with this one.
+"""
+
+import errno
+import re
+import socket
+from pathlib import Path
+
+from gms.shell.settings import CannotStart
+from sidecar.kernel.durable import DirectoryLock, DurableFile
+from sidecar.wire import sockets
+
+GMS = "gms"
+DEVICES = "devices"
+SUPERVISOR_LOCK = "gms.lock"
+
+_DEVICE = re.compile(r"host:[A-Za-z0-9_][A-Za-z0-9._-]{0,63}|(GPU|MIG)-[A-Za-z0-9][A-Za-z0-9-]{0,63}", re.ASCII)
+
+
+class NoSuchName(ValueError):
+    """That can't be the name of a device."""
+
+
+def device_name(text: str) -> str:
+    """Names come from outside and become parts of file names. Raises NoSuchName."""
+    if not _DEVICE.fullmatch(text):
+        raise NoSuchName(
+            f"{text!r} is not a device; allowed: host:NAME (letters, digits, dots, dashes) or a GPU's UUID (GPU-...)"
+        )
+    return text
+
+
+def directory(run_dir: Path) -> Path:
+    return run_dir / GMS
+
+
+def socket_path(run_dir: Path, device: str) -> Path:
+    return run_dir / GMS / f"{device}.sock"
+
+
+def lock(run_dir: Path, name: str) -> DirectoryLock:
+    """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
+    return DirectoryLock(directory(run_dir), name).acquire()
+
+
+def record_name(device: str) -> str:
+    return f"{device}.json"
+
+
+def lock_name(device: str) -> str:
+    return f"{device}.lock"
+
+
+def connect(run_dir: Path, device: str) -> socket.socket:
+    """A connection to the server of this device. Raises OSError when there is none."""
+    return sockets.connect(socket_path(run_dir, device))
+
+
+def devices(run_dir: Path) -> list[str]:
+    """Which devices there are to be: those that the supervisor was started for, else whose sockets are there."""
+    here = directory(run_dir)
+    try:
+        listed = (DurableFile(here, DEVICES).read() or b"").decode("utf-8", "replace").split()
+    except OSError:
+        listed = []
+    if not listed:
+        try:
+            listed = sorted(path.name.removesuffix(".sock") for path in here.glob("*.sock"))
+        except OSError:
+            return []
+    return [device for device in listed if _DEVICE.fullmatch(device)]
+
+
+_ADVICE = {
+    errno.EACCES: "give a --run-dir that this user may write",
+    errno.EPERM: "give a --run-dir that this user may write",
+    errno.ENOENT: "give a --run-dir where directories can be made",
+    errno.ENOSPC: "make room there, or give another --run-dir",
+    errno.EDQUOT: "make room there, or give another --run-dir",
+    errno.EROFS: "give a --run-dir on a filesystem that can be written",
+}
+
+
+def unusable(directory: Path, error: OSError) -> CannotStart:
+    """Why a server can't start there, and what to do. (A file that the error names is within that directory.)"""
+    what = directory / error.filename if isinstance(error.filename, str) else directory
+    advice = _ADVICE.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
+    shown = str(what).encode("utf-8", "backslashreplace").decode()
+    return CannotStart(f"{shown} can't be used: {error.strerror or error}; {advice}")

@@ -1,0 +1,366 @@
+"""The shell of one device's GMS: descriptors of slabs, the state file, memory. It decides nothing; `machine.py` does.
+
+What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/machine/shell.py` and
+beside it. Here is what only memory needs. A slab is made, exported and released at once: what is kept is its
+descriptor, under the number that the machine knows it by. Nothing is ever mapped here, and torch is not imported.
+
+What a descriptor that comes back really is, the memory's maker says, before the machine hears of it: the sender's word
+counts for nothing, and a wrong one costs it its connection.
+"""
+
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.rules import events as e
+from gms.rules import messages as m
+from gms.rules import record
+from gms.rules.machine import Machine
+from gms.shell import rundir, tables
+from gms.shell.settings import CannotStart, Options
+from sidecar.kernel import io_uring, peers
+from sidecar.kernel.durable import DurableFile
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.kernel.processes import Processes, Whereabouts
+from sidecar.machine.shell import Shell
+from sidecar.terminal.logs import Log
+from sidecar.wire.connections import Connections, Protocol
+from sidecar.wire.frames import close_all
+from sidecar.wire.sockets import ServerSocket
+
+POOLS_OFF = (
+    "pools are off on a GPU until a real device has shown that the end of a process is also the end of what its "
+    "kernels write (python -m tests.gpu); gms --pools-on-gpu turns them on"
+)
+_SPOKEN = Protocol(
+    m.from_client,
+    lambda why: m.Problem(why=why[:2000]),
+    busy=lambda why: m.Problem(why=why[:2000], about="place"),
+    max_frame_bytes=m.MAX_FRAME_BYTES,
+    max_backlog_bytes=2 * m.MAX_FRAME_BYTES,  # the largest layout, and whatever else is said until it is read
+)
+
+
+class Server(Shell):
+    machine: Machine
+
+    def __init__(self, options: Options, memory: Memory, log: Log) -> None:
+        super().__init__(log)
+        self.memory = memory
+        self.device = memory.device
+        self._slabs: dict[int, int] = {}
+        """Handle -> descriptor."""
+        self._last_slab = 0
+        self._process_of: dict[int, int] = {}
+        """Connection -> the process that introduced itself on it."""
+        self.processes = Processes(self.loop, options.pidfds)
+        self.connections = Connections(
+            self.loop, log, _SPOKEN, frozenset(options.allow_uids), heard=self._on_message, closed=self._on_closed
+        )
+        self._directory = rundir.directory(Path(options.run_dir))
+        socket_path = rundir.socket_path(Path(options.run_dir), self.device)
+        try:
+            make_private_directory(self._directory)
+            self._socket = ServerSocket(self._directory, socket_path.name)
+            self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
+            self._record = DurableFile(self._directory, rundir.record_name(self.device))
+            self._record.reserve()
+        except OSError as error:
+            raise rundir.unusable(self._directory, error) from None
+        self.machine = Machine(
+            e.Config(
+                device=self.device,
+                server_incarnation=secrets.token_hex(8),
+                server_pid=os.getpid(),
+                boot_id=peers.boot_id(),
+                granularity=memory.granularity,
+                capacity=memory.capacity(),
+                window_s=options.window_s,
+                memory_wait_s=options.memory_wait_s,
+                pid_namespace=_namespace("pid"),
+                time_namespace=_namespace("time"),
+                pools_off="" if memory.device.startswith("host:") or options.pools_on_gpu else POOLS_OFF,
+            )
+        )
+        self.feed(self._first_event())
+        self._open(options.socket_mode)
+        self.loop.stop_on_signals()
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def _first_event(self) -> e.Started:
+        floor = int(time.time() * 1000)  # it grows across reboots, faster than numbers do
+        try:
+            data = self._record.read()
+            if data is None:
+                # One that was kept aside by a server that then crashed is still the last word.
+                aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
+                return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
+            file = record.decode(data)
+        except (record.UnreadableRecord, OSError) as error:
+            return e.Started(None, self._keep_aside(self._record, error), floor)
+        owned = [region for region in file.regions if region.owner is not None]
+        return e.Started(file, "", floor, tuple(self._owner_of(file, region) for region in owned))
+
+    def _owner_of(self, file: record.Record, region: record.Region) -> e.FoundOwner:
+        """What has become of it. Its number means something only in the PID namespace in which it was written down."""
+        owner, here = region.owner, _namespace("pid")
+        if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
+            return e.FoundOwner(region.key)
+        found = self.processes.look_up(owner.pid, owner.identity)
+        if isinstance(found, Whereabouts):
+            return e.FoundOwner(region.key, gone=found is Whereabouts.GONE)
+        return e.FoundOwner(region.key, found.process)
+
+    def _keep_aside(self, file: DurableFile, error: Exception) -> str:
+        """A file that can't be read. Returns why."""
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        try:
+            kept = file.set_aside()
+        except OSError as failed:
+            raise CannotStart(
+                f"{file.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
+            ) from None
+        self.log.alarm("state_file_unreadable", why=why, kept_as=str(kept))
+        return why[:1000]
+
+    def _open(self, mode: int) -> None:
+        try:
+            self.connections.listen(self._socket.open(mode))
+            self._socket.keep_inode()
+            self.watch_over(self._socket.path, self._look_at_path)
+            self.watch_over(self._record.path, self._look_at_files)
+        except OSError as error:
+            raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
+        status = self.machine.status()
+        self.log.info(
+            "ready",
+            state=status.state,
+            generation=status.generation,
+            capacity=status.capacity,
+            socket=self._socket.path,
+            pid=os.getpid(),
+            evidence=self.processes.evidence.value,
+        )
+
+    def _look_at_files(self) -> None:
+        """A file that a cleaner has deleted is written again."""
+        if self._record.deleted() and not self._socket.replaced():
+            self.feed(e.FileGone())
+
+    def _look_at_path(self) -> None:
+        if self._socket.replaced():
+            self.feed(self._replaced())
+
+    def _replaced(self) -> e.DirectoryReplaced:
+        return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
+
+    def close(self) -> None:
+        self.unwatch()
+        self._socket.close()
+        self.connections.close()
+        close_all(self._slabs.values())
+        self._slabs.clear()
+        self._lock.close()
+
+    # -- effects: connections and processes ------------------------------------------------------------------------
+
+    def _do_send(self, effect: e.Send) -> None:
+        self.connections.send(effect.conn, effect.message, [self._slabs[handle] for handle in effect.slabs])
+
+    def _do_close(self, effect: e.Close) -> None:
+        self._process_of.pop(effect.conn, None)
+        self.connections.drop(effect.conn)
+
+    def _do_watch_death(self, effect: e.WatchDeath) -> None:
+        event = e.Died(effect.process)
+        self.processes.on_death(effect.process, lambda: self.feed(event))
+
+    def _do_forget_process(self, effect: e.ForgetProcess) -> None:
+        self.processes.forget(effect.process)
+
+    def _do_check_peer(self, effect: e.CheckPeer) -> None:
+        process = self._process_of.get(effect.conn)
+        dead = process is not None and self.processes.is_dead(process)
+        self.answer(e.PeerChecked(effect.conn, not dead and self.connections.connected(effect.conn)))
+
+    # -- effects: memory and the disk ------------------------------------------------------------------------------
+
+    def _do_allocate(self, effect: e.Allocate) -> None:
+        made: list[e.Slab] = []
+        try:
+            for size in effect.sizes:
+                handle = self.memory.create(size)
+                try:
+                    made.append(self._exported(handle))
+                finally:
+                    self.memory.release(handle)
+            if effect.table_size:
+                made.append(self._keep_table(tables.create(effect.table_size)))
+        except (DeviceError, OSError) as error:  # OSError: no descriptors left
+            self._do_forget(e.Forget(tuple(slab.handle for slab in made)))
+            why = "" if isinstance(error, OutOfMemory) else str(error)
+            self.answer(e.NotAllocated(effect.conn, sum(effect.sizes), self._free(), why))
+        else:
+            self.answer(e.Allocated(effect.conn, tuple(made)))
+
+    def _keep_table(self, descriptor: int) -> e.Slab:
+        self._last_slab += 1
+        self._slabs[self._last_slab] = descriptor
+        return e.Slab(self._last_slab, tables.identity(descriptor))
+
+    def _exported(self, handle: Handle) -> e.Slab:
+        descriptor = self.memory.export(handle)
+        try:
+            return self._keep(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+
+    def _keep(self, descriptor: int) -> e.Slab:
+        """Owns the descriptor from now on; unless it raises DeviceError."""
+        identity = self.memory.identity(descriptor)
+        self._last_slab += 1
+        self._slabs[self._last_slab] = descriptor
+        return e.Slab(self._last_slab, identity)
+
+    def _do_forget(self, effect: e.Forget) -> None:
+        for handle in effect.slabs:
+            os.close(self._slabs.pop(handle))
+
+    def _do_check_memory(self, effect: e.CheckMemory) -> None:
+        self.answer(e.MemoryChecked(self._free(), self._somebody_has(effect.identities), self._blocks(effect.tables)))
+
+    def _somebody_has(self, identities: tuple[str, ...]) -> bool | None:
+        """Any of it. None: that can't be told. The first that somebody has is enough, because on a host device each
+        look goes through all that is locked: 255 slabs took a server seconds of a processor at its start.
+        """
+        somebody: bool | None = False
+        try:
+            for identity in identities:
+                held = self.memory.held(identity)
+                if held:
+                    return True
+                if held is None:
+                    somebody = None
+        except DeviceError as error:  # an identity that a person wrote into the file, say
+            self.log.warning("memory_unknown", why=error)
+            return None
+        return somebody
+
+    def _blocks(self, handles: tuple[int, ...]) -> dict[int, tuple[int, int]]:
+        counted = {handle: tables.count(self._slabs[handle]) for handle in handles}
+        return {handle: blocks for handle, blocks in counted.items() if blocks is not None}
+
+    def _free(self) -> int:
+        try:
+            return self.memory.free()
+        except (DeviceError, OSError) as error:
+            self.log.warning("free_memory_unknown", why=error)
+            return 0
+
+    def _do_persist(self, effect: e.Persist) -> None:
+        if self._socket.replaced():
+            self.answer(self._replaced())
+            return
+        try:
+            self._record.write(record.encode(effect.record))
+        except OSError as error:
+            self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
+        else:
+            self.answer(e.Persisted(effect.seq))
+
+    def _do_stop(self, effect: e.Stop) -> None:
+        self.stop(effect.why)
+
+    def show(self) -> None:
+        watchers = self.machine.watchers
+        if watchers:
+            status = self.machine.status(self._free(), self._blocks(self.machine.tables))
+            for conn in watchers:
+                self.connections.send(conn, status)
+
+    # -- what callers say ------------------------------------------------------------------------------------------
+
+    def _on_closed(self, conn: int) -> None:
+        self._process_of.pop(conn, None)
+        self.feed(e.Closed(conn))
+
+    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, m.Hello):
+            self._on_hello(conn, sock, message, descriptors)
+        elif isinstance(message, m.HandBack):
+            self._on_hand_back(conn, message, descriptors)
+        elif descriptors:
+            close_all(descriptors)
+            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
+        else:
+            self.feed(e.Received(conn, message))
+
+    def _on_hello(self, conn: int, sock: socket.socket, message: m.Hello, descriptors: tuple[int, ...]) -> None:
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
+            return
+        if named.process is not None:
+            self._process_of[conn] = named.process
+        pid = named.local_pid
+        writes_end = message.writes_end and not self._denies(pid)
+        self.feed(e.Received(conn, message, (), named.process, named.identity, local_pid=pid, writes_end=writes_end))
+
+    def _denies(self, pid: int) -> bool:
+        """What can be seen of that process says that it may have io_uring, whatever it says."""
+        if not pid or io_uring.is_filtered(pid) is not False or io_uring.kernel_refuses():
+            return False
+        self.log.warning("may_write_late", pid=pid, why="it says that it can't have io_uring, and has no filter")
+        return True
+
+    def _on_hand_back(self, conn: int, message: m.HandBack, descriptors: tuple[int, ...]) -> None:
+        sizes = message.sizes[message.first : message.first + len(descriptors)]
+        if len(sizes) < len(descriptors):
+            close_all(descriptors)
+            self.connections.complain(conn, "HandBack: there are more slabs than sizes")
+            return
+        table_at = len(message.sizes) - 1 if message.table else -1
+        slabs: list[e.Slab] = []
+        try:
+            for number, (descriptor, size) in enumerate(zip(descriptors, sizes, strict=True), message.first):
+                if number == table_at:
+                    tables.check(descriptor, size)
+                    slabs.append(self._keep_table(descriptor))
+                else:
+                    self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size
+                    slabs.append(self._keep(descriptor))
+        except DeviceError as error:
+            self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
+            close_all(descriptors[len(slabs) :])
+            self.connections.complain(conn, f"HandBack: slab {message.first + len(slabs)}: {error}")
+            return
+        self.feed(e.Received(conn, message, tuple(slabs)))
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        e.Send: _do_send,
+        e.Close: _do_close,
+        e.WatchDeath: _do_watch_death,
+        e.ForgetProcess: _do_forget_process,
+        e.Allocate: _do_allocate,
+        e.Forget: _do_forget,
+        e.CheckMemory: _do_check_memory,
+        e.CheckPeer: _do_check_peer,
+        e.Persist: _do_persist,
+        e.Publish: Shell.publish,
+        e.Note: Shell.note,
+        e.Stop: _do_stop,
+    }
+
+
+def _namespace(kind: str) -> str:
+    """Empty where /proc doesn't tell."""
+    try:
+        return os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return ""

@@ -1,0 +1,102 @@
+"""What a program has while it writes: new slabs, mapped writable, until `commit`. Left without one, it has written
+nothing.
+
+What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
+"""
+
+from types import TracebackType
+
+from gms import layout as lay
+from gms.memory import Memory
+from gms.rules.errors import Lost, Refused
+from gms.shell.client_shell import ClientShell, Use
+from gms.shell.layout_slabs import LayoutSlabs
+from gms.shell.mapping import Addresses, buffer
+from gms.shell.reader import Reader
+
+
+class Writer:
+    def __init__(self, shell: ClientShell, use: Use, memory: Memory, slabs: LayoutSlabs) -> None:
+        self.device = memory.device
+        self.granularity = memory.granularity
+        self._shell = shell
+        self._use = use
+        self._slabs = slabs
+        self._addresses = Addresses(memory)
+        self._keeps_mapped = False
+        self._open = True
+        use.end = self.abort
+
+    @property
+    def generation(self) -> int:
+        """The number that the layout will have."""
+        return self._use.generation
+
+    @property
+    def lost(self) -> str:
+        """Why its work is gone, once it is."""
+        return self._use.lost
+
+    @property
+    def sizes(self) -> list[int]:
+        """The slabs' so far. They are multiples of the granularity."""
+        return [size for _, size in self._addresses.slabs]
+
+    def create(self, size: int) -> int:
+        """One more slab, mapped writable; it reads as zeros. Its number. Waits, for a bounded time, while the device is
+        full.
+        """
+        self._must_not_be_lost()
+        made = self._shell.make(size)
+        self._addresses.reserve(made.size)
+        self._slabs.import_all(self._addresses.memory, self.sizes)
+        self._addresses.map(self._slabs, writable=True)
+        return made.slab
+
+    def address(self, slab: int) -> int:
+        return self._addresses.slabs[slab][0]
+
+    def memory(self, slab: int) -> memoryview:
+        """A slab's bytes, on host memory."""
+        return buffer(*self._addresses.slabs[slab])
+
+    def keep_mapped(self) -> None:
+        """If this fails from here on, what is written stays mapped until the process ends: somebody has views of it
+        who can't be told.
+        """
+        self._keeps_mapped = True
+
+    def commit(self, layout: lay.Layout, timeout_s: float | None = None) -> Reader:
+        """The layout is there for everybody, for as long as anybody wants it; and this process reads it from now on, at
+        the same addresses. If it is refused, this is still a writer.
+        """
+        self._must_not_be_lost()
+        document = lay.encode(layout)
+        if len(document) > lay.MAX_LAYOUT_BYTES:
+            raise Refused(f"the layout takes {len(document)} bytes; at most {lay.MAX_LAYOUT_BYTES} are allowed")
+        done = self._shell.publish(document, tuple(self.sizes), timeout_s)
+        self._open = False
+        reader = Reader(self._shell, self._use, done.hash, document, self._addresses)
+        self._addresses.unmap()
+        reader.take(self._slabs, ())
+        self._shell.background.begin(self._slabs, self.sizes)
+        return reader
+
+    def _must_not_be_lost(self) -> None:
+        if self.lost:
+            raise Lost(self.lost)
+
+    def abort(self) -> None:
+        if self._open:
+            self._open = False
+            if not self._keeps_mapped:
+                self._addresses.free()
+            self._shell.release(self._use, None if self._keeps_mapped else self._slabs)
+
+    def __enter__(self) -> "Writer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()

@@ -1,0 +1,301 @@
+"""`lockctl`: the lock in the hands of a person or a script. It looks, asks for a switchover, runs a command under it.
+
+The commands are here; how the status reads is `status_text.py`, what `hold` and `doctor` do has files of its own.
+Everything is said by the server or seen on this machine: lockctl decides nothing. Exit codes are relied on by scripts
+and stand in each command's --help (`lockctl_help.py`).
+"""
+
+import argparse
+import contextlib
+import json
+import signal
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from lockserver.cli import hold as holding
+from lockserver.cli import lockctl_help as words
+from lockserver.cli import status_text
+from lockserver.observer import (
+    TIMEOUT_S,
+    NoServer,
+    Observer,
+    ObserverError,
+    ServerSilent,
+    watch_forever,
+)
+from lockserver.rules import messages as m
+from lockserver.shell.rundir import SOCKET
+from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.formatting import key_values
+from sidecar.terminal.settings import Parser, count, directory, seconds, seconds_or_zero, valued
+from sidecar.terminal.terminal import OutputLost, observer_exit_code, ping_forever, say, terminal_paint
+
+HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
+"""Exit codes; usage errors are 64."""
+_BY_STATE = {"HELD": HELD, "FREE": FREE}
+
+
+# -- status, watch, history ----------------------------------------------------------------------------------------
+
+
+def status(options: argparse.Namespace) -> int:
+    try:
+        with Observer(options.run_dir, options.answer_timeout_s) as observer:
+            seen = observer.ask(m.AskStatus(), m.Status)
+    except (NoServer, ServerSilent) as error:
+        if options.json:
+            say(json.dumps({"state": "NO_SERVER", "error": str(error)}))
+        raise
+    if options.json:
+        say(json.dumps(fields(seen)))
+    else:
+        for line in status_text.status_lines(seen, datetime.now(UTC), terminal_paint()):
+            say(line)
+    return _BY_STATE.get(seen.state, NOT_YET)
+
+
+def watch(options: argparse.Namespace) -> int:
+    paint = terminal_paint()
+    away = (
+        paint("NO SERVER ", status_text.Tone.BAD)
+        + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
+    )
+    last: dict[str, Any] | str = ""
+    for seen in watch_forever(options.run_dir, options.answer_timeout_s):
+        now = datetime.now().astimezone()
+        if options.json:
+            said = {"state": "NO_SERVER"} if seen is None else fields(seen)
+            if said != last:
+                say(json.dumps({"at": _rfc3339(now.astimezone(UTC))} | said))
+            last = said
+        else:
+            line = away if seen is None else status_text.change_line(seen, paint)
+            if line != last:
+                say(f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {line}")
+            last = line
+    return 0
+
+
+def history(options: argparse.Namespace) -> int:
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
+        answer = observer.ask(m.AskHistory(), m.History)
+    events = answer.events
+    if answer.left_out and not options.json and not options.last:
+        say(f"({answer.left_out} older events don't fit into the answer: see the server's log)")
+    for event in events[-options.last :] if options.last else events:
+        if options.json:
+            say(json.dumps(msgspec.to_builtins(event)))
+        else:
+            say(f"{event.at}  {event.event:<18}  {key_values(event.detail)}".rstrip())
+    return 0
+
+
+# -- switchover ----------------------------------------------------------------------------------------------------
+
+
+def switchover(options: argparse.Namespace) -> int:
+    wish = m.Switchover(to=options.to, drain_timeout_s=options.drain_timeout)
+    try:
+        m.check(wish)
+    except ValueError as error:
+        options.parser.error(str(error))
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
+        calls = 0
+
+        def call_off(*_: object) -> None:
+            """Ctrl-C calls it off and waits for the server's word; a second one leaves."""
+            nonlocal calls
+            calls += 1
+            if calls > 1:
+                raise KeyboardInterrupt
+            print("lockctl: calling it off (Ctrl-C again leaves at once)", file=sys.stderr, flush=True)
+            observer.tell(m.AbortSwitchover())
+
+        with _on_signals(call_off, signal.SIGINT, signal.SIGTERM):
+            observer.tell(wish)
+            began = False
+            patience: float | None = options.answer_timeout_s
+            while True:
+                step = observer.hear(m.SwitchoverStep, patience)
+                if step.phase == "refused" and began and step.done:
+                    # Our own call to stop, which came too late: the switchover itself goes on.
+                    step = m.SwitchoverStep(phase="too late", detail=step.detail)
+                began, patience = True, None
+                if options.json:
+                    say(json.dumps(_plain(step) | {"done": step.done, "ok": step.ok}))
+                else:
+                    say(f"{step.phase:<9}  {step.detail}")
+                if step.done:
+                    return 0 if step.ok else NOT_DONE
+
+
+@contextlib.contextmanager
+def _on_signals(handler: Callable[..., None], *signals: signal.Signals) -> Any:
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
+
+
+# -- ping ----------------------------------------------------------------------------------------------------------
+
+
+def ping(options: argparse.Namespace) -> int:
+    with Observer(options.run_dir, options.answer_timeout_s) as observer:
+        if not options.json:
+            say(f"PING {options.run_dir / SOCKET}")
+        return 0 if ping_forever(observer, m.Ping(), m.Pong, options) else NO_SERVER
+
+
+# -- doctor, hold --------------------------------------------------------------------------------------------------
+
+
+def doctor(options: argparse.Namespace) -> int:
+    from lockserver.cli.doctor import Level, examine
+
+    findings = examine(options.run_dir, options.answer_timeout_s)
+    sick = any(finding.level is Level.FAIL for finding in findings)
+    if options.json:
+        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
+        say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
+        return int(sick)
+    paint = terminal_paint()
+    tones = {Level.OK: status_text.Tone.GOOD, Level.WARN: status_text.Tone.CARE, Level.FAIL: status_text.Tone.BAD}
+    width = max(len(finding.check) for finding in findings)
+    for finding in findings:
+        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
+        if finding.do:
+            say(f"{'':<{width + 8}}-> {finding.do}")
+    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
+    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
+    return int(sick)
+
+
+def hold(options: argparse.Namespace) -> int:
+    return holding.hold(options)
+
+
+# -- settings ------------------------------------------------------------------------------------------------------
+
+
+def parser() -> Parser:
+    p = Parser(
+        prog="lockctl",
+        usage="%(prog)s [--run-dir DIR] COMMAND ...",
+        description="Looks at the lock, and works with it.",
+        epilog=words.MAIN,
+    )
+    p.setting("--run-dir", parse=directory, metavar="DIR", help="the lock server's run directory")
+    p.setting(
+        "--answer-timeout-s",
+        default=TIMEOUT_S,
+        parse=seconds,
+        metavar="S",
+        help="how long the server may take to answer",
+    )
+    commands = p.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="lockctl"
+    )
+
+    def add(
+        name: str, run: Callable[[argparse.Namespace], int], what: str, epilog: str, *, prints: bool = True
+    ) -> Parser:
+        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
+        command.set_defaults(run=run, parser=command)
+        command.add_argument(
+            "--run-dir",
+            type=valued(directory),
+            metavar="DIR",
+            default=argparse.SUPPRESS,
+            help="the lock server's run directory [FAILOVER_RUN_DIR]",
+        )
+        if prints:
+            command.add_argument("--json", action="store_true", help="for programs")
+        return command
+
+    add("status", status, "Who serves, who waits, and what for.", words.STATUS)
+    add("watch", watch, "A line for every change.", words.WATCH)
+    command = add("history", history, "What has happened, oldest first.", words.HISTORY)
+    command.add_argument("--last", type=valued(count), default=0, metavar="N", help="only the last N events")
+    command = add("switchover", switchover, "Lets the next engine take over, on purpose.", words.SWITCHOVER)
+    command.add_argument("--to", default="", metavar="ENGINE_ID", help="the successor; default: the first who is ready")
+    command.add_argument(
+        "--drain-timeout",
+        type=valued(seconds_or_zero),
+        default=30.0,
+        metavar="S",
+        help="how long the holder may take to finish what it has begun; 0: it finishes nothing; default 30",
+    )
+    command = add("ping", ping, "Round trips to the lock server, until Ctrl-C.", words.PING)
+    command.add_argument("--count", type=valued(count), default=0, metavar="N", help="stop after N")
+    command.add_argument(
+        "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
+    )
+    add("doctor", doctor, "Checks what the lock stands on, and says what to do.", words.DOCTOR)
+    holding.declare(
+        add(
+            "hold",
+            hold,
+            "Runs a command while this engine holds the lock; it is released when both are gone.",
+            words.HOLD,
+            prints=False,
+        )
+    )
+    return p
+
+
+# -- output --------------------------------------------------------------------------------------------------------
+
+
+def fields(status: m.Status) -> dict[str, Any]:
+    """A status as scripts get it: without what only the wire needs."""
+    return _plain(status)
+
+
+def _plain(message: m.ServerMessage) -> dict[str, Any]:
+    """Every field, also those that the wire leaves out because they say nothing new."""
+    wanted = (name for name in message.__struct_fields__ if name != "fds")
+    return {name: msgspec.to_builtins(getattr(message, name)) for name in wanted}
+
+
+def _rfc3339(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+# -- the command ---------------------------------------------------------------------------------------------------
+
+
+def main(argv: list[str] | None = None) -> int:
+    own, command = _split(list(sys.argv[1:] if argv is None else argv))
+    options, unknown = parser().parse_known_args(own)
+    if unknown:
+        hint = "; the command that is to run stands behind --" if options.run is hold else ""
+        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
+    options.words = [*getattr(options, "words", []), *command]
+    if options.run_dir is None:
+        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
+    try:
+        return int(options.run(options))
+    except ObserverError as error:
+        print(f"lockctl: {error}", file=sys.stderr)
+        return observer_exit_code(error)
+    except OutputLost as error:
+        return error.exit_code("lockctl")
+    except KeyboardInterrupt:
+        return EX_INTERRUPTED
+
+
+def _split(said: list[str]) -> tuple[list[str], list[str]]:
+    """What is lockctl's, and behind the first `--` the command that `hold` runs."""
+    at = said.index("--") if "--" in said else len(said)
+    return (said[:at], said[at + 1 :]) if "hold" in said[:at] else (said, [])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,544 @@
+"""The rules of the lock: who may be awake.
+
+Pure: an event and the time go in, effects come out (`events.py`); `server.py` has the sockets. This file takes events
+in and composes; `succession.py` says what follows from how things stand, and does it. The parts know neither of them.
+A part that finds something about the lock says it by one of the lock's transitions (`lock.py`). What is known of
+processes is in the package `evidence`, which has its own rules, with an E.
+
+How it goes. An engine's main process registers, the other processes of its incarnation join; from then on their ends
+are watched. The main process says `Acquire` and waits in the queue. The states of the lock and what may follow what
+stand in `lock.py`.
+
+The rules, and where they stand:
+
+ 1. Fencing starts when the holder's connection ends *or* its pidfd is readable. Only the proof ends it (rule E1 of the
+    package `evidence`).
+ 2. A rule about processes: E2.
+ 3. Where memory can be read, what the next one needs must be free (`free_memory.py`, `queue.py`).
+ 4. A waiter is granted only if it is there, alive, ready, and has looked at its engine since the last holder was lost
+    (`queue.py`).
+ 5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
+ 6. A rule about processes: E6.
+ 7. After a restart the file rules (`recovery.py`): its holder comes back and nobody notices; or is proven gone by what
+    is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the policy decides,
+    which by default is to go on waiting. No file, or one that can't be read: an unknown holder may be there (E9).
+ 8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
+ 9. No waiter is granted while another process has the name of this path, or of a device, or lost it a moment ago and
+    may be dying (`exclusion.py`).
+10. A holder that can't talk with this server (another version) keeps what it has, and is fenced by its pidfds alone.
+11. A waiter that gives up (`Withdraw`) isn't granted until it asks again; unless the grant came first, which holds.
+12. A takeover that hangs for longer than the window is an alarm that says what lives, and how it is (`overdue.py`).
+13. A rule about processes: E7.
+
+The permit `init` is a lock too, with less (`permit.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from evidence.rules.evidence import Evidence
+from evidence.rules.incarnation import MAIN, Incarnation, Stage
+from evidence.rules.pidfd_copies import Give
+from evidence.rules.proof import Policy
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules.admission import Admission, Admitted, TurnedAway
+from lockserver.rules.callers import MOST_OBSERVERS, Caller, Callers, Hello, incompatible, spoken
+from lockserver.rules.context import Context
+from lockserver.rules.hearsay import Hearsay
+from lockserver.rules.invariants import Invariants
+from lockserver.rules.lock import Lock, Phase, State, WrongTransition
+from lockserver.rules.messages import ACTIVE, INIT
+from lockserver.rules.status import history_of, status_of
+from lockserver.rules.succession import Succession
+from sidecar.machine.disk_writes import DiskWrites
+
+MEMBER_WRITE_S = 0.05
+"""A member's normal end is on disk by then; several at a time cost one write."""
+MOST_OWED = 10_000
+_NOT_INTRODUCED = "introduce yourself first: Register, Join or Observe"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said once it is on disk."""
+
+    conn: int
+    message: m.ServerMessage
+
+
+@dataclass(frozen=True, slots=True)
+class MemberEnded:
+    """Its clients may drop their copies of the dead one's pidfd: the file doesn't name it any more."""
+
+    incarnation: str
+
+
+class Machine:
+    def __init__(self, config: e.Config) -> None:
+        self.config = config
+        self.context = Context(config.history_size)
+        self.evidence = Evidence(config, self.context, Policy(config.presume_dead, config.grant_unproven))
+        self.incarnations = self.evidence.incarnations
+        self.callers = Callers(self.context, self.evidence.copies.left)
+        self.succession = Succession(config, self.context, self.callers, self.evidence)
+        self.admission = Admission(self.context, self.evidence, self.active, self.succession.permit.lock)
+        self.hearsay = Hearsay(config, self.context, self.evidence)
+        self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
+        self.broken = ""
+        """Which of its own rules this machine has broken: a bug. Nobody is granted any more then."""
+        self._invariants = Invariants()
+        self._started = False
+        self._members_ended: set[str] = set()
+        """Incarnations that lost a member which the file still names."""
+        self._state = State.FREE
+
+    @property
+    def active(self) -> Lock:
+        return self.succession.active
+
+    # -- the one door ----------------------------------------------------------------------------------------------
+
+    def handle(self, event: e.Event, time: e.Time) -> list[e.Effect]:
+        context = self.context
+        context.begin(time)
+        try:
+            _HANDLERS[type(event)](self, event)
+            if self._started:
+                self._conclude()
+            broken = self._invariants.check(self.succession, self.incarnations, self.disk)
+        except WrongTransition as error:
+            broken = str(error)
+        if broken and not self.broken:
+            self._stop_granting(broken, event)
+        if context.changed:
+            context.changed = False
+            self._hand_out()
+            context.out.append(e.Publish())
+        return context.out
+
+    @property
+    def deadline(self) -> float:
+        """When `Tick` is due. Infinite while there is nothing to wait for: a server at rest sleeps."""
+        return self.context.deadline
+
+    def knows(self, incarnation: str) -> bool:
+        return incarnation in self.incarnations.known
+
+    def why_not_show_lives(self, conn: int, incarnation: str) -> str:
+        """Only a process of this incarnation has life files of it to show. Empty if that is the caller."""
+        caller = self.callers.by_conn.get(conn)
+        if caller is None:
+            return _NOT_INTRODUCED
+        if caller.incarnation is None or caller.incarnation.name != incarnation:
+            return f"you are no process of {incarnation}, so you can't show its life files"
+        return ""
+
+    @property
+    def status(self) -> m.Status:
+        return status_of(self.config, self.context, self.succession)
+
+    def _conclude(self) -> None:
+        """Draw every conclusion that is due."""
+        succession = self.succession
+        succession.conclude(may_grant=not self.disk.failing and not self.broken)
+        if succession.must_write or self.context.now >= self.disk.due_at:
+            self._write()
+        self.context.wake(self.disk.due_at)
+        if succession.state is not self._state:
+            self._state, self.context.changed = succession.state, True
+
+    def _stop_granting(self, rule: str, event: e.Event) -> None:
+        self.broken = rule
+        lock, disk = self.active, self.disk
+        holder = lock.holder.name if lock.holder is not None else "nobody"
+        happened = event.message if isinstance(event, e.Received) else event
+        self.context.alarm(
+            "broken",
+            f"a bug of the lock server: nobody is granted any more, and whoever holds the lock serves on. "
+            f"Please report this with the log: {rule}; in {type(happened).__name__}; {lock.phase.value}, {holder}, "
+            f"token {lock.token} of {self.succession.newest_token}, write {disk.done} of {disk.asked}. "
+            "Restart the lock server to go on",
+        )
+
+    # -- ends (rule 1) ---------------------------------------------------------------------------------------------
+
+    def _closed(self, conn: int) -> None:
+        caller = self.callers.leave(conn)
+        self.succession.switchover.asker_left(conn)
+        who = caller.incarnation if caller is not None else None
+        if who is None or not self.evidence.closed(who, conn):
+            return
+        dead = who.main is not None and who.main.dead
+        self.succession.lose(who, Stage.DOOMED if dead else Stage.LOST, "end of file")
+
+    def _on_died(self, event: e.Died) -> None:
+        found = self.evidence.heard(event)
+        if found is None:
+            return
+        who, was_main = found
+        if was_main:
+            self.succession.lose(who, Stage.DOOMED, "pidfd")
+            if who.conn is not None:
+                self.callers.end(who.conn)
+                who.conn = None
+        elif self.succession.holds(who):
+            self._members_ended.add(who.name)
+            if who.stage is Stage.PRESENT:  # else the write of its end comes soon enough
+                self.disk.soon(self.context.now + MEMBER_WRITE_S)
+        else:
+            self.incarnations.drop_dead(who.name)
+
+    # -- who comes in (rules 2, 7, 8 and 10) -----------------------------------------------------------------------
+
+    def _introduce(self, event: e.Received, hello: Hello) -> None:
+        if event.conn in self.callers.by_conn:
+            self._throw_out(event, "this connection has introduced itself already")
+        elif not spoken().agreed(hello):
+            self._cannot_talk(event, hello)
+        elif isinstance(hello, m.Register):
+            self._register(event, hello)
+        elif isinstance(hello, m.Join):
+            self._join(event, hello)
+        elif self.callers.full_of_observers:
+            self._part(event, m.Busy(why=f"{MOST_OBSERVERS} observers are connected already"))
+        else:
+            self.callers.enter(Caller(event.conn))
+
+    def _register(self, event: e.Received, hello: m.Register) -> None:
+        token = hello.claims.get(ACTIVE, 0)
+        verdict = self.admission.register(event, hello, self.succession.newest_token)
+        self.succession.hear_of(token)
+        if isinstance(verdict, TurnedAway):
+            self._turn_away(event, verdict)
+            return
+        self.succession.learn_of(token)
+        self._let_in(event, verdict, main=True)
+        held = [lock for lock in self.succession.locks if lock.held_by(verdict.who)]
+        if any(lock.recorded_by is None for lock in held):
+            self._write()
+        after = max((lock.recorded_by or 0 for lock in held), default=0)
+        self._welcome(event.conn, verdict, {lock.name: lock.token for lock in held}, after)
+
+    def _join(self, event: e.Received, hello: m.Join) -> None:
+        verdict = self.admission.join(event, hello)
+        if isinstance(verdict, TurnedAway):
+            self._turn_away(event, verdict)
+            return
+        self._let_in(event, verdict, main=False)
+        self._welcome(event.conn, verdict, {}, self._record_member(verdict.who))
+
+    def _let_in(self, event: e.Received, admitted: Admitted, *, main: bool) -> None:
+        if admitted.replaced is not None:
+            self.callers.end(admitted.replaced)
+        self.callers.enter(Caller(event.conn, admitted.who, main))
+
+    def _welcome(self, conn: int, admitted: Admitted, holds: dict[str, int], after: int) -> None:
+        """Says what the process holds; a holder that is back has been told everything with it."""
+        welcome = m.Welcome(
+            server_incarnation=self.config.server_incarnation,
+            number=admitted.number,
+            policy=m.Policy(self.config.presume_dead, self.config.window_s, self.config.settle_s),
+            secret=admitted.who.secret if admitted.number == MAIN else "",
+            holds=holds,
+            protocol=admitted.version,
+        )
+        self._say_on_disk(conn, welcome, after)
+
+    def _on_adopt(self, event: e.Received, message: m.Adopt, who: Incarnation) -> None:
+        if why := self.evidence.joining.why_not_adopt(who, event.peers):
+            self._throw_out(event, why)
+            return
+        self.incarnations.enter(who, event.peers[0], message.pid, 0)
+        self._say_on_disk(event.conn, m.Adopted(child=message.child), self._record_member(who))
+
+    def _record_member(self, who: Incarnation) -> int:
+        """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
+        file knows it if its incarnation holds. Returns the write that must be on disk before.
+        """
+        self._hand_out()
+        if not self.succession.holds(who):
+            return 0
+        self._write()
+        return self.disk.asked
+
+    def _hand_out(self) -> None:
+        """Copies of pidfds: of its own incarnation to each main process, of the holder to the first few waiters."""
+        holder, copies = self.active.holder, self.evidence.copies
+        for give in copies.give_own():
+            self._give(give)
+        if self.active.phase is not Phase.HELD or holder is None:
+            return
+        for waiter in self.succession.queue.first(self.config.recipients):
+            who = waiter.incarnation
+            if who.conn is not None:
+                for give in copies.give(who.conn, who, holder, list(holder.members.values()), self.active.token):
+                    self._give(give)
+
+    def _give(self, give: Give) -> None:
+        keep = m.Keep(
+            token=self.active.token,
+            tree=give.whose.name,
+            numbers=give.numbers,
+            more=give.more,
+            gone=give.gone,
+            answer=bool(give.numbers),
+        )
+        self.context.out.append(e.Send(give.conn, keep, give.processes))
+
+    def _cannot_talk(self, event: e.Received, hello: Hello) -> None:
+        """There is no version that both speak (rule 10)."""
+        answer = incompatible(hello)
+        kept = not isinstance(hello, m.Observe) and self.admission.keep_what_it_holds(event, hello, answer.why)
+        if kept:
+            self.succession.learn_of(hello.claims.get(ACTIVE, 0) if isinstance(hello, m.Register) else 0)
+            self.succession.must_write = True
+        self._part(event, answer, forget=not kept)
+
+    # -- requests --------------------------------------------------------------------------------------------------
+
+    def _on_received(self, event: e.Received) -> None:
+        message, caller = event.message, self.callers.by_conn.get(event.conn)
+        if isinstance(message, m.Register | m.Join | m.Observe):
+            self._introduce(event, message)
+        elif caller is None:
+            self._throw_out(event, _NOT_INTRODUCED)
+        elif type(message) in _QUESTIONS:
+            _QUESTIONS[type(message)](self, event, message, caller)
+        elif caller.incarnation is None or not caller.main:
+            self._throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
+        else:
+            _REQUESTS[type(message)](self, event, message, caller.incarnation)
+
+    def _on_acquire(self, event: e.Received, message: m.Acquire, who: Incarnation) -> None:
+        succession = self.succession
+        lock = succession.active if message.lock == ACTIVE else succession.permit.lock
+        if lock.holder is who:
+            if lock.held_by(who):
+                self._tell_granted(event.conn, lock)
+        elif lock is succession.active:
+            succession.queue.enter(who, message.needs, looked=not message.again)
+        else:
+            succession.permit.enter(who)
+
+    def _on_release(self, event: e.Received, message: m.Release, who: Incarnation) -> None:
+        self.succession.give_back(who)
+
+    def _on_withdraw(self, event: e.Received, message: m.Withdraw, who: Incarnation) -> None:
+        lock = self.active
+        if message.lock == INIT:
+            self.succession.give_back(who)
+        elif lock.holder is who:  # the grant came first: it has been told, or is when it is on disk
+            if lock.waiter is not None:
+                lock.waiter.ready = False  # should it come to nothing
+            return
+        else:
+            self.succession.queue.update(who, ready=False, looked=False, needs=None)
+        self.context.send(event.conn, m.Withdrawn(lock=message.lock, number=message.number))
+
+    def _on_ready(self, event: e.Received, message: m.Ready, who: Incarnation) -> None:
+        self.succession.queue.update(who, ready=message.ready, looked=message.ready, needs=message.needs)
+
+    def _on_prepared(self, event: e.Received, message: m.Prepared, who: Incarnation) -> None:
+        self.succession.queue.answered(who, message.round, ok=message.ok, why=message.why)
+
+    def _on_serving(self, event: e.Received, message: m.Serving, who: Incarnation) -> None:
+        if not self.active.held_by(who):
+            self._throw_out(event, "only the holder serves")
+        elif self.active.serve_at(message.url or None, message.kept):
+            self.context.note("serving", engine=who.engine_id, url=message.url)
+            self.context.changed = self.succession.must_write = True
+
+    def _on_drained(self, event: e.Received, message: m.Drained, who: Incarnation) -> None:
+        if who is self.active.holder:
+            self.succession.switchover.drained(message)
+
+    def _on_hand_back(self, event: e.Received, message: m.HandBack, who: Incarnation) -> None:
+        self.succession.hear_of(message.token)
+        self.hearsay.hand_back(message, event.peers, who, self.active, self.succession.newest_token)
+        if self.active.holder is not None:
+            self.succession.learn_of(self.active.token)  # it may have been heard of just now
+        self._hand_out()  # a process that only its own main process knew of is one to keep a copy of
+
+    def _on_kept(self, event: e.Received, message: m.Kept, who: Incarnation) -> None:
+        self.evidence.copies.taken(event.conn, message.copies)
+        self._hand_out()
+
+    def _on_watch(self, event: e.Received, message: m.Watch, caller: Caller) -> None:
+        caller.watching = self.context.changed = True
+
+    def _on_ask_status(self, event: e.Received, message: m.AskStatus, caller: Caller) -> None:
+        self.context.send(event.conn, self.status)
+
+    def _on_ask_history(self, event: e.Received, message: m.AskHistory, caller: Caller) -> None:
+        self.context.send(event.conn, history_of(self.context))
+
+    def _on_ping(self, event: e.Received, message: m.Ping, caller: Caller) -> None:
+        self.context.send(event.conn, m.Pong(server_incarnation=self.config.server_incarnation))
+
+    def _on_switchover(self, event: e.Received, message: m.Switchover, caller: Caller) -> None:
+        self.succession.switchover.ask(event.conn, message, self.active, self.succession.state.value)
+
+    def _on_abort_switchover(self, event: e.Received, message: m.AbortSwitchover, caller: Caller) -> None:
+        self.succession.switchover.call_off(event.conn)
+
+    # -- what is said ----------------------------------------------------------------------------------------------
+
+    def _tell_granted(self, conn: int, lock: Lock) -> None:
+        token = lock.confirm(self.disk.done)
+        granted = m.Granted(lock=lock.name, token=token, proven=lock.proven)
+        self.context.out.append(e.Send(conn, granted, names=lock is self.active))
+
+    def _say_on_disk(self, conn: int, message: m.ServerMessage, after: int) -> None:
+        """Now, or as soon as that write is on disk (rule 5)."""
+        if self.disk.done >= after:
+            self._say(conn, message)
+        elif len(self.disk.owed) >= MOST_OWED:
+            self.callers.end(conn)
+        else:
+            self.disk.owe(Answer(conn, message), after)
+
+    def _say(self, conn: int, message: m.ServerMessage) -> None:
+        holds = message.holds if isinstance(message, m.Welcome) else {}
+        for lock in self.succession.locks:
+            if lock.name in holds:
+                lock.confirm(self.disk.done)
+        self.context.out.append(e.Send(conn, message, names=ACTIVE in holds))
+
+    def _turn_away(self, event: e.Received, verdict: TurnedAway) -> None:
+        if not verdict.for_good:
+            self._part(event, m.Busy(why=verdict.why))
+            return
+        message = event.message
+        who = message.engine_id if isinstance(message, m.Register | m.Join) else "a caller"
+        self.context.note("refused", engine=who, why=verdict.why)
+        self._part(event, m.Refused(why=verdict.why))
+
+    def _throw_out(self, event: e.Received, why: str) -> None:
+        """A mistake: it costs the sender this connection."""
+        self._part(event, m.Problem(why=why))
+
+    def _part(self, event: e.Received, last_word: m.ServerMessage, *, forget: bool = True) -> None:
+        if forget:
+            self.incarnations.forget(event.peers)
+        self.context.send(event.conn, last_word)
+        self.context.out.append(e.Close(event.conn))
+        self._closed(event.conn)
+
+    # -- writing (rule 5) ------------------------------------------------------------------------------------------
+
+    def _write(self) -> None:
+        """Everything that outlives this server, as it is now."""
+        number, succession = self.disk.ask(), self.succession
+        succession.bind()
+        self.incarnations.writes(number)
+        for lock in self.succession.locks:
+            lock.written_by(number)
+        for name in sorted(self._members_ended):
+            self.disk.owe(MemberEnded(name))
+        self._members_ended.clear()
+        succession.must_write = False
+        record = succession.recovery.record(succession.active, succession.permit.lock, succession.newest_token)
+        self.context.out.append(e.Persist(number, record))
+
+    def _on_persisted(self, event: e.Persisted) -> None:
+        due = self.disk.persisted(event.seq)
+        self.context.calm("persist")
+        if self.broken:
+            self.succession.take_back()
+            self.succession.must_write = True  # the file names whoever was chosen and never told
+        for lock in self.succession.locks:
+            if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= event.seq:
+                self._granted(lock)
+        for owed in due:
+            if isinstance(owed, MemberEnded):
+                self.incarnations.drop_dead(owed.incarnation)
+            elif owed.conn in self.callers.by_conn:
+                self._say(owed.conn, owed.message)
+        self.incarnations.written(event.seq)
+
+    def _granted(self, lock: Lock) -> None:
+        lock.tell()
+        self.context.changed = True
+        holder = lock.holder
+        if holder is not None and holder.conn is not None:
+            self._tell_granted(holder.conn, lock)
+            self.context.note("granted", engine=holder.engine_id, lock=lock.name, token=lock.token)
+        if holder is not None and lock is self.active:
+            self.succession.switchover.granted(holder, lock.token)
+
+    def _on_persist_failed(self, event: e.PersistFailed) -> None:
+        if not self.disk.failed(event.seq, event.why, self.context.now):
+            return  # else what follows from it would be one more write that fails, and so on for ever
+        self.succession.take_back()
+        self.context.alarm(
+            "persist",
+            f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can",
+        )
+
+    # -- the rest --------------------------------------------------------------------------------------------------
+
+    def _on_started(self, event: e.Started) -> None:
+        self._started = True
+        record, succession = event.record, self.succession
+        succession.newest_token, succession.token_floor = record.token if record is not None else 0, event.token_floor
+        succession.exclusion.begin()
+        succession.recovery.begin(event, succession.active, succession.permit.lock)
+        if record is not None:
+            succession.bind()
+            self.evidence.strangers.ask()
+        succession.must_write = bool(self.incarnations.pending_unlinks)
+
+    def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
+        """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
+        self._started = False
+        self.context.out.append(e.Stop(event.why))
+
+    def _on_hindered(self, event: e.Hindered) -> None:
+        self.context.alarm("connections", event.why) if event.why else self.context.calm("connections")
+
+
+_HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
+    e.Started: Machine._on_started,
+    e.Received: Machine._on_received,
+    e.Closed: lambda machine, event: machine._closed(event.conn),
+    e.Died: Machine._on_died,
+    e.OutOfReach: lambda machine, event: machine.evidence.heard(event),
+    e.LifeProbed: lambda machine, event: machine.evidence.heard(event),
+    e.LookedUp: lambda machine, event: machine.evidence.heard(event),
+    e.StrangersProbed: lambda machine, event: machine.evidence.strangers.probed(event, keep=machine.active.unnamed),
+    e.LookedAt: lambda machine, event: machine.succession.looked_at(event),
+    e.NamesTaken: lambda machine, event: machine.succession.exclusion.taken(event),
+    e.MemoryRead: lambda machine, event: machine.succession.memory_read(event),
+    e.Persisted: Machine._on_persisted,
+    e.PersistFailed: Machine._on_persist_failed,
+    e.DirectoryReplaced: Machine._on_directory_replaced,
+    e.PathWatched: lambda machine, event: machine.context.path_watched(event),
+    e.Hindered: Machine._on_hindered,
+    e.Tick: lambda machine, event: None,  # time has passed; the conclusions follow
+}
+
+_REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
+    # by registered main processes only
+    m.Adopt: Machine._on_adopt,
+    m.Acquire: Machine._on_acquire,
+    m.Ready: Machine._on_ready,
+    m.Prepared: Machine._on_prepared,
+    m.Serving: Machine._on_serving,
+    m.Release: Machine._on_release,
+    m.Withdraw: Machine._on_withdraw,
+    m.Drained: Machine._on_drained,
+    m.HandBack: Machine._on_hand_back,
+    m.Kept: Machine._on_kept,
+}
+
+_QUESTIONS: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
+    # by everybody who has introduced itself
+    m.Watch: Machine._on_watch,
+    m.AskStatus: Machine._on_ask_status,
+    m.AskHistory: Machine._on_ask_history,
+    m.Switchover: Machine._on_switchover,
+    m.AbortSwitchover: Machine._on_abort_switchover,
+    m.Ping: Machine._on_ping,
+}

@@ -1,0 +1,60 @@
+"""Does nobody hold the lock, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
+`evidence/rules/proof.py`.
+
+Pure: what is known goes in, a verdict comes out that can be printed.
+"""
+
+from dataclasses import dataclass
+
+from evidence.rules.events import StrangersProbed
+from evidence.rules.proof import Policy, Verdict
+from lockserver.rules.lock import Found
+
+
+@dataclass(frozen=True, slots=True)
+class Unnamed:
+    """What is known while somebody whom no file names may hold the lock."""
+
+    strangers: StrangersProbed | None
+    """Which have a life lock here and haven't registered with this server; None: not asked yet, or too long ago."""
+    others_awaited: tuple[str, ...]
+    """Which were heard of, are alive and aren't back, in sentences."""
+    let_go_lately: bool
+    """One has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
+    memory_is_free: bool
+    """As much as the next one needs, and whoever could have come back has had the time."""
+    over: bool
+
+
+def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
+    """There was no holder file that could be read."""
+    if known.over and policy.presume_dead:
+        return Verdict(True, "the window is over (--unsafe-presume-dead)", by_flag=True)
+    strangers = known.strangers
+    if strangers is None:
+        return Verdict(False, missing=("the life files are being looked at",))
+    if strangers.unreadable:
+        why = f"the life files can't be read: {strangers.unreadable}"
+        return Verdict(False, missing=(why,), alarm=f"{why}; nobody is granted until they can" if known.over else "")
+    if strangers.held:
+        names = ", ".join(strangers.held[:3])
+        alarm = f"a life lock is held by somebody who doesn't come: {names}" if known.over else ""
+        held = tuple(f"life lock of {name}: held by somebody who has not registered" for name in strangers.held)
+        return Verdict(False, missing=held, alarm=alarm)
+    if known.others_awaited:
+        alarm = f"nobody is granted: {known.others_awaited[0]}" if known.over else ""
+        return Verdict(False, missing=known.others_awaited, alarm=alarm)
+    if known.let_go_lately:
+        return Verdict(False, missing=("somebody has let go of its life lock a moment ago",))
+    if known.memory_is_free:
+        return Verdict(True, "nobody has a life lock here, and the memory is free")
+    if not known.over:
+        return Verdict(False, missing=(f"{found.value}: an unknown holder may come back",))
+    if found is Found.UNREADABLE and not policy.grant_unproven:
+        return Verdict(
+            False,
+            missing=(f"{found.value}: an unknown holder may come back",),
+            alarm="holder.json could not be read, and neither memory nor a returning holder tells more; "
+            "once you know that no engine is awake, start the server with --grant-unproven",
+        )
+    return Verdict(True, "nobody has a life lock here, and nobody has come back in time")

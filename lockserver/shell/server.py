@@ -1,0 +1,335 @@
+"""The lock server's shell: the holder file, names, memory. It decides nothing; `machine.py` does.
+
+What every server has (the loop, connections, pidfds, the socket under its name) is in `sidecar/machine/shell.py` and
+beside it; life files and what else tells of processes in `evidence/shell/shell.py`. Here is what only the lock needs:
+which messages bring pidfds, and what its effects mean in this world.
+"""
+
+import errno
+import math
+import os
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+from evidence.shell.shell import EvidenceShell
+from lockserver.rules import events as e
+from lockserver.rules import messages as m
+from lockserver.rules import record
+from lockserver.rules.machine import Machine
+from lockserver.shell.memory import Reader, exclusive_name
+from lockserver.shell.reader_thread import ReaderThread
+from lockserver.shell.rundir import HOLDER, LIFE, SERVER_LOCK, SOCKET, absolute, names_of_path
+from sidecar.kernel import exclusive_names, host_usage, peers
+from sidecar.kernel.durable import DirectoryLock, DurableFile
+from sidecar.kernel.path_watch import make_private_directory
+from sidecar.kernel.processes import Processes, Unidentified
+from sidecar.machine.shell import Shell
+from sidecar.terminal.logs import Log
+from sidecar.terminal.names import incarnation_name
+from sidecar.wire.connections import Connections, Protocol
+from sidecar.wire.frames import close_all
+from sidecar.wire.sockets import ServerSocket
+
+_INTRODUCTIONS = (m.Register, m.Join)
+_WITH_PIDFDS = (m.Adopt, m.HandBack)
+_SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
+ENDING_S = 1.0
+"""So long a server that was killed may take to end."""
+
+
+class CannotStart(Exception):
+    """Something that a person can put right."""
+
+
+@dataclass(frozen=True)
+class Options:
+    run_dir: Path
+    window_s: float = 10.0
+    settle_s: float = 2.0
+    memory_bound_s: float = math.inf
+    prepare_timeout_s: float = 1.0
+    presume_dead: bool = False
+    grant_unproven: bool = False
+    socket_mode: int = 0o600
+    allow_uids: frozenset[int] = frozenset()
+    pidfds: str = "auto"
+    """`auto`: as the kernel can. `peer`, `sent`, `none`: as an older one would."""
+    host_devices: Path | None = None
+    memory_why: str = ""
+    """Why there is no reader."""
+
+
+class Server(Shell):
+    machine: Machine
+
+    def __init__(
+        self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
+    ) -> None:
+        super().__init__(log)
+        self.options = options = replace(options, run_dir=absolute(options.run_dir))
+        self.incarnation = secrets.token_hex(8)
+        self._observe = observe
+        self._reader = ReaderThread(reader, self.loop, self.feed) if reader is not None else None
+        self._names: dict[str, socket.socket] = {}
+        """Those that this server has."""
+        self._foreign_names: set[str] = set()
+        """Those that another user has taken: none of ours."""
+        self.processes = Processes(self.loop, options.pidfds)
+        self.evidence = EvidenceShell(
+            options.run_dir / LIFE, self.processes, self.loop, log, answer=self.answer, feed=self.feed
+        )
+        self.connections = Connections(
+            self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
+        )
+        self._holder = DurableFile(options.run_dir, HOLDER)
+        try:
+            make_private_directory(options.run_dir)
+            make_private_directory(options.run_dir / LIFE)
+            self._socket = ServerSocket(options.run_dir, SOCKET)
+            self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
+            self._holder.reserve()
+        except OSError as error:
+            raise CannotStart(_why_not(options.run_dir, error)) from None
+        self.machine = Machine(self._config())
+
+    def _config(self) -> e.Config:
+        options = self.options
+        return e.Config(
+            server_incarnation=self.incarnation,
+            server_pid=os.getpid(),
+            boot_id=peers.boot_id(),
+            pid_namespace=_pid_namespace(),
+            evidence={
+                peers.Evidence.PEER: "peer pidfd",
+                peers.Evidence.SENT: "sent pidfd",
+                peers.Evidence.NONE: "end-of-file only",
+            }[self.processes.evidence],
+            window_s=options.window_s,
+            settle_s=options.settle_s,
+            memory_bound_s=options.memory_bound_s,
+            prepare_timeout_s=options.prepare_timeout_s,
+            presume_dead=options.presume_dead,
+            grant_unproven=options.grant_unproven,
+            reads_memory=self._reader is not None,
+            memory_why=options.memory_why,
+        )
+
+    # -- start and end ---------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Looks at what the server before has left, and listens; from now on it may decide. Raises CannotStart."""
+        try:
+            self.feed(self._first_event())
+            self._open()
+        except OSError as error:
+            raise CannotStart(_why_not(self.options.run_dir, error)) from None
+        self.loop.stop_on_signals()
+
+    def _first_event(self) -> e.Started:
+        floor = int(time.time() * 1000)
+        try:
+            data = self._holder.read()
+            if data is not None:
+                return e.Started(record.decode(data), token_floor=floor)
+            # One that was put aside by a server that then crashed is still the last word.
+            aside = sorted(path.name for path in self.options.run_dir.glob(f"{HOLDER}.unreadable-*"))
+            return e.Started(None, unreadable=f"put aside as {aside[-1]}" if aside else "", token_floor=floor)
+        except (record.UnreadableRecord, OSError) as error:
+            aside_as = self._holder.set_aside()
+            self.log.alarm("holder_file_unreadable", why=str(error), put_aside_as=str(aside_as))
+            return e.Started(None, unreadable=str(error), token_floor=floor)
+
+    def _open(self) -> None:
+        self.connections.listen(self._socket.open(self.options.socket_mode))
+        self._socket.keep_inode()
+        self.log.info(
+            "ready",
+            socket=self._socket.path,
+            pid=os.getpid(),
+            state=self.machine.succession.state,
+            evidence=self.machine.config.evidence,
+            memory=self.machine.config.reads_memory,
+        )
+        if self.options.memory_why:
+            self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
+        self.watch_over(self._socket.path, self._look_at_path)
+
+    def _look_at_path(self) -> None:
+        if self._socket.replaced():
+            self.feed(self._replaced())
+
+    def _replaced(self) -> e.DirectoryReplaced:
+        return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
+
+    def close(self) -> None:
+        self.unwatch()
+        self._socket.close()
+        self.connections.close()
+        self._lock.close()
+
+    # -- effects ---------------------------------------------------------------------------------------------------
+
+    def _do_send(self, effect: e.Send) -> None:
+        descriptors = self.processes.pidfds(effect.processes) if effect.processes else []
+        if effect.names:
+            descriptors = [name.fileno() for name in self._names.values()]
+        self.connections.send(effect.conn, effect.message, descriptors)
+
+    def _do_close(self, effect: e.Close) -> None:
+        self.connections.drop(effect.conn)
+
+    def _do_take_names(self, effect: e.TakeNames) -> None:
+        run_dir = self.options.run_dir
+        wanted = {name: f"the path {name.removeprefix('lock ')}" for name in names_of_path(run_dir)}
+        directory = self.options.host_devices or host_usage.devices_directory()
+        wanted |= {exclusive_name(device, directory): f"the device {device}" for device in effect.devices}
+        missing, others = [], False
+        for name, what in wanted.items():
+            try:
+                who = self._who_else_has(name)
+                others = others or bool(who)
+            except OSError as error:
+                who = f"this server, which can't take it ({error.strerror}),"
+            if who:
+                missing.append((what, who))
+        self.answer(e.NamesTaken(tuple(missing), others))
+
+    def _who_else_has(self, name: str) -> str:
+        """Empty once this server has it. Raises OSError."""
+        if name in self._names or name in self._foreign_names:
+            return ""
+        taken = exclusive_names.take(name)
+        if taken is not None:
+            self._names[name] = taken
+            self.loop.add(taken.fileno(), lambda _: exclusive_names.accept_all(taken))
+            return ""
+        owner = exclusive_names.owner(name)
+        ours = self.options.allow_uids | {os.getuid(), -1}
+        if owner is not None and owner.uid not in ours:
+            self._foreign_names.add(name)
+            self.log.warning("name_taken_by_another_user", name=name, by=owner)
+            return ""
+        return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
+
+    def _do_read_memory(self, effect: e.ReadMemory) -> None:
+        if self._reader is not None:
+            self._reader.ask()
+
+    def _do_persist(self, effect: e.Persist) -> None:
+        if self._socket.replaced():
+            self.answer(self._replaced())
+            return
+        try:
+            self._holder.write(record.encode(effect.record))
+        except OSError as error:
+            self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
+        else:
+            self.answer(e.Persisted(effect.seq))
+
+    def _do_stop(self, effect: e.Stop) -> None:
+        self.stop(effect.why)
+
+    def show(self) -> None:
+        watchers = self.machine.callers.watchers()
+        if not watchers and self._observe is None:
+            return
+        status = self.machine.status
+        if self._observe is not None:
+            self._observe(status)
+        for conn in watchers:
+            self.connections.send(conn, status)
+
+    # -- what callers say ------------------------------------------------------------------------------------------
+
+    def _on_closed(self, conn: int) -> None:
+        self.feed(e.Closed(conn))
+
+    def _on_message(self, conn: int, sock: socket.socket, message: Any, descriptors: tuple[int, ...]) -> None:
+        if isinstance(message, _INTRODUCTIONS):
+            self._on_introduction(conn, sock, message, descriptors)
+        elif isinstance(message, _WITH_PIDFDS):
+            try:
+                named = self.processes.keep_all(descriptors)
+            except Unidentified as error:
+                self.connections.complain(conn, str(error))
+                return
+            dead = [one.process is not None and self.processes.is_dead(one.process) for one in named]
+            peers = tuple(e.Peer(*one, dead=gone) for one, gone in zip(named, dead, strict=True))
+            self.feed(e.Received(conn, message, peers))
+        elif isinstance(message, m.OldLives):
+            why = self.machine.why_not_show_lives(conn, message.incarnation)
+            if why:
+                close_all(descriptors)
+                self.connections.complain(conn, why)
+            else:
+                self.evidence.keep_old_lives(message, descriptors)
+        elif descriptors:
+            close_all(descriptors)
+            self.connections.complain(conn, f"{type(message).__name__} takes no descriptors")
+        else:
+            self.feed(e.Received(conn, message))
+
+    def _on_introduction(
+        self, conn: int, sock: socket.socket, message: m.Register | m.Join, descriptors: tuple[int, ...]
+    ) -> None:
+        named = self.introduced(conn, sock, descriptors, message.pid)
+        if named is None:
+            return
+        name = incarnation_name(message.engine_id, message.incarnation)
+        try:
+            held = self.evidence.life_held(name, message.life)
+        except OSError as error:
+            self.processes.forget_all([named])
+            self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")
+            return
+        self.feed(e.Received(conn, message, (e.Peer(*named),), held, secrets.token_hex(16)))
+        if not self.machine.knows(name):
+            self.evidence.stop_looking_at(name)
+
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        e.Send: _do_send,
+        e.Close: _do_close,
+        e.WatchDeath: lambda server, effect: server.evidence.watch_death(effect),
+        e.Forget: lambda server, effect: server.evidence.forget(effect),
+        e.Kill: lambda server, effect: server.evidence.kill(effect),
+        e.ProbeLife: lambda server, effect: server.evidence.probe_life(effect),
+        e.ProbeStrangers: lambda server, effect: server.evidence.probe_strangers(effect),
+        e.LookUp: lambda server, effect: server.evidence.look_up(effect),
+        e.LookAt: lambda server, effect: server.evidence.look_at(effect),
+        e.TakeNames: _do_take_names,
+        e.Unlink: lambda server, effect: server.evidence.unlink(effect),
+        e.ReadMemory: _do_read_memory,
+        e.Persist: _do_persist,
+        e.Publish: Shell.publish,
+        e.Note: Shell.note,
+        e.Stop: _do_stop,
+    }
+
+
+def _pid_namespace() -> str:
+    """In which the numbers of processes mean something; empty where `/proc` belongs to another one."""
+    return os.readlink("/proc/self/ns/pid") if os.readlink("/proc/self") == str(os.getpid()) else ""
+
+
+def _why_not(run_dir: Path, error: OSError) -> str:
+    """A sentence with a way out. (A file that the error names is within that directory.)"""
+    named = error.filename2 or error.filename
+    what = run_dir / named if isinstance(named, str | Path) else run_dir
+    room = "make room there, of bytes or of files (the server keeps some for holder.json and its socket)"
+    write = "give a --run-dir that this user may write"
+    ways = {
+        errno.EACCES: write,
+        errno.EPERM: write,
+        errno.ENOSPC: room,
+        errno.EDQUOT: room,
+        errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
+        errno.ENOTDIR: "something on the way is no directory",
+        errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",
+    }
+    way = ways.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
+    return f"{what} can't be used: {error.strerror or error}; {way}"

@@ -1,0 +1,1 @@
+"""The ground floor's HTTP: one server, and the port for probes and metrics."""

@@ -1,0 +1,1 @@
+"""What the kernel knows of processes, files, paths and ports, and says."""

@@ -1,0 +1,60 @@
+"""Who has a TCP port of this machine, for the sentence that says it is taken. As far as this user may see: another
+user's processes, and those outside this network namespace, stay unknown.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from sidecar.wire.tcp import CannotListen
+
+_LISTENS = "0A"
+_PROC = Path("/proc")
+_WORDS = 3
+
+
+def way_out(error: CannotListen, flag: str) -> str:
+    """Why nobody can listen there, and what to do: "Address already in use by ...; give another --listen"."""
+    who = owner(error.port) if error.taken else ""
+    return f"{error.why}{f' by {who}' if who else ''}; give another {flag}"
+
+
+def owner(port: int) -> str:
+    """ "process 12 (python -m lockserver)", or "" if that can't be known."""
+    wanted = {f"socket:[{inode}]" for inode in _inodes(port)}
+    if not wanted:
+        return ""
+    for process in _PROC.iterdir():
+        if process.name.isdigit() and _has_one(process, wanted):
+            return f"process {process.name} ({_command(process)})"
+    return ""
+
+
+def _inodes(port: int) -> set[str]:
+    """The listening sockets of that port, on any address."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):
+            for line in (_PROC / "self/net" / table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                    found.add(fields[9])
+    return found
+
+
+def _has_one(process: Path, wanted: set[str]) -> bool:
+    with contextlib.suppress(OSError):  # another user's, or it has just ended
+        for descriptor in os.scandir(process / "fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(descriptor.path) in wanted:
+                    return True
+    return False
+
+
+def _command(process: Path) -> str:
+    """The first words of its command line: enough to know it by, and no secrets."""
+    try:
+        words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")[:_WORDS]
+    except OSError:
+        return "it has just ended"
+    return " ".join([os.path.basename(words[0]), *words[1:]]).strip() or "its name is unknown"

@@ -1,0 +1,46 @@
+"""Work that may hang (a driver, /proc of a process that hangs itself), in a thread of its own, one piece after the
+other; what comes of it is heard in the loop.
+
+What this file may not do: know what the work is, or for how long its answer is worth something.
+"""
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import TypeVar
+
+from sidecar.machine.loop import Loop
+
+T = TypeVar("T")
+
+
+class Aside:
+    def __init__(self, loop: Loop, name: str) -> None:
+        self._work: SimpleQueue[Callable[[], Callable[[], None]]] = SimpleQueue()
+        self._done: deque[Callable[[], None]] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        loop.add(self._bell, self._on_bell)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def do(self, work: Callable[[], T], came: Callable[[T], None]) -> None:
+        """`work` is done in the thread, and must not raise; `came` is called in the loop with what it returned."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+        def done() -> Callable[[], None]:
+            result = work()
+            return lambda: came(result)
+
+        self._work.put(done)
+
+    def _run(self) -> None:
+        while True:
+            self._done.append(self._work.get()())
+            os.eventfd_write(self._bell, 1)
+
+    def _on_bell(self, _: int) -> None:
+        os.eventfd_read(self._bell)
+        while self._done:
+            self._done.popleft()()

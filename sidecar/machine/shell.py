@@ -1,0 +1,197 @@
+"""What stands between a pure machine and the world, and is the same for every server.
+
+The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until somebody
+comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
+
+A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
+before the first event. What this file may not do: know what is served. The parts: `loop.py`, `connections.py`,
+`processes.py`, `sockets.py`.
+"""
+
+import math
+import socket
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from sidecar.kernel import peers
+from sidecar.kernel.path_watch import CannotWatch, PathWatch
+from sidecar.kernel.processes import Named, Processes, Unidentified
+from sidecar.machine.context import Hindered, Note, PathWatched, Tick, Time
+from sidecar.machine.loop import Loop
+from sidecar.machine.turns import Turns
+from sidecar.terminal.logs import Log
+from sidecar.wire.connections import Connections
+
+LOOK_EVERY_S = 1.0
+"""Where the kernel doesn't say when to look."""
+CHORES_PUT_OFF = 32
+"""Rounds of the loop: telling observers and writing the log wait while there is more urgent work, but not for ever."""
+
+
+STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
+"""What `run` returns when somebody wanted the end."""
+
+
+def _time() -> Time:
+    return Time(time.monotonic(), time.time())
+
+
+class Machine(Protocol):
+    @property
+    def deadline(self) -> float:
+        """When a tick is due; infinite while there is nothing to wait for."""
+        ...
+
+    def handle(self, event: Any, time: Any) -> Iterable[object]: ...
+
+
+class Shell:
+    effects: ClassVar[Mapping[type, Callable[[Any, Any], None]]]
+    """Effect -> the method that carries it out."""
+    machine: Machine
+    connections: Connections
+    processes: Processes
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.loop = Loop()
+        self._turns = Turns(self, self.effects, _time)
+        self._notes: list[Note] = []
+        self._publish = False
+        self._watched: list[tuple[Path, Callable[[], None]]] = []
+        self._watches: dict[Path, PathWatch] = {}
+        self._look_at = math.inf
+        self._why_unwatched = ""
+        self._hindrance = ""
+
+    # -- for the server --------------------------------------------------------------------------------------------
+
+    def feed(self, event: object) -> None:
+        """One event, and everything that its effects bring back."""
+        self._turns.feed(event)
+
+    def answer(self, event: object) -> None:
+        """What an effect brought back: the machine gets it next."""
+        self._turns.next(event)
+
+    def publish(self, effect: object) -> None:
+        """Carries out: the public status has changed."""
+        self._publish = True
+
+    def note(self, effect: Note) -> None:
+        """Carries out: a line for the log. Written when nothing waits: a grant shouldn't wait for it."""
+        self._notes.append(effect)
+
+    def stop(self, why: str) -> None:
+        self.log.alarm("stopping", why=why)
+        self.loop.stopping = why
+
+    def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
+        """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
+        identified. Takes care of the descriptors.
+        """
+        try:
+            return self.processes.identify(sock, descriptors, said_pid)
+        except peers.PeerGone:
+            self.connections.end(conn)
+        except Unidentified as error:
+            self.connections.complain(conn, str(error))
+        return None
+
+    def watch_over(self, path: Path, look: Callable[[], None]) -> None:
+        """From now on `look` is called when the path may lead elsewhere. The kernel says when; where it doesn't (a user
+        has 128 inotify instances, and all containers of one uid share them; or no watch is left when the way has
+        changed) `look` is called every second, with an alarm, until the kernel does. Where a directory on the way may
+        be entered and not read, no limit is the reason, and there is no alarm.
+        """
+        self._watched.append((path, look))
+        self._look_again()
+
+    def unwatch(self) -> None:
+        """For `close`: the kernel says nothing any more."""
+        self._watched.clear()
+        for watch in self._watches.values():
+            watch.close()
+
+    def _look_again(self, _: int = 0) -> None:
+        why_not, blind = "", False
+        for path, look in list(self._watched):
+            try:
+                watch = self._watch(path)
+                why, blind = watch.why_not, blind or watch.blind
+            except CannotWatch as error:
+                why = str(error)
+            if why:
+                why_not = f"the server looks every second whether its path and files were replaced: {why}"
+            look()
+        self._look_at = time.monotonic() + LOOK_EVERY_S if why_not or blind else math.inf
+        if why_not != self._why_unwatched:
+            self._why_unwatched = why_not
+            self.feed(PathWatched(why_not))
+
+    def _watch(self, path: Path) -> PathWatch:
+        """It has just looked. Raises CannotWatch."""
+        watch = self._watches.get(path)
+        if watch is not None:
+            watch.look()
+            return watch
+        watch = self._watches[path] = PathWatch(path)
+        for fd, events in watch.descriptors():
+            self.loop.add(fd, self._look_again, events)
+        return watch
+
+    def show(self) -> None:
+        """The server's: shows the picture to those who watch. They see the last state of a round."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """The server's: lets go of everything."""
+        raise NotImplementedError
+
+    # -- the rounds ------------------------------------------------------------------------------------------------
+
+    def run(self) -> str:
+        """Serves until it is told to stop, or must; returns why."""
+        machine, connections, loop = self.machine, self.connections, self.loop
+        poll, handlers = loop.poll, loop.handlers
+        put_off = 0
+        while not loop.stopping:
+            patience = connections.deadline
+            deadline = min(machine.deadline, patience, self._look_at)
+            chores = self._publish or bool(self._notes)
+            if chores:
+                ready = poll(0)
+            elif deadline == float("inf"):
+                ready = poll()
+            else:
+                ready = poll(max(deadline - time.monotonic(), 0.0))
+            for fd, what in ready:
+                handler = handlers.get(fd)
+                if handler is not None:
+                    handler(what)
+            now = time.monotonic()
+            if now >= machine.deadline:
+                self.feed(Tick())
+            if now >= patience:
+                connections.due(now)
+            if (hindrance := connections.hindrance(now)) != self._hindrance:
+                self._hindrance = hindrance
+                self.feed(Hindered(hindrance))
+            if now >= self._look_at:
+                self._look_again()
+            put_off = put_off + 1 if chores and ready else 0
+            if chores and (not ready or put_off >= CHORES_PUT_OFF):
+                if self._publish:
+                    self._publish = False
+                    self.show()
+                self._write_notes()
+        self._write_notes()
+        self.close()
+        return loop.stopping
+
+    def _write_notes(self) -> None:
+        for note in self._notes:
+            (self.log.alarm if note.alarm else self.log.info)(note.event, **note.detail)
+        self._notes.clear()

@@ -1,0 +1,1 @@
+"""What people see and type: settings, logs, tables, exit codes, names."""

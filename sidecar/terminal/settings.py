@@ -1,0 +1,232 @@
+"""One way to declare a setting: its flag, then the environment, then a default, all of them shown by --help.
+
+    parser = Parser(prog="lockserver", description="...")
+    parser.setting("--window-s", default=10, parse=seconds, metavar="S", help="how long a holder may take to reconnect")
+
+declares `--window-s`, `FAILOVER_WINDOW_S` and the default 10. A bad value is refused at start, in one line that says
+where it came from and what is allowed, with exit code 64 (EX_USAGE): 1 and 2 mean other things to `lockctl`.
+
+What this file may not do: know any program's settings. Each program declares its own in one place.
+"""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from sidecar.terminal.exit_codes import EX_USAGE
+from sidecar.terminal.names import NAME, NAME_IN_WORDS, VERSION
+
+ENVIRONMENT_PREFIX = "FAILOVER_"
+
+_MOST_SECONDS = 1e9
+_SIZES: dict[str, int] = {"": 1, "B": 1} | {
+    prefix + suffix: int(base**power)
+    for base, suffix in ((1024, "iB"), (1000, "B"))
+    for power, prefix in enumerate(("K", "M", "G", "T"), start=1)
+}
+
+
+class BadValue(ValueError):
+    """A setting's value, and what is allowed instead."""
+
+
+def seconds(text: str) -> float:
+    """A time: "10", "0.5"; more than 0, and no longer than a clock counts."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value <= _MOST_SECONDS:
+        raise BadValue(f"{text!r} is no time in seconds; allowed: a number above 0 such as 10 or 0.5")
+    return value
+
+
+def size_bytes(text: str) -> int:
+    """An amount of memory: "4GiB", "512MiB", "1000"."""
+    match = re.fullmatch(r"(\d+)\s*([A-Za-z]*)", text.strip(), re.ASCII)
+    unit = _SIZES.get(match[2]) if match else None
+    if match is None or unit is None:
+        meant = re.fullmatch(r"(\d+)\s*([kmgt])(?:i?b?)", text.strip(), re.ASCII | re.IGNORECASE)
+        hint = f" (is {meant[1]}{meant[2].upper()}iB meant?)" if meant is not None else ""
+        allowed = "bytes, or a whole number with KiB, MiB, GiB or TiB such as 4GiB"
+        raise BadValue(f"{text!r} is no size{hint}; allowed: {allowed}")
+    return int(match[1]) * unit
+
+
+def count(text: str) -> int:
+    """1, 2, 3 ..."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise BadValue(f"{text!r} is no count; allowed: 1, 2, 3 ...")
+    return int(text)
+
+
+def host_port(text: str) -> tuple[str, int]:
+    """Where to listen: "127.0.0.1:9100", "[::1]:9100", ":9100" (every address of this machine)."""
+    host, colon, port = text.rpartition(":")
+    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    if not colon or not re.fullmatch(r"\d{1,5}", port, re.ASCII) or int(port) > 65535:
+        raise BadValue(f"{text!r} is no address; allowed: HOST:PORT such as 127.0.0.1:9100 or [::1]:9100")
+    return host, int(port)
+
+
+def seconds_or_zero(text: str) -> float:
+    """A time that may be none at all: "0", "0.5"."""
+    return 0.0 if text.strip() in ("0", "0.0") else seconds(text)
+
+
+def name(text: str) -> str:
+    """What an engine may be called: exactly what the wire takes."""
+    if not re.fullmatch(NAME, text):
+        raise BadValue(f"{text!r} is no name; allowed: {NAME_IN_WORDS}")
+    return text
+
+
+def directory(text: str) -> Path:
+    """A directory, as an absolute path: what it means must not depend on where a process is later."""
+    if not text:
+        raise BadValue("it is empty; allowed: a directory such as /run/failover")
+    try:
+        return Path(os.path.abspath(text))
+    except FileNotFoundError:
+        raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
+
+
+def mode(text: str) -> int:
+    """Permissions of a file: "600", "0660"."""
+    try:
+        value = int(text, 8)
+    except ValueError:
+        value = -1
+    if not 0 <= value <= 0o777:
+        raise BadValue(f"{text!r} is no mode; allowed: octal digits such as 600 or 660")
+    return value
+
+
+def uids(text: str) -> frozenset[int]:
+    """Users by number: "1000,1001"."""
+    try:
+        return frozenset(int(uid) for uid in text.split(",") if uid)
+    except ValueError:
+        raise BadValue(f"{text!r} is no list of users; allowed: numbers such as 1000,1001") from None
+
+
+class Parser(argparse.ArgumentParser):
+    """An ArgumentParser whose settings can come from the environment. Sub-commands are Parsers too."""
+
+    def __init__(self, *args: Any, environment: Mapping[str, str] | None = None, **kwargs: Any) -> None:
+        kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        kwargs.setdefault("allow_abbrev", False)  # an abbreviation stops working when a second flag begins like it
+        super().__init__(*args, **kwargs)
+        if " " not in self.prog.removeprefix("python -m "):  # a sub-command has its program's
+            self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
+        self._environment = os.environ if environment is None else environment
+
+    def setting(
+        self,
+        flag: str,
+        *,
+        help: str,
+        default: object = None,
+        parse: Callable[[str], object] = str,
+        env: str | None = None,
+        metavar: str | None = None,
+        choices: Sequence[str] | None = None,
+        required: bool = False,
+        shown_default: str | None = None,
+    ) -> None:
+        """One setting with one value. A default that is a text is parsed like any other."""
+        variable, given = self._variable(flag, env)
+        shown = shown_default if shown_default is not None else default
+        self.add_argument(
+            flag,
+            type=_Parse(variable, _one_of(choices) if choices else parse),
+            default=default if given is None else _FromEnvironment(given),
+            required=required and given is None,
+            metavar=metavar or ("|".join(choices) if choices else None),
+            help=_described(help, variable, None if shown in (None, "") or required else str(shown)),
+        )
+
+    def switch(self, flag: str, *, help: str, env: str | None = None) -> None:
+        """A setting that is off unless it is turned on, by its flag or by 1, true or yes in the environment."""
+        variable, given = self._variable(flag, env)
+        self.add_argument(
+            flag,
+            action=_Switch,
+            type=_Parse(variable, _truth),
+            default=False if given is None else _FromEnvironment(given),
+            help=_described(help, variable, None),
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """One line that says what is wrong, one that says where help is."""
+        print(f"{self.prog}: {message}\nsee: {self.prog} --help", file=sys.stderr)
+        raise SystemExit(EX_USAGE)
+
+    def _variable(self, flag: str, env: str | None) -> tuple[str, str | None]:
+        variable = env or ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()
+        return variable, self._environment.get(variable) or None  # set and empty is as good as not set
+
+
+class _FromEnvironment(str):
+    """A default from the environment: argparse parses it like a flag's value, and only if no flag was given."""
+
+
+class _Parse:
+    """Gives argparse our message instead of its own, and names the variable when the value came from there."""
+
+    def __init__(self, variable: str, parse: Callable[[str], object]) -> None:
+        self._variable = variable
+        self._parse = parse
+
+    def __call__(self, text: str) -> object:
+        try:
+            return self._parse(str(text))
+        except ValueError as error:
+            said = str(error) if isinstance(error, BadValue) else f"{str(text)!r} is not allowed ({error})"
+            where = f"from the environment ({self._variable}): " if isinstance(text, _FromEnvironment) else ""
+            raise argparse.ArgumentTypeError(where + said) from error
+
+
+class _Switch(argparse.Action):
+    def __init__(self, option_strings: Sequence[str], dest: str, **kwargs: Any) -> None:
+        super().__init__(option_strings, dest, nargs=0, **kwargs)
+
+    def __call__(self, parser: object, namespace: argparse.Namespace, values: object, option: object = None) -> None:
+        setattr(namespace, self.dest, True)
+
+
+def valued(parse: Callable[[str], object]) -> Callable[[str], object]:
+    """For flags that are declared with argparse itself: gives it the sentence of a bad value instead of its own."""
+
+    def parsed(text: str) -> object:
+        try:
+            return parse(text)
+        except BadValue as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
+
+
+def _truth(text: str) -> bool:
+    known = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    if text.lower() not in known:
+        raise BadValue(f"{text!r} is neither yes nor no; allowed: 1, true, yes, 0, false, no")
+    return known[text.lower()]
+
+
+def _one_of(choices: Sequence[str]) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text not in choices:
+            raise BadValue(f"{text!r} is unknown; allowed: {', '.join(choices)}")
+        return text
+
+    return parse
+
+
+def _described(help: str, variable: str, default: str | None) -> str:
+    text = f"{help} [{variable}]" if default is None else f"{help} [{variable}, default {default}]"
+    return text.replace("%", "%%")

@@ -1,0 +1,86 @@
+"""What the house's commands for people have in common: the standard output, and exit codes that mean the same.
+
+A reader that has left (`| head`), a full disk, a terminal with colours or without: each is one rule, here. What this
+file may not do: know what is said. Tones, times and sizes: `formatting.py`. Settings: `settings.py`.
+"""
+
+import argparse
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+
+from sidecar.terminal.formatting import Paint
+from sidecar.wire.frames import Message
+from sidecar.wire.observer import Busy, Incompatible, Observer, ObserverError, Refused
+
+NO_SERVER, OUTPUT_LOST, NO_ROOM, OTHER_VERSION, NO_PERMISSION = 2, 74, 75, 76, 77
+READER_LEFT = 128 + signal.SIGPIPE
+
+
+class OutputLost(Exception):
+    """Nobody reads what is printed, or it can't be written."""
+
+    def exit_code(self, program: str) -> int:
+        if isinstance(self.__cause__, BrokenPipeError):
+            return READER_LEFT
+        print(f"{program}: can't write to the standard output: {self}", file=sys.stderr)
+        return OUTPUT_LOST
+
+
+def say(line: str) -> None:
+    try:
+        print(line, flush=True)
+    except OSError as error:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # else the interpreter's last flush complains too
+        raise OutputLost(error.strerror) from error
+
+
+def observer_exit_code(error: ObserverError) -> int:
+    """Why nothing could be seen."""
+    kinds = {Refused: NO_PERMISSION, Busy: NO_ROOM, Incompatible: OTHER_VERSION}
+    return kinds.get(type(error), NO_SERVER)
+
+
+def terminal_paint() -> Paint:
+    wanted = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return Paint(wanted)
+
+
+def ping_forever(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
+    """Round trips until Ctrl-C, or `options.count` of them, `options.interval` apart; returns how many came back."""
+    times: list[float] = []
+    sent = 0
+    began = time.monotonic()
+    try:
+        while not options.count or sent < options.count:
+            if sent:
+                observer.listen(options.interval)
+            sent += 1
+            at = time.perf_counter()
+            pong = observer.ask(message, reply)
+            times.append((time.perf_counter() - at) * 1000)
+            incarnation = getattr(pong, "server_incarnation", "")
+            if options.json:
+                time_ms = round(times[-1], 3)
+                say(json.dumps({"seq": sent, "time_ms": time_ms, "server_incarnation": incarnation}))
+            else:
+                say(f"answer from {incarnation}: seq={sent} time={times[-1]:.3f} ms")
+    except KeyboardInterrupt:
+        sent = len(times)
+    finally:
+        if sent and not options.json:
+            _ping_summary(sent, times, time.monotonic() - began)
+    return len(times)
+
+
+def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
+    lost = 100 * (sent - len(times)) // sent
+    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
+    if times:
+        spread = statistics.pstdev(times)
+        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")

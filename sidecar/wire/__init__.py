@@ -1,0 +1,1 @@
+"""What goes over sockets: frames, connections, versions."""
