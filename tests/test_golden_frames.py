@@ -12,21 +12,25 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import engine_shim.messages
-import gms.messages
-import lockserver.messages
 import msgspec
 import pytest
 from msgspec import inspect
 
+import engine_shim.rules.messages
+import gms.rules.messages
+import lockserver.rules.messages
+
 GOLDEN = Path(__file__).parent / "golden"
 SPOKEN: dict[str, tuple[int, list[Any]]] = {
     "lock": (
-        lockserver.messages.PROTOCOL,
-        [lockserver.messages.ClientMessage, lockserver.messages.ServerMessage],
+        lockserver.rules.messages.PROTOCOL,
+        [lockserver.rules.messages.ClientMessage, lockserver.rules.messages.ServerMessage],
     ),
-    "gms": (gms.messages.PROTOCOL, [gms.messages.ClientMessage, gms.messages.ServerMessage]),
-    "shim": (engine_shim.messages.PROTOCOL, [engine_shim.messages.ToShim, engine_shim.messages.FromShim]),
+    "gms": (gms.rules.messages.PROTOCOL, [gms.rules.messages.ClientMessage, gms.rules.messages.ServerMessage]),
+    "shim": (
+        engine_shim.rules.messages.PROTOCOL,
+        [engine_shim.rules.messages.ToShim, engine_shim.rules.messages.FromShim],
+    ),
 }
 TEXTS = ("engine-a", "active", "0123456789abcdef", "engine-a.0123456789abcdef", "ab" * 32)
 _numbers = itertools.count(1)

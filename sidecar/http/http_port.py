@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from sidecar.machine.loop import Loop
+from sidecar.terminal.logs import complain
 from sidecar.wire import tcp
 from sidecar.wire.tcp import CannotListen as CannotListen
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:  # loaded with the first client: a program that starts has no 
 
 EXCHANGE_S, LINGER_S = 10.0, 1.0
 CLIENTS_MOST = 64
+_BACKLOG, _COMPLAINTS_MOST = 16, 8
 HEAD_BYTES_MOST = 8 << 10
 UNREAD_BYTES_MOST = 64 << 20
 TEXT, JSON = "text/plain; charset=utf-8", "application/json"
@@ -131,7 +133,8 @@ class HttpPort:
         )
         loop, over = asyncio.get_running_loop(), asyncio.Event()
         server = HttpServer(loop, self._answer, _refusal, limits, _only_get)
-        await server.listen(self._listener)
+        loop.set_exception_handler(_complain_once())
+        await server.listen(self._listener, _BACKLOG)
         self._stop, self._http = over.set, loop
         await over.wait()
         server.close()
@@ -167,6 +170,19 @@ class HttpPort:
             _send(reply, page)
         if path in self._waiting:
             self._make(path)
+
+
+def _complain_once() -> Callable[[object, Mapping[str, object]], None]:
+    """No descriptor may be left for a long time, and asyncio says so with each try to accept."""
+    said: set[str] = set()
+
+    def complain_once(_: object, context: Mapping[str, object]) -> None:
+        what = f"port for probes: {context.get('message')}: {context.get('exception')}"
+        if what not in said and len(said) < _COMPLAINTS_MOST:
+            said.add(what)
+            complain(what)
+
+    return complain_once
 
 
 def _made(make: MakePage) -> Page:

@@ -93,16 +93,16 @@ class HttpServer:
         shortest = min(limits.request_s, limits.idle_s, limits.linger_s, limits.unread_s)
         self._sweep_s = min(1.0, max(shortest / 4, 0.02))
 
-    async def listen(self, listener: socket.socket) -> None:
-        """It has its address, and becomes the server's."""
+    async def listen(self, listener: socket.socket, backlog: int = _BACKLOG) -> None:
+        """It has its address, and becomes the server's. (Without a descriptor left, asyncio fails `backlog` times.)"""
 
         def make() -> asyncio.Protocol:
             return _Connection(self)
 
         if listener.family == socket.AF_UNIX:
-            self._servers.append(await self.loop.create_unix_server(make, sock=listener, backlog=_BACKLOG))
+            self._servers.append(await self.loop.create_unix_server(make, sock=listener, backlog=backlog))
         else:
-            self._servers.append(await self.loop.create_server(make, sock=listener, backlog=_BACKLOG))
+            self._servers.append(await self.loop.create_server(make, sock=listener, backlog=backlog))
 
     @property
     def unsent(self) -> bool:

@@ -530,7 +530,7 @@ def test_what_is_set_for_up_reaches_the_part_that_is_meant() -> None:
 
 
 def test_of_each_setting_that_several_parts_have_it_is_known_whether_they_share_it() -> None:
-    shared = ("ALLOW_UID", "HOST_DEVICES", "LOG_FORMAT", "RUN_DIR", "SOCKET_MODE", "WINDOW_S")
+    shared = ("ALLOW_UID", "HOST_DEVICES", "LOG_FORMAT", "PIDFDS", "RUN_DIR", "SOCKET_MODE", "WINDOW_S")
     programs = (lock_command, gms_command, shim_command, door_command)
     named = [set(re.findall(r"\[FAILOVER_(\w+)", program.parser().format_help())) for program in programs]
     several = {word for words in named for word in words if sum(word in each for each in named) > 1}

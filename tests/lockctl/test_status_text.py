@@ -135,9 +135,9 @@ def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
 
 
 def test_every_advice_is_for_words_that_the_server_says() -> None:
-    source = "".join(
-        path.read_text() for path in Path(status_text.__file__).parent.glob("*.py") if path.name != "status_text.py"
-    )
+    house = Path(status_text.__file__).parents[2]
+    files = [path for package in ("lockserver", "evidence") for path in (house / package).rglob("*.py")]
+    source = "".join(path.read_text() for path in files if path.name != "status_text.py")
     assert status_text.OVERDUE in source
     for words, advice in status_text.TO_DO:
         assert words in source, f"nobody says {words!r} any more; so nobody is told: {advice}"

@@ -239,9 +239,21 @@ def ask():
     client = socket.create_connection(port.address, 60)
     client.sendall(b"GET /live HTTP/1.1\\r\\nhost: x\\r\\n\\r\\n")
     return client
+def has(port):  # the server has a descriptor of the connection from that port
+    rows = [line.split() for line in open("/proc/net/tcp")][1:]
+    return any(int(row[2].split(":")[1], 16) == port and row[9] != "0" for row in rows)
 threading.Thread(target=turn, daemon=True).start()
-ask().recv(1)
-client, spare = ask(), socket.socket()
+first = ask()
+first.recv(1)
+from_port = first.getsockname()[1]
+first.close()
+while has(from_port):
+    time.sleep(0.01)
+client = socket.create_connection(port.address, 60)
+client.sendall(b"GET /live")  # and no more: it keeps its connection
+while not has(client.getsockname()[1]):
+    time.sleep(0.01)
+spare = socket.socket()
 resource.setrlimit(resource.RLIMIT_NOFILE, (spare.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
 late, began = socket.socket(fileno=spare.detach()), time.process_time()
 late.connect(port.address)
