@@ -410,7 +410,7 @@ class Incarnations:
         return sorted(conn for member in incarnation.members.values() for conn in member.conns)
 
     def unlink_later(self, names: tuple[str, ...]) -> None:
-        """Once a write says that they are gone. So many at a time; what is left is found again."""
+        """Once a write says that they are gone. A few at a time; what is left is found again."""
         for name in names:
             if name not in self.known and len(self.pending_unlinks) < MOST_UNLINKS:
                 self.pending_unlinks[name] = 0

@@ -49,7 +49,7 @@ class Kept(Message, frozen=True):
 
 
 class OldLives(Message, frozen=True):
-    """Life files of this incarnation that have lost their name, because somebody removed them: its children may hold
+    """Life files of this incarnation that have lost their name, because they were removed: its children may hold
     locks on these alone. Descriptors: the files.
     """
 

@@ -4,7 +4,7 @@ Pure functions: what is known goes in, a verdict comes out that can be printed. 
 here; the caller sees to it that more becomes known.
 
 A server that has seen the incarnation all along needs two things: the pidfd of every process of it is readable, and
-nobody holds the life lock. (The third part of the proof is memory. It depends on what comes next.)
+no process holds the life lock. (The third part of the proof is memory. It depends on what comes next.)
 
 A server that has restarted doesn't have the pidfds that its predecessor had. It gets them back in two ways: it looks
 the processes up, by their numbers and by the kernel's own names for them, and clients hand back the copies that they

@@ -52,7 +52,7 @@ def locked_by(inode: tuple[int, int]) -> dict[int, str]:
     found: dict[int, str] = {}
     try:
         entries = os.listdir("/proc")
-    except OSError:  # no descriptor is left to look with: then nobody is named
+    except OSError:  # no descriptor is left to look with: then no process is named
         return found
     for entry in entries:
         if not entry.isdigit():

@@ -74,11 +74,11 @@ from sidecar.terminal.names import incarnation_name
 
 RETRY_MOST_S = 0.1
 LOOK_S = 1.0
-"""So often a main process looks where its path leads; more often where a server settles sooner."""
+"""How often a main process looks where its path leads; more often where a server settles sooner."""
 LATER_S = 2.0
 """For a server that can't have us now; sooner where a server settles sooner."""
 ANSWER_S = 2.0
-"""So long a program that gives up waits for the server's word; a server that is stopped says nothing."""
+"""How long a program that gives up waits for the server's word; a server that is stopped says nothing."""
 PRESUMED_DEAD_SHARE = 0.8
 """This share of the window: when it is over, a holder that its server may presume dead has ended."""
 

@@ -1,5 +1,5 @@
-"""What must hold after every event, checked in production: a broken rule is a bug of ours, and nobody should be awake
-twice for it.
+"""What must hold after every event, checked in production: a broken rule is a bug of ours, and two engines should
+not be awake for it.
 
 Pure, and cheap: nothing here goes through all callers or waiters (the tests do). `machine.py` stops granting when a
 rule is broken, and says so with all that is needed to report it.

@@ -19,7 +19,7 @@ The rules, and where they stand:
     (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
  6. A rule about processes: E6.
- 7. After a restart the file rules (`recovery.py`): its holder comes back and nobody notices; or is proven gone by what
+ 7. After a restart the file rules (`recovery.py`): its holder comes back unnoticed; or is proven gone by what
     is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the policy decides,
     which by default is to go on waiting. No file, or one that can't be read: an unknown holder may be there (E9).
  8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
@@ -87,7 +87,7 @@ class Machine:
         self.hearsay = Hearsay(config, self.context, self.evidence)
         self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
         self.broken = ""
-        """Which of its own rules this machine has broken: a bug. Nobody is granted any more then."""
+        """Which of its own rules this machine has broken: a bug. No waiter is granted any more then."""
         self._invariants = Invariants()
         self._started = False
         self._members_ended: set[str] = set()
@@ -447,7 +447,7 @@ class Machine:
         self.context.calm("persist")
         if self.broken:
             self.succession.take_back()
-            self.succession.must_write = True  # the file names whoever was chosen and never told
+            self.succession.must_write = True  # the file names a waiter that was chosen and never told
         for lock in self.succession.locks:
             if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= event.seq:
                 self._granted(lock)
@@ -491,7 +491,7 @@ class Machine:
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
-        """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
+        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
         self._started = False
         self.context.out.append(e.Stop(event.why))
 

@@ -64,7 +64,7 @@ class Register(Message, frozen=True):
 
 
 class Observe(Message, frozen=True):
-    """Somebody who only looks, or asks for a switchover."""
+    """An observer: it only looks, or asks for a switchover."""
 
     protocol: int
     newest: int = 0
@@ -98,7 +98,7 @@ class KeptRoom(msgspec.Struct, frozen=True):
 
     tokens: Bytes
     block: Bytes
-    """So many make up a block. Of a context its last one, which isn't full, is computed again."""
+    """How many make up a block. Of a context its last one, which isn't full, is computed again."""
 
 
 class Serving(Message, frozen=True):
@@ -194,7 +194,7 @@ class Policy(msgspec.Struct, frozen=True):
     """What a holder may do while its server is away."""
 
     presume_dead: bool
-    """True: after the window somebody else is granted, whatever this process is doing. It must have stopped before."""
+    """True: after the window another engine is granted, whatever this process does. It must have stopped before."""
     window_s: float
     settle_s: float
 
@@ -219,7 +219,7 @@ class Refused(Message, frozen=True):
 
 
 class Incompatible(Message, frozen=True):
-    """There is no version that both speak. Not final: whoever holds serves on, and asks again later."""
+    """There is no version that both speak. Not final: the holder serves on, and asks again later."""
 
     oldest: int
     newest: int
@@ -241,7 +241,7 @@ class Granted(Message, frozen=True):
     token: int
     proven: bool = False
     """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
-    nobody writes to what the other one left.
+    no process writes to what the other one left.
     """
 
 
@@ -383,7 +383,7 @@ class Status(Message, frozen=True):
 class History(Message, frozen=True):
     events: list[HistoryEvent]
     left_out: int = 0
-    """So many older ones did not go into the frame."""
+    """How many older ones did not go into the frame."""
 
 
 ServerMessage = (

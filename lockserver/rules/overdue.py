@@ -30,7 +30,7 @@ class Overdue:
         self.lock = lock
         self._alarm = "overdue" if lock.name == ACTIVE else f"overdue {lock.name}"
         self._who: Incarnation | None = None
-        """Whose end, or whose answer, is awaited."""
+        """The incarnation whose end, or whose answer, is awaited."""
         self._why = ""
         """What a waiter lacks; empty where an end is awaited."""
         self._since = math.inf

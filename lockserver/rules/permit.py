@@ -56,8 +56,8 @@ class Permit:
         return self.waiters.pop(next(iter(self.waiters)))
 
     def why_not(self, active: Lock, queue: Queue, state: str, now: float) -> str:
-        """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself
-        by memory that moves. Where nobody who waits can take over, another engine is what is needed most.
+        """No engine initialises device memory between a holder's death and its successor's Active: it would size itself
+        by memory that moves. Where no waiter can take over, another engine is what is needed most.
         """
         if self.lock.phase is Phase.IN_DOUBT:
             return "the server is new; who had the permit may come back"

@@ -1,4 +1,4 @@
-"""Does nobody hold the lock, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
+"""Is the lock free, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
 `evidence/rules/proof.py`.
 
 Pure: what is known goes in, a verdict comes out that can be printed.
@@ -13,7 +13,7 @@ from lockserver.rules.lock import Found
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What is known while somebody whom no file names may hold the lock."""
+    """What is known while an incarnation that no file names may hold the lock."""
 
     strangers: StrangersProbed | None
     """Which have a life lock here and haven't registered with this server; None: not asked yet, or too long ago."""
@@ -22,7 +22,7 @@ class Unnamed:
     let_go_lately: bool
     """One has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
     memory_is_free: bool
-    """As much as the next one needs, and whoever could have come back has had the time."""
+    """As much as the next one needs, and a holder that could have come back has had the time."""
     over: bool
 
 

@@ -201,7 +201,7 @@ class Queue:
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def plan_next(self, plan: Plan) -> tuple[Waiter | None, str]:
-        """Which waiter is to be granted, now that nobody holds; and what is to be said with it."""
+        """Which waiter is to be granted, now that the lock is free; and what is to be said with it."""
         head, memory = self.head(plan.now), self.memory
         if head is None or not memory.is_read or not head.needs or memory.fits(head.needs):
             return head, ""

@@ -61,7 +61,7 @@ def history_of(context: Context) -> m.History:
 
 
 def _verified(config: Config, context: Context, lock: Lock) -> bool:
-    """The holder's memory was seen to be free; or while nobody holds: it could be seen."""
+    """The holder's memory was seen to be free; or while the lock is free: it could be seen."""
     if _told(lock):
         return lock.verified
     return config.reads_memory and "reader" not in context.alarms

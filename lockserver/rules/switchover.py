@@ -176,7 +176,7 @@ class Switchover:
             )
 
     def end_without_successor(self) -> None:
-        """The old holder is gone, and whoever could have taken over, too."""
+        """The old holder is gone, and so is the successor."""
         switch, self.under_way = self.under_way, None
         if switch is not None:
             ended = f"{switch.old.engine_id} has ended, {switch.to.engine_id} too"

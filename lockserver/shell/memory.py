@@ -3,7 +3,7 @@
 nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
 confused
 host   host devices, by the locks on them
-none   nobody reads; status says `memory: unverified`
+none   the server reads none; status says `memory: unverified`
 """
 
 import os
@@ -18,7 +18,7 @@ Reader = Callable[[], dict[str, tuple[int, int]]]
 """Device -> (bytes free, bytes in all)."""
 
 START_S = 2.0
-"""So long the start of a server waits for the driver."""
+"""How long the start of a server waits for the driver."""
 KINDS = ("auto", "nvml", "host", "none")
 
 

@@ -39,7 +39,7 @@ _INTRODUCTIONS = (m.Register, m.Join)
 _WITH_PIDFDS = (m.Adopt, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
-"""So long a server that was killed may take to end."""
+"""How long a server that was killed may take to end."""
 
 
 class CannotStart(Exception):
