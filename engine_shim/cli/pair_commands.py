@@ -1,4 +1,4 @@
-"""What `failover down` and `failover kill` do to a pair that `failover up` (or anybody else) runs in a directory."""
+"""What `failover down` and `failover kill` do to a pair that `failover up` (or anything else) runs in a directory."""
 
 import os
 import select

@@ -47,7 +47,7 @@ def reached(seen: Seen) -> bool:
 
 
 def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> str | None:
-    """Who serves. A lock server that is new, or doesn't answer, doesn't know yet; an engine serves on without it."""
+    """Which engine serves. A lock server that is new or silent doesn't know; an engine serves on without it."""
     if lock is not None and lock["state"] != "RECOVERING":
         holder = lock["holder"]
         return holder["engine_id"] if lock["state"] == "HELD" and holder and holder["endpoint"] else None
@@ -57,7 +57,7 @@ def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> s
 def redundancy(
     lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]], gms: Sequence[dict[str, Any]] = ()
 ) -> tuple[bool, str]:
-    """Whether somebody serves and somebody else could take over every request; and that in words."""
+    """Whether an engine serves and another one could take over every request; and that in words."""
     ready = [engine for engine in engines if engine["ready"] and engine["state"] == "Standby"]
     names = ", ".join(engine["engine_id"] for engine in ready)
     but = f"; {names} is ready" if ready else ""

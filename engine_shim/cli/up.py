@@ -115,7 +115,7 @@ class Up:
         try:
             print(f"{name:<{self._width}} | {line}", flush=True)
         except (OSError, ValueError):
-            return  # nobody reads it any more; the engines serve on
+            return  # it is read no more; the engines serve on
 
     def _relay(self, name: str, line: str) -> None:
         self._last_words[name] = line

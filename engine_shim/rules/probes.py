@@ -6,7 +6,7 @@ The two modes differ only in Init, and in what comes after an engine's death:
     Init       in place: 200 to its bound   in place: 200                503
                exit: 503                    exit: 503
     Standby    200 while it beats           200                          200 while it is well and beats, and
-                                                                         nobody else has its port
+                                                                         no other program has its port
     Waking     200 to its bound             200                          503
     Active     200 while it is well, beats  200                          as /live, while clients can connect
                and gets on with its work

@@ -6,9 +6,9 @@ it is given nor, but for one call, what it returns. What happens to blocks is in
 * `schedule` plans a step. The keys that blocks get meanwhile belong to that step.
 * `update_from_output` is called when that step has finished on every rank. With async scheduling tokens become known
   here, and blocks get keys here, without those that are still under way: these are finished, too.
-* `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by whoever wants the cache
-  to be forgotten. At the wake it answers with how much room there is in what was adopted, if all of it was: a list,
-  which is as true as the `True` that vLLM gives.
+* `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by a client that wants the
+  cache to be forgotten. At the wake it answers with how much room there is in what was adopted, if all of it was: a
+  list, which is as true as the `True` that vLLM gives.
 """
 
 from typing import Any

@@ -12,7 +12,7 @@ Rules:
 * It can't be let go of by accident: the file is mapped, too, and a mapping keeps the lock when every descriptor is
   closed (`os.closerange` of a daemon, say). Only the end of a process frees it, or executing another program.
 * It is one of three proofs, and no proof by itself: a process that is dying may have lost the lock and still have
-  memory. The kernel takes descriptors and mappings away one after the other, in an order that nobody may count on.
+  memory. The kernel takes descriptors and mappings away one after the other, in an order that no rule may count on.
 
 `LifeLock` is what a member holds, `LifeProbe` what the server asks. They can't be one class: a probe's descriptor must
 never hold a lock itself.
@@ -89,9 +89,9 @@ class LifeLock:
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Self:
-        """Makes the life file of a new incarnation. It has its lock before it has its name: nobody ever sees it
-        unlocked
-        and takes it for the file of somebody who is gone."""
+        """Makes the life file of a new incarnation. It has its lock before it has its name: no server ever sees
+        it unlocked and takes it for the file of one that is gone.
+        """
         path = _path(directory, name)
         early = _path(directory, f".{name}.{os.getpid()}")
         try:
@@ -205,7 +205,7 @@ class LifeProbe:
         return LifeState.HELD if self.locked() else LifeState.FREE
 
     def locked(self) -> bool:
-        """Somebody holds a lock on this very file, wherever its path points by now."""
+        """A process holds a lock on this very file, wherever its path points by now."""
         try:
             answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _ANY_LOCK)
         except OSError as error:

@@ -1,6 +1,6 @@
 """What stands between a pure machine and the world, and is the same for every server.
 
-The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until somebody
+The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until a client
 comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
 
 A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
@@ -31,7 +31,7 @@ CHORES_PUT_OFF = 32
 
 
 STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
-"""What `run` returns when somebody wanted the end."""
+"""What `run` returns when a person wanted the end."""
 
 
 def _time() -> Time:
