@@ -68,7 +68,7 @@ class StrangersProbed(msgspec.Struct, frozen=True):
     """Why their directory couldn't be read: then it isn't known which there are."""
 
     @property
-    def somebody(self) -> bool:
+    def any(self) -> bool:
         """There is one that is held, or may be."""
         return bool(self.held or self.unreadable)
 

@@ -57,7 +57,7 @@ class Member:
     was_alive: bool = False
     """This server has had a pidfd of it while it lived."""
     dead: bool = False
-    kept: bool = False
+    mapped: bool = False
     """While it lives it can't let go of its life lock."""
     out_of_reach: str = ""
     """Why this server can't kill it; empty if it can, as far as is known."""
@@ -131,7 +131,7 @@ class Incarnation:
         """A free life lock means that every process has ended, or is past the point where it closes its files: each is
         either seen dead, or can't let go of the lock while it lives.
         """
-        return bool(self.members) and all(member.dead or member.kept for member in self.members.values())
+        return bool(self.members) and all(member.dead or member.mapped for member in self.members.values())
 
     @property
     def unaccounted(self) -> bool:

@@ -28,17 +28,17 @@ class Join(Message, frozen=True):
     number: Number = 0
     """Its number from an earlier `Welcome`; 0 the first time."""
     newest: int = 0
-    kept: bool = False
+    mapped: bool = False
 
 
-class Adopt(Message, frozen=True):
+class Vouch(Message, frozen=True):
     """The main process vouches for a child that can't join by itself. Descriptor: the child's pidfd."""
 
     child: int
     pid: int
 
 
-class Adopted(Message, frozen=True):
+class Vouched(Message, frozen=True):
     child: int
 
 

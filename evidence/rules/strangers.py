@@ -35,7 +35,7 @@ class Strangers:
         """The last look. None: it is too old to prove that there are none, or the next one is under way."""
         seen = self.seen
         too_old = self._asked or self._stale(now)
-        return seen if not too_old or (seen is not None and seen.somebody) else None
+        return seen if not too_old or (seen is not None and seen.any) else None
 
     def wants_look(self, now: float) -> bool:
         return self._stale(now) and not self._asked
@@ -74,7 +74,7 @@ class Strangers:
         """`keep`: what they left behind stays until it is settled that none of them is awaited."""
         before, self.seen, self._asked = self.seen, event, False
         if keep:
-            if event.somebody or (before is not None and before.somebody):  # let go at any moment since the last look
+            if event.any or (before is not None and before.any):  # let go at any moment since the last look
                 self._held_at = self.context.now
         else:
             for name in event.free:

@@ -121,7 +121,7 @@ def _refused_calls(pidfd: int) -> Iterator[Finding]:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        do = "allow it in the seccomp profile: else lockctl hold, adopt, and the look-up after a restart don't work"
+        do = "allow it in the seccomp profile: else lockctl hold, vouch_for, and the look-up after a restart don't work"
         yield _warn("pidfd_open", f"refused here ({error.strerror})", do)
     try:
         signal.pidfd_send_signal(pidfd, 0)

@@ -82,7 +82,7 @@ class HeldCommand:
             self._fork(before)
             # Signals may end this process here: it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._client.adopt(self._pid, self._left(began))
+            self._client.vouch_for(self._pid, self._left(began))
             token = self._acquire(began)
             signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
             self._go(token)

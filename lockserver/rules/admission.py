@@ -64,7 +64,7 @@ class Admission:
             event.conn,
             hello.secret,
             event.secret,
-            hello.kept,
+            hello.mapped,
         )
         if token is not None and self.active.holder is not who:
             self._claim(self.active, who, token)

@@ -82,7 +82,7 @@ class Received(msgspec.Struct, frozen=True):
     conn: int
     message: ClientMessage
     peers: tuple[Peer, ...] = ()
-    """`Register`, `Join`: the sender itself. `Adopt`, `HandBack`: whom the descriptors name."""
+    """`Register`, `Join`: the sender itself. `Vouch`, `HandBack`: whom the descriptors name."""
     life_held: bool = False
     """`Register`, `Join`: the named life file is in its place, is the sender's, and is locked."""
     secret: str = ""

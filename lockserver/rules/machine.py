@@ -246,12 +246,12 @@ class Machine:
         )
         self._say_on_disk(conn, welcome, after)
 
-    def _on_adopt(self, event: e.Received, message: m.Adopt, who: Incarnation) -> None:
-        if why := self.evidence.joining.why_not_adopt(who, event.peers):
+    def _on_vouch(self, event: e.Received, message: m.Vouch, who: Incarnation) -> None:
+        if why := self.evidence.joining.why_not_vouch(who, event.peers):
             self._throw_out(event, why)
             return
         self.incarnations.enter(who, event.peers[0], message.pid, 0)
-        self._say_on_disk(event.conn, m.Adopted(child=message.child), self._record_member(who))
+        self._say_on_disk(event.conn, m.Vouched(child=message.child), self._record_member(who))
 
     def _record_member(self, who: Incarnation) -> int:
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
@@ -521,7 +521,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
 
 _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
     # by registered main processes only
-    m.Adopt: Machine._on_adopt,
+    m.Vouch: Machine._on_vouch,
     m.Acquire: Machine._on_acquire,
     m.Ready: Machine._on_ready,
     m.Prepared: Machine._on_prepared,

@@ -8,7 +8,7 @@ How two versions agree: `sidecar/wire/versions.py`. The three hellos and `Incomp
 that both sides can say that they can't talk.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
-`Join`; a child's with `Adopt`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
+`Join`; a child's with `Vouch`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
 `Keep` and `HandBack`; names with `Granted` and `Welcome`, life files with `OldLives`.
 """
 
@@ -17,12 +17,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from evidence.rules.messages import Adopt as Adopt
-from evidence.rules.messages import Adopted as Adopted
 from evidence.rules.messages import EngineId, Incarnation, IncarnationName, Number
 from evidence.rules.messages import Join as Join
 from evidence.rules.messages import Kept as Kept
 from evidence.rules.messages import OldLives as OldLives
+from evidence.rules.messages import Vouch as Vouch
+from evidence.rules.messages import Vouched as Vouched
 from sidecar.machine.context import HistoryEvent as HistoryEvent
 from sidecar.wire.frames import Message
 
@@ -59,7 +59,7 @@ class Register(Message, frozen=True):
     secret: Secret = ""
     """From an earlier `Welcome`: proves identity on kernels whose pidfds have no inode of their own."""
     newest: int = 0
-    kept: bool = False
+    mapped: bool = False
     """While it lives it can't let go of its life lock."""
 
 
@@ -167,7 +167,7 @@ ClientMessage = (
     Register
     | Join
     | Observe
-    | Adopt
+    | Vouch
     | Acquire
     | Ready
     | Prepared
@@ -391,7 +391,7 @@ ServerMessage = (
     | Refused
     | Incompatible
     | Busy
-    | Adopted
+    | Vouched
     | Granted
     | Withdrawn
     | Prepare

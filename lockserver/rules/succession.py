@@ -166,7 +166,7 @@ class Succession:
         plan.wait_until(self.evidence.strangers.settled_at())
         self._plan_look_at_strangers(plan)
         looked = self.evidence.strangers.look(plan.now)
-        stranger = looked is not None and looked.somebody
+        stranger = looked is not None and looked.any
         if looked is not None and not stranger:
             plan.calm(self.context.calm, "strangers")
         verdict = self.nobody_holds(doubt, plan.now)

@@ -36,7 +36,7 @@ from sidecar.wire.frames import close_all
 from sidecar.wire.sockets import ServerSocket
 
 _INTRODUCTIONS = (m.Register, m.Join)
-_WITH_PIDFDS = (m.Adopt, m.HandBack)
+_WITH_PIDFDS = (m.Vouch, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
 """How long a server that was killed may take to end."""

@@ -83,7 +83,7 @@ class LifeLock:
         self._mapped: int | None = None
 
     @property
-    def kept(self) -> bool:
+    def mapped(self) -> bool:
         """This process can't let go of it while it lives, except by `close`."""
         return self._mapped is not None
 

@@ -391,7 +391,7 @@ _TRUNCATED = (
 
 def close_all(descriptors: Iterable[int]) -> None:
     """Closes each of them. A list or deque is emptied, and each is taken out before it is closed: what a signal handler
-    raises here may lose one, but none is closed again, when its number may be a stranger's.
+    raises here may lose one, but none is closed again, when its number may be another file's.
     """
     left = descriptors if isinstance(descriptors, list | deque) else list(descriptors)
     while left:

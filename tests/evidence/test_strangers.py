@@ -15,7 +15,7 @@ def test_what_is_written_is_what_the_next_one_finds() -> None:
     record = known.evidence.record()
     assert record == Processes("", [ON_FILE], ["x.1"])
     after = Known()
-    assert after.evidence.begin(record) and after.incarnations.known[NAME].members[1].kept
+    assert after.evidence.begin(record) and after.incarnations.known[NAME].members[1].mapped
     assert after.incarnations.pending_unlinks == {"x.1": 0} and after.evidence.record().known == [], "not bound yet"
 
 
