@@ -78,7 +78,7 @@ class PairFiles:
             return ""  # it is tried again
         self._lock.close()
         self._lock = new
-        return f"{new.path} was removed by somebody: made again"
+        return f"{new.path} was removed: made again"
 
     def close(self) -> None:
         UpFacts.remove(self._run_dir)

@@ -30,7 +30,7 @@ def look(run_dir: Path, engine_id: str) -> Found:
     try:
         for name in os.listdir(directory):
             if paths.is_life_of(engine_id, name) and _locked(directory, name):
-                return Found(True, "somebody holds its life lock")
+                return Found(True, "a process holds its life lock")
     except (FileNotFoundError, NotADirectoryError):
         return _by_processes(run_dir, engine_id, f"there is no directory {directory}")
     except LocksUnsupported as error:

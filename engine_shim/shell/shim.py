@@ -371,7 +371,7 @@ class Shim(Shell):
             return
         self._cannot_make = ""
         if made:
-            self.log.alarm("made_again", files=",".join(made), why="somebody has removed them")
+            self.log.alarm("made_again", files=",".join(made), why="they were removed")
 
 
 def _event(message: m.ToShim) -> e.Event:

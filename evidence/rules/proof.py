@@ -139,7 +139,7 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
     elif who.life is Life.MISSING:
         missing.append(f"life lock of {who.name}: its file is missing")
     elif who.gone and who.outlived_at > -math.inf:
-        missing.append(f"somebody who isn't known to this server had the life lock of {who.name} and may be dying")
+        missing.append(f"a process that isn't known to this server had the life lock of {who.name} and may be dying")
     return missing
 
 

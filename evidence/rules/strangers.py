@@ -53,7 +53,7 @@ class Strangers:
     def unheard(self) -> tuple[str, ...]:
         """Those of which a process lives, and whose main process hasn't come and said what was granted to it."""
         awaited = islice(self.incarnations.living_unheard.values(), MOST_NAMED)
-        return tuple(f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
+        return tuple(f"a process of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
 
     def holding(self, look: StrangersProbed) -> Iterable[str]:
         """Life locks of those that this server hasn't heard of since, either."""

@@ -155,7 +155,7 @@ class EvidenceShell:
             make_private_directory(directory)
         except OSError as error:
             return self._life_is_unreadable(error)
-        self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
+        self.log.alarm("made_anew", directory=directory, why="it was removed")
         return ""
 
     def _life_is_unreadable(self, error: OSError) -> str:

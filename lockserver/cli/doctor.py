@@ -290,7 +290,7 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         found += ": a volume's mount point, which others may write to"
         yield _fail("directory", found, f"use a directory below it, as --run-dir {path}/run")
     elif status.st_mode & stat.S_IWOTH:
-        yield _fail("directory", f"{found}: anybody may replace the lock's files", f"chmod 700 {path}")
+        yield _fail("directory", f"{found}: any user may replace the lock's files", f"chmod 700 {path}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         do = f"be user {status.st_uid}; engines make their life files there"
         yield _fail("directory", f"{found}: closed to user {os.getuid()}", do)
@@ -428,7 +428,7 @@ def _fenced(status: m.Status | None) -> str:
 def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bool) -> Finding:
     """`known`: None where the server can't be asked. `ended`: that engine is being fenced."""
     if known is None:
-        return _ok("life lock", f"{file.name}: held by somebody; the server can't be asked, so leave it alone")
+        return _ok("life lock", f"{file.name}: held by a process; the server can't be asked, so leave it alone")
     if not file.locked_by:
         found = f"{file.name}: held by processes that can't be seen from here"
         if file.name in known:

@@ -157,7 +157,7 @@ TO_DO = (
         "`lockctl doctor` names the processes that hold the life lock; end them once you know what they are",
     ),
     (
-        "by somebody who",
+        "by a process that",
         "`lockctl doctor` names the processes that hold the life lock; end them, or let them come back",
     ),
     ("can't be killed from here", "end that process where it can be seen: in its own container, or on the node"),
@@ -166,7 +166,7 @@ TO_DO = (
         "it comes back by itself if it lives; if it is stopped (state T), kill -CONT or kill -9 it",
     ),
     ("is alive", LOOK_AT_IT),
-    ("memory: ", "somebody else has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
+    ("memory: ", "another process has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
     ("its file is missing", "its life file was removed by hand; nothing proves its end but the death of its processes"),
     ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
     ("--grant-unproven", "find out whether the old holder's processes are gone; the alarm says how to go on then"),

@@ -38,14 +38,14 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
         return Verdict(False, missing=(why,), alarm=f"{why}; nobody is granted until they can" if known.over else "")
     if strangers.held:
         names = ", ".join(strangers.held[:3])
-        alarm = f"a life lock is held by somebody who doesn't come: {names}" if known.over else ""
-        held = tuple(f"life lock of {name}: held by somebody who has not registered" for name in strangers.held)
+        alarm = f"a life lock is held by a process that doesn't come: {names}" if known.over else ""
+        held = tuple(f"life lock of {name}: held by a process that has not registered" for name in strangers.held)
         return Verdict(False, missing=held, alarm=alarm)
     if known.others_awaited:
         alarm = f"nobody is granted: {known.others_awaited[0]}" if known.over else ""
         return Verdict(False, missing=known.others_awaited, alarm=alarm)
     if known.let_go_lately:
-        return Verdict(False, missing=("somebody has let go of its life lock a moment ago",))
+        return Verdict(False, missing=("a process has let go of its life lock a moment ago",))
     if known.memory_is_free:
         return Verdict(True, "nobody has a life lock here, and the memory is free")
     if not known.over:

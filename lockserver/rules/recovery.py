@@ -68,7 +68,7 @@ class Recovery:
         if found is Found.UNREADABLE:
             self.context.alarm(
                 "record",
-                f"holder.json can't be read ({why}); it was put aside, and somebody unknown may hold the lock",
+                f"holder.json can't be read ({why}); it was put aside, and an unknown engine may hold the lock",
             )
         for lock in (active, permit):
             if lock.phase is Phase.FREE:
@@ -113,7 +113,7 @@ class Recovery:
                 may.append("the life files are being looked at")
             else:
                 held = self.evidence.strangers.holding(looked)
-                may += [f"life lock of {name}: held by somebody who has not registered" for name in held]
+                may += [f"life lock of {name}: held by a process that has not registered" for name in held]
         return may
 
     @property

@@ -103,7 +103,7 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
     if lock.holder is None and succession.exclusion.settles(context.now):
-        reasons.append("somebody else had the name of this path or of a device a moment ago, and may be dying")
+        reasons.append("another process had the name of this path or of a device a moment ago, and may be dying")
     if lock.holder is None and (unprepared := succession.queue.unprepared):
         reasons.append(unprepared)
     reasons += [text for key, text in context.alarms.items() if key != "reader"]

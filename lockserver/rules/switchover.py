@@ -153,7 +153,10 @@ class Switchover:
         if switch is not None and switch.step is not Step.EXITING:
             self.under_way = None
             self._tell(
-                switch.asker, "died", f"{switch.old.engine_id} ended by itself; whoever is ready takes over", done=True
+                switch.asker,
+                "died",
+                f"{switch.old.engine_id} ended by itself; the next that is ready takes over",
+                done=True,
             )
 
     def plan_end(self, plan: Plan) -> None:

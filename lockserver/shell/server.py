@@ -214,7 +214,7 @@ class Server(Shell):
             self._foreign_names.add(name)
             self.log.warning("name_taken_by_another_user", name=name, by=owner)
             return ""
-        return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
+        return f"{owner}, or an engine that it granted," if owner is not None else "a process that is leaving"
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
         if self._reader is not None:

@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
     def __str__(self) -> str:
         if self.uid < 0:
-            return "somebody who can't be seen from here"
+            return "a process that can't be seen from here"
         who = f"process {self.pid}" if self.pid > 0 else "a process of another container"
         return who if self.uid == os.getuid() else f"{who} of user {self.uid}"
 

@@ -245,7 +245,7 @@ def check_directory(directory: Path) -> None:
 def _probe_of(lock: LifeLock) -> LifeProbe:
     probe = LifeProbe.open(lock.path.parent, lock.path.name)
     if probe is None:
-        raise LifeFileGone(f"{lock.path} was removed by somebody else")
+        raise LifeFileGone(f"{lock.path} was removed")
     return probe
 
 
@@ -253,7 +253,7 @@ def _take_read_lock(path: Path, fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _READ_LOCK)
     except (BlockingIOError, PermissionError) as error:
-        raise LifeLockError(f"{path}: somebody holds a write lock on it, which nobody ever should") from error
+        raise LifeLockError(f"{path}: a process holds a write lock on it, which none ever should") from error
     except OSError as error:
         raise _unsupported(path, error) from error
 

@@ -34,7 +34,7 @@ class Named(NamedTuple):
 
 
 class Whereabouts(enum.Enum):
-    GONE = "its number is nobody's, or another process's by now"
+    GONE = "its number is free, or another process's by now"
     UNKNOWN = "this kernel can't tell"
 
 
