@@ -105,7 +105,7 @@ def _main(argv: list[str] | None) -> int:
         busy_stall_s=options.busy_stall_s,
         drain_s=options.drain_s,
     )
-    # An engine may change its working directory; the path means the same to everybody.
+    # An engine may change its working directory; the path means the same to all.
     options.run_dir = options.run_dir.absolute()
     try:
         shim = Shim(

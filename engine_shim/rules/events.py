@@ -87,7 +87,7 @@ class Takes(msgspec.Struct, frozen=True):
 
 
 class OthersTake(msgspec.Struct, frozen=True):
-    """What the shims of other engines say of theirs. Those who serve or would take over, and answer."""
+    """What the shims of other engines say of theirs. Of those that serve or would take over, and answer."""
 
     engines: dict[str, dict[str, str]]
 

@@ -58,9 +58,9 @@ LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
 HANDOFF_S = 0.25
 """How long a dead holder's next start waits, unless the successor serves before: a start that takes a processor in that
-time makes the handoff slower for everybody."""
+time makes the handoff slower for all."""
 FIRST_ANSWERS_S = 0.1
-"""How long a successor that has just announced its endpoint is left alone, too: everybody who waited asks it now."""
+"""How long a successor that has just announced its endpoint is left alone, too: all clients that waited ask it now."""
 STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3

@@ -32,8 +32,8 @@ class _Keeping:
         settings = WorkerSettings.of(config.load_config.model_loader_extra_config)
         self._index: KvIndex | None = None
         self._planned: dict[int, tuple[Any, Step]] = {}
-        """By its identity: a step's plan, which is kept here so that no other can have that identity, and what it
-        fills."""
+        """The plans of steps under way, by their identities, and what each fills. A plan stays here so that no other
+        one gets its identity."""
         why_not = versions.why_blocks_cannot_be_kept(self)
         if why_not:
             Log("kv-index").warning("kv_not_kept", why=why_not)

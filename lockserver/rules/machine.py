@@ -534,7 +534,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] =
 }
 
 _QUESTIONS: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
-    # by everybody who has introduced itself
+    # by every caller that has introduced itself
     m.Watch: Machine._on_watch,
     m.AskStatus: Machine._on_ask_status,
     m.AskHistory: Machine._on_ask_history,

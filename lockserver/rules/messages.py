@@ -290,7 +290,7 @@ class Exit(Message, frozen=True):
 
 
 class SwitchoverStep(Message, frozen=True):
-    """To the one who asked: how far it is. `done` says that no more will come."""
+    """To the caller that asked: how far it is. `done` says that no more will come."""
 
     phase: str
     detail: str

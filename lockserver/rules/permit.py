@@ -60,7 +60,7 @@ class Permit:
         by memory that moves. Where no waiter can take over, another engine is what is needed most.
         """
         if self.lock.phase is Phase.IN_DOUBT:
-            return "the server is new; who had the permit may come back"
+            return "the server is new; the one that had the permit may come back"
         if active.phase is Phase.HELD and active.holder is not None:
             return "" if active.endpoint is not None else f"{active.holder.engine_id} is waking"
         if state == "FREE" or (self._nobody_dies(active, now) and not queue.promising(now)):

@@ -2,7 +2,7 @@
 
 Pure. A waiter is next if it is there, ready, has looked at its engine since the last holder was lost, and the memory
 that it needs is free. There are two lines of defence against a waiter that only looks alive: `Prepare` asks it in
-parallel with the proof of the old holder's end, and one who is silent is passed over and keeps its place.
+parallel with the proof of the old holder's end, and a silent one is passed over and keeps its place.
 """
 
 from collections.abc import Iterator

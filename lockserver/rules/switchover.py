@@ -23,7 +23,7 @@ DRAIN_MARGIN_S = 2.0
 
 
 MOST_NAMED = 10
-"""Where a switchover is refused, so many of those who wait are named."""
+"""Where a switchover is refused, so many waiters are named."""
 
 
 class Step(Enum):

@@ -116,7 +116,7 @@ def _write_to(stream: TextIO | None, line: str) -> None:
 
 
 class _Stderr:
-    """The standard error, written to without ever waiting for who reads it.
+    """The standard error, written to without ever waiting for its reader.
 
     A pipe or a terminal is opened once more, so that "don't wait" is set for this process alone: the flag belongs to
     what is open, and others have it open too. Where it can't be opened (a pipe of another user's), the kernel is asked

@@ -301,7 +301,7 @@ class Connections:
             self._why_deaf = ""
 
     def _go_deaf(self, listener: socket.socket, error: OSError) -> None:
-        """No descriptors are left, say, or no memory: those who are in are served on."""
+        """No descriptors are left, say, or no memory: those that are in are served on."""
         if not self._why_deaf:
             self._log.alarm("accept_failed", why=error)
         self._why_deaf = error.strerror or str(error)
