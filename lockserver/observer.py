@@ -59,7 +59,7 @@ class Observer(looking.Observer):
             decoder=m.from_server,
             hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
             last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
-            without_it="whoever holds the lock serves on without it",
+            without_it="the holder serves on without it",
         )
         super().__init__(whom, timeout_s)
 

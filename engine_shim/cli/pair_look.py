@@ -164,7 +164,7 @@ def _why_no_answer(url: str, starts: str) -> str:
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
     except ConnectionRefusedError:
-        return "nobody listens there" + (f"; {starts}" if starts else "")
+        return "no program listens there" + (f"; {starts}" if starts else "")
     except (OSError, ValueError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")

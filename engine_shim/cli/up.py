@@ -186,7 +186,7 @@ class Up:
             why = f"given up by failover up ({self._why(child)}); {way_out}"
             given_up.note(self.options.run_dir, child.name, why)
             alone = ", ".join(verdict.left)
-            self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: nobody can take over")
+            self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: no engine can take over")
 
     def _try_again(self) -> None:
         """A person says that what was wrong is put right."""

@@ -61,7 +61,7 @@ def ready(machine: Lifecycle, now: float) -> Answer:
     if not machine.well:
         return Answer(False, f"{state.value} and not well: {machine.unwell_why}")
     if machine.unreachable:
-        return Answer(False, f"{state.value}, and nobody can connect: {machine.unreachable}")
+        return Answer(False, f"{state.value}, and no client can connect: {machine.unreachable}")
     if state is State.STANDBY and not machine.beats(now):
         return Answer(False, "Standby, and its main process is silent")
     return live(machine, now)

@@ -69,12 +69,12 @@ def gone(
     """
     if who.gone and (memory_is_free or not unknown_may_be_dying):
         all_known = who.outlived_at == -math.inf
-        return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
+        return Verdict(True, "every process has ended, and no process holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(who, new_server=found))
     if who.gone or not found:
         blind = who.members_gone and who.life is Life.MISSING
         alarm = (
-            f"every known process of {who.engine_id} has ended, but its life file is gone, so that nobody can tell "
+            f"every known process of {who.engine_id} has ended, but its life file is gone, so that it can't be told "
             "whether another one lives; once you know that none does, restart this server"
         )
         return Verdict(False, missing=missing, alarm=alarm if blind else "")
@@ -90,11 +90,9 @@ def gone(
     if who.members and who.members_gone:
         return Verdict(True, "every process that joined has ended, and the life file was removed")
     if life_lock_is_enough:
-        return Verdict(True, "nobody holds the life lock")
+        return Verdict(True, "no process holds the life lock")
     if memory_is_free and who.life_lock_tells:
-        return Verdict(
-            True, "nobody holds the life lock, which no process of it could let go of, and the memory is free"
-        )
+        return Verdict(True, "no process holds the life lock, which none of it could let go of, and the memory is free")
     if not over:
         return Verdict(False, missing=missing)
     return _unproven(who, policy, missing)

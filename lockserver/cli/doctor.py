@@ -236,7 +236,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
     try:
         yield from found.get(timeout=DRIVER_S)
     except Empty:
-        do = "see nvidia-smi and the kernel's log; until it does nobody is granted device memory"
+        do = "see nvidia-smi and the kernel's log; until it does no engine is granted device memory"
         yield _fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
 
 
@@ -393,9 +393,9 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
         yield _warn("life files", found, "run this as the lock server's user")
     stale = [file.name for file in files if not file.held]
     if stale:
-        by_server = "nothing: the next lock server removes them when nobody can come back for them"
-        by_hand = "should they still be there in a few seconds, rm them: nobody is alive in them"
-        found = f"nobody locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
+        by_server = "nothing: the next lock server removes them when no process can come back for them"
+        by_hand = "should they still be there in a few seconds, rm them: no process is alive in them"
+        found = f"no process locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
         yield _warn("life files", found, by_server if patient.status is None else by_hand)
     known, fenced = _known(patient.status), _fenced(patient.status)
     held = [file for file in files if file.held]
@@ -444,7 +444,7 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bo
     )
     if not strange:
         return _ok("life lock", found)
-    when = "this engine is to be gone, and nobody is granted before they are" if ended else "they must end with it"
+    when = "this engine is to be gone, and no engine is granted before they are" if ended else "they must end with it"
     do = f"{when}: kill -9 {strange} if they should be gone"
     return _warn("life lock", f"{found}; never joined: {strange}", do)
 

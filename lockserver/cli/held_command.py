@@ -111,7 +111,7 @@ class HeldCommand:
         return grant.token
 
     def _unchecked(self) -> str:
-        return f"; nobody checked that it is free: {self._memory_why}" if self._needs and self._memory_why else ""
+        return f"; it wasn't checked that it is free: {self._memory_why}" if self._needs and self._memory_why else ""
 
     def _watch(self) -> None:
         """In a thread of its own: says what it waits for, until it doesn't any more."""

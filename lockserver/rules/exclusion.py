@@ -85,5 +85,5 @@ class Exclusion:
             return
         self._retry_at = self.context.now + RETRY_S
         self.context.alarm(
-            "names", f"nobody is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
+            "names", f"no engine is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
         )

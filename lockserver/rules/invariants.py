@@ -38,7 +38,7 @@ class Invariants:
         if holder is None:
             return ""
         if incarnations.known.get(holder.name) is not holder:
-            return f"{lock.name}: {holder.name} is its holder, and nobody watches its processes"
+            return f"{lock.name}: {holder.name} is its holder, and its processes aren't watched"
         on_disk = lock.recorded_by is not None and lock.recorded_by <= disk.done
         if lock.phase is Phase.GRANTING and on_disk:
             return f"{lock.name}: the grant to {holder.name} is on disk, and it was not told"

@@ -230,7 +230,7 @@ class Lock:
         """The holder is proven gone. `remaining`: there may be another."""
         holder = self.holder
         if holder is None:
-            raise WrongTransition(f"{self.name}: nobody holds it, so nobody can be proven gone")
+            raise WrongTransition(f"{self.name}: no engine holds it, so none can be proven gone")
         self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT, _D, _X)
         self._clear()
         self.doubt = remaining

@@ -156,7 +156,7 @@ class Machine:
         happened = event.message if isinstance(event, e.Received) else event
         self.context.alarm(
             "broken",
-            f"a bug of the lock server: nobody is granted any more, and whoever holds the lock serves on. "
+            f"a bug of the lock server: no engine is granted any more, and the holder serves on. "
             f"Please report this with the log: {rule}; in {type(happened).__name__}; {lock.phase.value}, {holder}, "
             f"token {lock.token} of {self.succession.newest_token}, write {disk.done} of {disk.asked}. "
             "Restart the lock server to go on",
@@ -474,7 +474,8 @@ class Machine:
         self.succession.take_back()
         self.context.alarm(
             "persist",
-            f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can",
+            f"holder.json can't be written ({event.why}): no engine is granted and no process joins the holder "
+            "until it can",
         )
 
     # -- the rest --------------------------------------------------------------------------------------------------

@@ -35,19 +35,19 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
         return Verdict(False, missing=("the life files are being looked at",))
     if strangers.unreadable:
         why = f"the life files can't be read: {strangers.unreadable}"
-        return Verdict(False, missing=(why,), alarm=f"{why}; nobody is granted until they can" if known.over else "")
+        return Verdict(False, missing=(why,), alarm=f"{why}; no engine is granted until they can" if known.over else "")
     if strangers.held:
         names = ", ".join(strangers.held[:3])
         alarm = f"a life lock is held by a process that doesn't come: {names}" if known.over else ""
         held = tuple(f"life lock of {name}: held by a process that has not registered" for name in strangers.held)
         return Verdict(False, missing=held, alarm=alarm)
     if known.others_awaited:
-        alarm = f"nobody is granted: {known.others_awaited[0]}" if known.over else ""
+        alarm = f"no engine is granted: {known.others_awaited[0]}" if known.over else ""
         return Verdict(False, missing=known.others_awaited, alarm=alarm)
     if known.let_go_lately:
         return Verdict(False, missing=("a process has let go of its life lock a moment ago",))
     if known.memory_is_free:
-        return Verdict(True, "nobody has a life lock here, and the memory is free")
+        return Verdict(True, "no process has a life lock here, and the memory is free")
     if not known.over:
         return Verdict(False, missing=(f"{found.value}: an unknown holder may come back",))
     if found is Found.UNREADABLE and not policy.grant_unproven:
@@ -57,4 +57,4 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
             alarm="holder.json could not be read, and neither memory nor a returning holder tells more; "
             "once you know that no engine is awake, start the server with --grant-unproven",
         )
-    return Verdict(True, "nobody has a life lock here, and nobody has come back in time")
+    return Verdict(True, "no process has a life lock here, and none has come back in time")

@@ -229,8 +229,8 @@ class Queue:
         if plan.wait_until(since + self.config.memory_bound_s):
             what = "is not free, and has not been"
             if self.memory.reading is None or self.memory.reading.problem:
-                what = "can't be read (see that alarm), so nobody knows whether it is free, and it has not been read"
-            text = f"nobody is granted: the memory that {head.incarnation.engine_id} needs {what}"
+                what = "can't be read (see that alarm), so it isn't known whether it is free, and it has not been read"
+            text = f"no engine is granted: the memory that {head.incarnation.engine_id} needs {what}"
             plan.say(self.context.alarm, "memory", f"{text} for {self.config.memory_patience_s:g} s")
             return None, ""
         return head, (

@@ -118,7 +118,7 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
         return f"{lock.holder.engine_id}: its processes and its life lock are being looked at"
     waiter = next((waiter for waiter in queue.waiters.values() if waiter.ready), None)
     if waiter is None:
-        return "nobody who is ready asks for it"
+        return "no engine that is ready asks for it"
     who = waiter.incarnation.engine_id
     if not waiter.is_there:
         return f"{who}: its connection has ended, and it isn't known to be gone"

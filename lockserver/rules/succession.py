@@ -190,7 +190,7 @@ class Succession:
         if not may:
             plan.calm(self.context.calm, "awaited")
         elif self.queue.wanted and not plan.wait_until(self.recovery.window_ends_at):
-            plan.say(self.context.alarm, "awaited", f"nobody is granted: {may[0]}")
+            plan.say(self.context.alarm, "awaited", f"no engine is granted: {may[0]}")
         return bool(may)
 
     def _plan_grant(self, plan: Plan) -> None:

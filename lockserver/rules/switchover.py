@@ -82,7 +82,7 @@ class Switchover:
         waiters = self.queue.waiters.values()
         named = [f"{w.incarnation.engine_id} ({self._how_it_waits(w)})" for w in islice(waiters, MOST_NAMED)]
         more = f" and {len(waiters) - len(named)} more" if len(waiters) > len(named) else ""
-        return f"waiting: {', '.join(named)}{more}" if named else "nobody waits"
+        return f"waiting: {', '.join(named)}{more}" if named else "no engine waits"
 
     @staticmethod
     def _how_it_waits(waiter: Waiter) -> str:
@@ -183,7 +183,7 @@ class Switchover:
         switch, self.under_way = self.under_way, None
         if switch is not None:
             ended = f"{switch.old.engine_id} has ended, {switch.to.engine_id} too"
-            self._tell(switch.asker, "died", f"{ended}, and nobody waits; the next one is granted", done=True)
+            self._tell(switch.asker, "died", f"{ended}, and no engine waits; the next one is granted", done=True)
 
     def _abort(self, why: str) -> None:
         switch = self.under_way

@@ -31,14 +31,14 @@ def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
     if kind == "host":
         return lambda: host_usage.read_devices(host_devices), ""
     if kind == "none":
-        return None, "nobody reads it (--memory none)"
+        return None, "the server doesn't read it (--memory none)"
     if kind not in ("auto", "nvml"):
         raise ValueError(f"there is no reader of the kind {kind!r}: only {', '.join(KINDS)}")
     try:
         return _nvml(), ""
     except NoReader as error:
         if kind == "auto":
-            return None, f"nobody reads it (--memory auto): {error}"
+            return None, f"the server doesn't read it (--memory auto): {error}"
         raise
 
 

@@ -253,7 +253,7 @@ def _take_read_lock(path: Path, fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _READ_LOCK)
     except (BlockingIOError, PermissionError) as error:
-        raise LifeLockError(f"{path}: a process holds a write lock on it, which none ever should") from error
+        raise LifeLockError(f"{path}: a process holds a write lock on it, which none should") from error
     except OSError as error:
         raise _unsupported(path, error) from error
 

@@ -221,5 +221,5 @@ def _why_not(whom: Whom, error: OSError) -> ObserverError:
             "or look into the log of the one that should be there"
         )
     if error.errno == errno.EAGAIN or isinstance(error, TimeoutError):
-        return ServerSilent(f"the {whom.name} at {whom.at} accepts nobody: is it stopped?")
+        return ServerSilent(f"the {whom.name} at {whom.at} accepts no connection: is it stopped?")
     return NoServer(f"no {whom.name} can be reached at {path}: {error.strerror or error}")

@@ -40,8 +40,8 @@ AWAITED = "no holder file: an unknown holder may come back"
             replace(KNOWN, let_go_lately=True, over=True, memory_is_free=True),
             "not proven: a process has let go of its life lock a moment ago",
         ),
-        (replace(KNOWN, memory_is_free=True), "proven: nobody has a life lock here, and the memory is free"),
-        (replace(KNOWN, over=True), "proven: nobody has a life lock here, and nobody has come back in time"),
+        (replace(KNOWN, memory_is_free=True), "proven: no process has a life lock here, and the memory is free"),
+        (replace(KNOWN, over=True), "proven: no process has a life lock here, and none has come back in time"),
     ],
     ids=["time is left", "not asked", "a stranger", "unreadable", "awaited", "lately", "memory", "over"],
 )
@@ -61,14 +61,14 @@ def test_whoever_lives_and_does_not_come_is_an_alarm_once_the_time_is_over() -> 
     awaited = replace(KNOWN, others_awaited=("a process of c is alive", "a process of d is alive"))
     assert not nobody_holds(Found.NOTHING, awaited, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(awaited, over=True), ORDINARY).alarm
-    assert alarm == "nobody is granted: a process of c is alive"
+    assert alarm == "no engine is granted: a process of c is alive"
 
 
 def test_life_files_that_cannot_be_read_are_an_alarm_once_the_time_is_over() -> None:
     unreadable = replace(KNOWN, strangers=StrangersProbed((), (), "Too many open files"))
     assert not nobody_holds(Found.NOTHING, unreadable, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(unreadable, over=True), UNPROVEN).alarm
-    assert alarm == "the life files can't be read: Too many open files; nobody is granted until they can"
+    assert alarm == "the life files can't be read: Too many open files; no engine is granted until they can"
 
 
 def test_a_file_that_cannot_be_read_is_worse_than_none() -> None:

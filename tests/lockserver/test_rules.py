@@ -2,7 +2,7 @@
 proof", one or more tests each.
 
 What a server does that (re)starts stands in `test_recovery_table.py`, switchover in `test_switchover.py`. `harness.py`
-plays the world and checks after every event that nobody is granted while another lives, that tokens grow, that the
+plays the world and checks after every event that no engine is granted while another lives, that tokens grow, that the
 disk knew first, and that no handle is lost or forgotten twice.
 """
 
