@@ -47,7 +47,7 @@ def parser() -> Parser:
         default="primary",
         choices=known_engines.ROLES,
         env="ENGINE_ROLE",
-        help="primary: loads the weights if nobody has; shadow: only ever reads them",
+        help="primary: loads the weights if no engine has; shadow: only ever reads them",
     )
     p.setting(
         "--run-dir",
@@ -105,7 +105,7 @@ def _main(argv: list[str] | None) -> int:
         busy_stall_s=options.busy_stall_s,
         drain_s=options.drain_s,
     )
-    # An engine may change its working directory; the path means the same to everybody.
+    # An engine may change its working directory; the path means the same to all.
     options.run_dir = options.run_dir.absolute()
     try:
         shim = Shim(
@@ -122,8 +122,8 @@ def _main(argv: list[str] | None) -> int:
 
 
 def _forbid_io_uring(log: Log) -> None:
-    """To the engine's whole tree, which inherits it. Where it can't be, the engine runs all the same: GMS hands nobody
-    the cache that such an engine leaves.
+    """To the engine's whole tree, which inherits it. Where it can't be, the engine runs all the same: GMS hands no
+    engine the cache that such an engine leaves.
     """
     try:
         io_uring.forbid()

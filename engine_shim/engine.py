@@ -29,7 +29,7 @@ class Setting:
     run_dir: Path
     engine_id: str
     role: str
-    """`primary`: it loads the weights if nobody has. `shadow`: it only ever reads them."""
+    """`primary`: it loads the weights if no engine has. `shadow`: it only ever reads them."""
     arguments: tuple[str, ...]
     """The arguments that stood behind `--`."""
     phase: Callable[[str, float], None] = lambda name, seconds: None
@@ -79,7 +79,7 @@ class Listen:
 
 
 NEW_MODEL = (
-    "Both engines of a pair have the same arguments. A new model comes in when nobody has the old weights any more: "
+    "Both engines of a pair have the same arguments. A new model comes in when no engine has the old weights any more: "
     "end both engines and GMS (failover down; in Kubernetes delete the pod), and start them with the new arguments"
 )
 """What an engine says that finds other weights than its own."""
@@ -90,7 +90,7 @@ class CannotRun(Exception):
 
 
 class CannotServe(Exception):
-    """Nobody can listen at this address: it is a mistake, or somebody else has the port. Followed by another start."""
+    """It can't listen at this address: it is a mistake, or another program has the port. Followed by another start."""
 
 
 class WorkerFailed(Exception):
@@ -137,7 +137,7 @@ class Engine(Protocol):
     def serve(self, listen: Listen) -> None:
         """Binds the endpoint. The application was built in `start`. Raises CannotServe.
 
-        It is called again when somebody has removed the socket under an engine that serves: the engine binds once more
+        It is called again when the socket was removed under an engine that serves: the engine binds once more
         and lets go of the old socket. Connections that are there stay.
         """
         ...
@@ -190,8 +190,8 @@ class GoesOn(Protocol):
     """An engine that goes on with what its predecessor left: a KV cache that outlives its engine."""
 
     def granted(self, token: int, proven: bool) -> None:
-        """The lock is this engine's; `wake` comes next. `proven`: nobody writes any more to what the predecessor left,
-        which had to be proven and not presumed.
+        """The lock is this engine's; `wake` comes next. `proven`: no process writes any more to what the predecessor
+        left, which had to be proven and not presumed.
         """
         ...
 

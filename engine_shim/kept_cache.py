@@ -31,11 +31,11 @@ class Claimed:
     why_empty: str
     """Why the contents aren't the last owner's; empty where they are."""
     before: int
-    """The token of whoever had it last; 0 where it is new."""
+    """The token of its last owner; 0 where it is new."""
 
 
 def shape_of(said: Mapping[str, str], sizes: Sequence[int], table_bytes: int = 0) -> PoolShape:
-    """Everything that is said here has to be the same in whoever comes next, or the pool is replaced."""
+    """Everything that is said here has to be the same in the next owner, or the pool is replaced."""
     digest = hashlib.sha256(json.dumps(dict(said), sort_keys=True).encode()).hexdigest()
     return PoolShape(digest=digest, sizes=tuple(sizes), table_size=max(table_bytes, LEAST_TABLE))
 
@@ -56,8 +56,8 @@ class KeptCache:
         return there is not None and there.shape == self._shape
 
     def claim(self, token: int, proven: bool, timeout_s: float) -> Claimed | None:
-        """Makes it this process's. None: there are no pools here, and the log says why. Raises GmsError where somebody
-        else may still write: then this engine may not wake.
+        """Makes it this process's. None: there are no pools here, and the log says why. Raises GmsError where another
+        process may still write: then this engine may not wake.
         """
         try:
             mapping = self._claim(token, proven, timeout_s)

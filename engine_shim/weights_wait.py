@@ -31,4 +31,4 @@ def await_weights(run_dir: Path, engine_id: str, devices: Iterable[str], timeout
 
         with GmsClient(run_dir, device, engine_id, on_change=changed):
             if not there.wait(max(0.0, end - time.monotonic())):
-                raise NotInTime(f"nobody wrote weights to {device} within {timeout_s:g} s")
+                raise NotInTime(f"no engine wrote weights to {device} within {timeout_s:g} s")

@@ -7,12 +7,12 @@ be proven. The lock server binds the one that has the lock, and the one that has
 
 The rules; in brackets the number that a rule had among those of the lock (`lockserver/rules/machine.py`):
 
- E1. An end is proven when every member's pidfd is readable *and* nobody holds the life lock. An end of file alone
+ E1. An end is proven when every member's pidfd is readable *and* no process holds the life lock. An end of file alone
      proves nothing; the same process may come back while it isn't proven dead. [1] (`proof.py`)
  E2. No process joins an incarnation that is condemned: what has to be proven gone can't grow. One whose main process
      lost its connection takes no children until that is back. [2] (`joining.py`)
- E3. A process joins before it touches a device, or its main process adopts it. It is known by the inode of its pidfd;
-     where there is none, by its number while that can't be another's, or by a secret. (`incarnation.py`)
+ E3. A process joins before it touches a device, or its main process vouches for it. It is known by the inode of its
+     pidfd; where there is none, by its number while that can't be another's, or by a secret. (`incarnation.py`)
  E4. The life lock is looked at once it can be free: after the last member's end, or at once where members are only
      known from a file. A look takes nothing. One that outlives all members that are known, of an incarnation that is
      older than this server, means that there was one more, which may be dying. (`incarnations.py`)
@@ -25,7 +25,7 @@ The rules; in brackets the number that a rule had among those of the lock (`lock
  E8. After a restart a process that the file names is proven gone by its number, where that means anything, or by a
      copy of its pidfd that a client kept; else it counts as gone with a free life lock that it can't have let go of
      while it lives, if memory tells, too. [7] (`proof.py`, `pidfd_copies.py`)
- E9. Where no file tells which were bound, life locks tell which live: those that nobody comes for count until they are
+ E9. Where no file tells which were bound, life locks tell which live: a stranger's counts until it is
      free, and for a settling time more. [7] (`strangers.py`)
 E10. What lives and can't be talked with (another version) counts as living until its pidfd says otherwise. [10]
 E11. An event costs a look at what it concerns, however many incarnations there are. (`looks.py`)

@@ -37,7 +37,7 @@ examples:
 """
 BACKLOG = 4096
 _NEW_OBJECTS = 10_000
-"""So many more than before let Python look for circles among them; it would at 700, several times in a busy turn."""
+"""Python looks for circles among objects after so many new ones; by itself after 700, often in a busy turn."""
 _UNREAD_BYTES = 128 << 20
 """An answer in one piece (`Bounds.answer_bytes`), and as much again."""
 

@@ -1,6 +1,6 @@
 """Removes the socket of a lock server that was killed. Its files stay: they are what the lock remembers.
 
-For whoever has ended everything in a run directory. What this file may not do: end anything.
+For a caller that has ended everything in a run directory. What this file may not do: end anything.
 """
 
 import contextlib

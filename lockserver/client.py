@@ -149,12 +149,12 @@ class LockClient(Session):
         m.check(m.Ready(ready=ready, needs=new))
         self.tell(c.SetReady(ready, new))
 
-    def adopt(self, pid: int, timeout_s: float | None = None) -> None:
+    def vouch_for(self, pid: int, timeout_s: float | None = None) -> None:
         """Makes a child a member that can't join by itself. Blocks until it counts: let it touch no device before."""
         self._numbered += 1
         child = self._numbered
         self._children[child] = os.pidfd_open(pid)
-        answer = self.ask(Ask(c.AdoptChild(child, pid)), timeout_s)
+        answer = self.ask(Ask(c.VouchFor(child, pid)), timeout_s)
         if isinstance(answer, TimeIsOver):
             raise NotInTime(f"process {pid} was not acknowledged as a member within {timeout_s:g} s")
         raise_if_over(answer)

@@ -10,9 +10,9 @@
 
     watch_for_good("/run/failover", tell, alarm)        # the same in a thread that must never end: a refusal is told
 
-An observer holds nothing, and no process of an engine is one: whoever wants to hold uses `client.py`. What it may not
-do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is done:
-`sidecar/wire/observer.py`.
+An observer holds nothing, and no process of an engine is one: an engine that wants to hold uses `client.py`. What it
+may not do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is
+done: `sidecar/wire/observer.py`.
 """
 
 import contextlib
@@ -59,7 +59,7 @@ class Observer(looking.Observer):
             decoder=m.from_server,
             hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
             last_words={m.Refused: Refused, m.Problem: Refused, m.Busy: Busy, m.Incompatible: Incompatible},
-            without_it="whoever holds the lock serves on without it",
+            without_it="the holder serves on without it",
         )
         super().__init__(whom, timeout_s)
 
@@ -78,7 +78,7 @@ def watch_forever(run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator
 
 def watch_for_good(run_dir: Path | str, tell: Callable[[m.Status | None], None], alarm: Callable[[str], None]) -> Never:
     """For a thread of a program that has to see the lock for as long as it lives. `tell` is told every change, and
-    None while the lock can't be seen: there is no server, or it refuses. A refusal may pass (a mode that somebody is
+    None while the lock can't be seen: there is no server, or it refuses. A refusal may pass (a mode that a person is
     changing), so it goes to `alarm`, once for each reason, and is tried again. So is whatever `tell` raises.
     """
     said = ""

@@ -46,7 +46,7 @@ exit codes of all commands (each has more: COMMAND --help):
   64   wrong usage
   74   what it prints can't be written
   130  interrupted
-  141  nobody reads what it prints
+  141  its output is no longer read
 """
 UP_ENVIRONMENT = """\
 
@@ -74,8 +74,9 @@ DOWN_EXAMPLES = """\
 examples:
   failover down                       the engine that serves drains first
 
-What nobody uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of what
-stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has left.
+What no process uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of
+what stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has
+left.
 """
 CHOOSE = "choose"
 GPUS = Path("/dev/nvidiactl")
@@ -83,7 +84,7 @@ GPUS = Path("/dev/nvidiactl")
 
 
 def default_run_dir() -> Path:
-    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    """Not in /tmp where there is another place: a cleaner of /tmp takes files from a pair that runs."""
     uid = os.getuid()
     for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
         if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
@@ -157,7 +158,7 @@ def parser() -> Parser:
         parse=_door,
         metavar="HOST:PORT",
         shown_default="127.0.0.1:8000, or a free port where that is taken",
-        help="where clients come, whoever serves (the door: docs/door.md); none: the engines' own sockets only",
+        help="where clients come, whichever serves (the door: docs/door.md); none: the engines' own sockets only",
     )
     command_settings.kv(up)
     command_settings.times(up)
@@ -170,7 +171,7 @@ def parser() -> Parser:
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
-    kill.add_argument("--anyway", action="store_true", help="though nobody may be able to take over")
+    kill.add_argument("--anyway", action="store_true", help="though no engine may be able to take over")
     kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
     return p
 

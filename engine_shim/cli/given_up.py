@@ -1,4 +1,4 @@
-"""Engines that `failover up` has given up, and why, for whoever asks with `failover status`.
+"""Engines that `failover up` has given up, and why, for `failover status`.
 
 DIR/engine/<engine_id>.given_up      why, in a sentence; there is no such file of an engine that is kept running
 

@@ -1,4 +1,4 @@
-"""What `failover down` and `failover kill` do to a pair that `failover up` (or anybody else) runs in a directory."""
+"""What `failover down` and `failover kill` do to a pair that `failover up` (or anything else) runs in a directory."""
 
 import os
 import select
@@ -75,7 +75,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
     seen = next(states)
     holder = seen.holder
     if seen.state != "HELD" or holder is None or not holder.endpoint:
-        raise PairError(f"nobody serves (the lock is {seen.state}): there is nothing to kill")
+        raise PairError(f"no engine serves (the lock is {seen.state}): there is nothing to kill")
     if not anyway:
         shown = pair_look.look(run_dir)
         redundant, said = redundancy(shown.lock, shown.engines, shown.gms)
@@ -106,7 +106,7 @@ def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
             say(f"{spent_ms:8.1f} ms  {line}")
         if then is not None and then.endpoint:
             return
-    raise PairError(f"nobody serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")
+    raise PairError(f"no engine serves {HANDOFF_S:g} s after the kill; failover status says what is waited for")
 
 
 def _line(seen: Any, then: Any) -> str:

@@ -1,6 +1,6 @@
 """What can be seen of a pair in its run directory: its lock server, GMS of each device, the shims, and the door.
 
-All are asked at once, and each has a bound: a server that is stopped costs whoever looks no more than that. What this
+All are asked at once, and each has a bound: a server that is stopped costs the caller no more than that. What this
 file may not do: judge what it sees (`pair_status.py`).
 """
 
@@ -34,9 +34,9 @@ class UpFacts:
     door: str = ""
     """Where clients come; empty where there is no door."""
     devices: tuple[str, ...] | None = None
-    """As it was told; empty where there is no GMS, None where nobody says it."""
+    """As it was told; empty where there is no GMS, None where no file says it."""
     starting: bool = False
-    """Nobody has served yet."""
+    """No engine has served yet."""
 
     def write(self, run_dir: Path) -> None:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
@@ -75,7 +75,7 @@ class Seen:
     door: dict[str, Any] | None
     """`url`, whether it `answers`, and `why` if it doesn't."""
     starting: bool = False
-    """`failover up` has begun, and nobody has served yet."""
+    """`failover up` has begun, and no engine has served yet."""
 
 
 def look(run_dir: Path) -> Seen:
@@ -164,7 +164,7 @@ def _why_no_answer(url: str, starts: str) -> str:
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
     except ConnectionRefusedError:
-        return "nobody listens there" + (f"; {starts}" if starts else "")
+        return "no program listens there" + (f"; {starts}" if starts else "")
     except (OSError, ValueError) as error:
         return (error.strerror if isinstance(error, OSError) else None) or str(error)
     code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")

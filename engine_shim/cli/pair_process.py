@@ -52,7 +52,7 @@ def reach(pid: int, file: Path) -> int | None:
 
 
 def _has_open(pid: int, file: Path) -> bool:
-    """Also when somebody has removed the file. (It may have been made under a longer name, and linked.)"""
+    """Also when the file was removed. (It may have been made under a longer name, and linked.)"""
     here = f"{file.parent.resolve()}/"
     wanted = None
     with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def _has_open(pid: int, file: Path) -> bool:
 
 
 def _lockers(inode: int) -> Iterator[int]:
-    """Who holds a lock on a file with this inode, as the kernel says it."""
+    """The process that holds a lock on a file with this inode, as the kernel says it."""
     with contextlib.suppress(OSError), open("/proc/locks", encoding="ascii", errors="replace") as locks:
         for line in locks:
             fields = line.split()  # number, kind, ADVISORY, WRITE, pid, major:minor:inode, from, to

@@ -16,7 +16,7 @@ from sidecar.terminal import table
 from sidecar.terminal.terminal import say
 
 REACHED, NOBODY_REACHED, NOTHING_RUNS = 0, 1, 3
-NO_LOCK = "no lock server answers, and without one nobody takes over"
+NO_LOCK = "no lock server answers, and without one no engine takes over"
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
 
@@ -47,7 +47,7 @@ def reached(seen: Seen) -> bool:
 
 
 def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> str | None:
-    """Who serves. A lock server that is new, or doesn't answer, doesn't know yet; an engine serves on without it."""
+    """Which engine serves. A lock server that is new or silent doesn't know; an engine serves on without it."""
     if lock is not None and lock["state"] != "RECOVERING":
         holder = lock["holder"]
         return holder["engine_id"] if lock["state"] == "HELD" and holder and holder["endpoint"] else None
@@ -57,7 +57,7 @@ def serving(lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]]) -> s
 def redundancy(
     lock: dict[str, Any] | None, engines: Sequence[dict[str, Any]], gms: Sequence[dict[str, Any]] = ()
 ) -> tuple[bool, str]:
-    """Whether somebody serves and somebody else could take over every request; and that in words."""
+    """Whether an engine serves and another one could take over every request; and that in words."""
     ready = [engine for engine in engines if engine["ready"] and engine["state"] == "Standby"]
     names = ", ".join(engine["engine_id"] for engine in ready)
     but = f"; {names} is ready" if ready else ""
@@ -65,11 +65,11 @@ def redundancy(
     if lock is None:
         return False, f"none: {NO_LOCK}{but}"
     if holder is None:
-        return False, f"none: nobody serves, the lock is {lock['state']}{but}"
+        return False, f"none: no engine serves, the lock is {lock['state']}{but}"
     if lock["state"] != "HELD":
-        return False, f"none: nobody takes over while the lock is {lock['state']}; {holder} serves on{but}"
+        return False, f"none: no engine takes over while the lock is {lock['state']}; {holder} serves on{but}"
     if silent := [one["device"] for one in gms if not one["answers"]]:
-        return False, f"none: GMS of {', '.join(silent)} doesn't answer, and nobody wakes without it{but}"
+        return False, f"none: GMS of {', '.join(silent)} doesn't answer, and no engine wakes without it{but}"
     shims = {engine["engine_id"]: engine for engine in engines}
     if not ready:
         waiting = [waiter["engine_id"] for waiter in lock.get("waiters", ())]
@@ -77,7 +77,7 @@ def redundancy(
         if unknown:
             return False, f"unknown: {', '.join(unknown)}'s shim doesn't answer"
         lost = [f"{one['engine_id']} is given up by failover up" for one in engines if one.get("given_up")]
-        return False, "; ".join(["none: nobody is ready to take over", *lost])
+        return False, "; ".join(["none: no engine is ready to take over", *lost])
     if holder in shims and shims[holder]["state"] is None:
         return False, f"in doubt: {names} is ready, and {holder}'s shim, which knows what requests it takes, is silent"
     theirs = shims.get(holder, {}).get("takes") or {}
@@ -113,7 +113,7 @@ def _lines(seen: Seen, said: str) -> list[str]:
     for one in seen.gms:
         rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
-            rows.append(("alarm", f"GMS of {one['device']} doesn't answer: nobody wakes without it"))
+            rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
         rows += [("alarm", alarm) for alarm in one.get("alarms", ())]
     for engine in seen.engines:
@@ -191,6 +191,6 @@ def waits_for(engine: dict[str, Any], seen: Seen) -> str:
                 return f"{WAITS_FOR_WEIGHTS} ({one['device']} is {one['state']})"
             return (
                 f"waits for the weights: {one['device']} is EMPTY, and {holder}, which serves, writes none before it "
-                "starts again. The way out: failover kill active --anyway, and nobody serves until they are loaded"
+                "starts again. The way out: failover kill active --anyway, and no engine serves until they are loaded"
             )
     return ""

@@ -33,7 +33,7 @@ def kept_from_parts(environment: Mapping[str, str]) -> frozenset[str]:
 
 
 def unused(environment: Mapping[str, str]) -> list[str]:
-    """What a person has set and nobody gets, in sentences."""
+    """What a person has set and no part gets, in sentences."""
     names = [f"{PREFIX}{word}" for word in ONE_EACH if word not in OWN]
     return [
         f"{name} is passed on to no part: it would be another thing in each; "

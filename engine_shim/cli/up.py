@@ -78,7 +78,7 @@ class PairFiles:
             return ""  # it is tried again
         self._lock.close()
         self._lock = new
-        return f"{new.path} was removed by somebody: made again"
+        return f"{new.path} was removed: made again"
 
     def close(self) -> None:
         UpFacts.remove(self._run_dir)
@@ -115,7 +115,7 @@ class Up:
         try:
             print(f"{name:<{self._width}} | {line}", flush=True)
         except (OSError, ValueError):
-            return  # nobody reads it any more; the engines serve on
+            return  # it is read no more; the engines serve on
 
     def _relay(self, name: str, line: str) -> None:
         self._last_words[name] = line
@@ -186,7 +186,7 @@ class Up:
             why = f"given up by failover up ({self._why(child)}); {way_out}"
             given_up.note(self.options.run_dir, child.name, why)
             alone = ", ".join(verdict.left)
-            self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: nobody can take over")
+            self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: no engine can take over")
 
     def _try_again(self) -> None:
         """A person says that what was wrong is put right."""

@@ -1,8 +1,8 @@
 """Whether an engine that wakes believes the table that it finds.
 
 Everything has to agree, or the table is made anew and the blocks are computed again: nothing here is an error, and no
-answer depends on it. That nobody else writes, and that a table whose owner died soon after it had adopted comes empty,
-is seen to by GMS, which hands the table out.
+answer depends on it. That no other engine writes, and that a table whose owner died soon after it had adopted comes
+empty, is seen to by GMS, which hands the table out.
 
 What this file may not do: look for itself. It is told what there is.
 """
@@ -33,9 +33,9 @@ class Why(Enum):
     """The last engine that adopted it died soon afterwards."""
     TORN_HEADER = "torn_header"
     OTHER_DIGEST = "other_digest"
-    """The table was made for other weights, or a rank's pool is new, or somebody had one of them without the others."""
+    """The table was made for other weights, or a rank's pool is new, or an engine had one of them alone."""
     BROKEN_RECORD = "broken_record"
-    """Some records were torn, or changed by somebody; the others were adopted."""
+    """Some records were torn, or were changed; the others were adopted."""
     NO_POOL = "no_pool"
     """There is no pool to be had: this GMS has none, or is too old for them."""
 
@@ -68,7 +68,7 @@ class Facts:
 
 def why_not_together(why_empty: Sequence[str], before: Sequence[int]) -> Why:
     """Why the table and the ranks' memory aren't what one engine left; NONE if they are. Of each part: what GMS says of
-    its contents, and the token of whoever had it last. An engine that had the memory and not the table may have written
+    its contents, and the token of its last owner. An engine that had the memory and not the table may have written
     to blocks of which the table says still what was there before.
     """
     for why in why_empty:
@@ -78,7 +78,7 @@ def why_not_together(why_empty: Sequence[str], before: Sequence[int]) -> Why:
 
 
 def adopt(table: Table, digest: bytes, why_empty: Why = Why.NONE) -> Adoption:
-    """Makes the table this engine's, which nobody else writes to. `why_empty`: why its parts aren't what one
+    """Makes the table this engine's, which alone writes to it. `why_empty`: why its parts aren't what one
     engine left (`why_not_together`).
     """
     if why_empty is not Why.NONE:

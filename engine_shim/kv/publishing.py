@@ -1,6 +1,6 @@
 """When a record is cleared, and when it is written.
 
-A block's record goes before the block is handed out, because whoever gets the block may write to it at once. It comes
+A block's record goes before the block is handed out, because the request that gets it may write to it at once. It comes
 when the step that filled the block has finished on every rank. Between the two the block may have been handed out
 again: a scheduler that plans ahead does that. Then the older step has nothing more to say about it, which the block's
 generation shows.
@@ -29,7 +29,7 @@ class Publisher:
         """Blocks that were handed out again before the step that filled them had finished."""
 
     def hand_out(self, block: int) -> None:
-        """Before anybody may write to it."""
+        """Before a request may write to it."""
         self._table.invalidate(block)
 
     def fills(self, step: Step, block: int, key: bytes, tokens: int = 0) -> None:
@@ -46,5 +46,5 @@ class Publisher:
         step.filled.clear()
 
     def forget_all(self) -> None:
-        """Somebody wants the cache to be forgotten."""
+        """The cache is to be forgotten."""
         self._table.invalidate_all()

@@ -1,7 +1,7 @@
 """The table beside a KV cache: which block holds which prefix. It lies in memory that outlives its writer.
 
 The table is an array of 64-bit words, and each word is stored at once. One engine writes at a time: GMS sees to that.
-It may die between any two stores, and whoever reads the table afterwards may believe these two things:
+It may die between any two stores, and a reader of the table afterwards may believe these two things:
 
 1. A record whose check sum is right was published, and was not invalidated since.
 2. A header whose check sum is right belongs to a table that was made to the end.
@@ -28,7 +28,7 @@ KEY_BYTES = 40
 _KIND, _SIZES, _BLOCKS, _MARK, _SUM, _DIGEST = 0, 1, 2, 3, 4, 5
 _HEADER = 16
 OWNER = 15
-"""The header's last word isn't the table's: whoever claims the memory writes the token there (`kept_cache.py`)."""
+"""The header's last word isn't the table's: a claim of the memory writes its token there (`kept_cache.py`)."""
 # A record's words. The first is its check sum.
 _GENERATION, _META, _KEY = 1, 2, 3
 _RECORD = 8
@@ -124,7 +124,7 @@ class Table:
         self._words[at + _GENERATION] = (self._words[at + _GENERATION] + 1) & 0xFFFFFFFFFFFFFFFF
 
     def publish(self, block: int, generation: int, key: bytes, tokens: int = 0) -> bool:
-        """The block holds this, and nobody writes to it. False: it was handed out again since, so it may not."""
+        """The block holds this, and no request writes to it. False: it was handed out again since, so it may not."""
         at = self._at(block)
         words = self._words
         if words[at + _GENERATION] != generation:
@@ -145,7 +145,7 @@ class Table:
 
     def found(self) -> tuple[list[Record], list[int]]:
         """The records that are true; and the blocks whose record is neither true nor empty: torn, or changed by
-        somebody.
+        another process.
         """
         true, broken = [], []
         table = struct.pack(f"<{len(self._words)}Q", *self._words)  # at once: a wake has thousands of them before it

@@ -20,7 +20,7 @@ class Counterparts:
 
     @property
     def redundant(self) -> bool:
-        """Somebody serves, and somebody else could take over every request."""
+        """An engine serves, and another one could take over every request."""
         if self.lock is None or self._lock_away:
             return False
         return self.lock.redundant and not self.differences

@@ -1,6 +1,6 @@
 """What is counted and measured in an engine's life, for `/metrics` and `/state`. Pure; `lifecycle.py` fills it in.
 
-What this file may not do: know Prometheus. `metrics.py` does, and is loaded only when somebody asks.
+What this file may not do: know Prometheus. `metrics.py` does, and is loaded only when metrics are asked for.
 """
 
 from collections import Counter

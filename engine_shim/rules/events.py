@@ -74,7 +74,7 @@ class Beat(msgspec.Struct, frozen=True):
     queued: int = 0
     steps: int = 0
     unreachable: str = ""
-    """Why nobody could connect to its address."""
+    """Why no client could connect to its address."""
     used_s: float | None = None
     """The processor time of the tree so far, as the shim sees it. None: it hasn't looked, or a process of the tree is
     stopped, and what the others use is waiting."""
@@ -87,7 +87,7 @@ class Takes(msgspec.Struct, frozen=True):
 
 
 class OthersTake(msgspec.Struct, frozen=True):
-    """What the shims of other engines say of theirs. Those who serve or would take over, and answer."""
+    """What the shims of other engines say of theirs. Of those that serve or would take over, and answer."""
 
     engines: dict[str, dict[str, str]]
 
@@ -125,7 +125,7 @@ class NotStarted(msgspec.Struct, frozen=True):
 
 
 class Looked(msgspec.Struct, frozen=True):
-    """What is left: at least so many processes of the tree, and whether anybody holds a life lock of this engine."""
+    """What is left: at least so many processes of the tree, and whether a process holds a life lock of this engine."""
 
     left: int
     held: bool
@@ -144,18 +144,18 @@ class LockSeen(msgspec.Struct, frozen=True):
     """The lock's public state has changed."""
 
     holder: str
-    """The incarnation that holds it; empty: nobody."""
+    """The incarnation that holds it; empty: none."""
     fencing: bool = False
     serves: bool = False
     """The holder has announced its endpoint."""
     redundant: bool = False
-    """Somebody serves, and somebody else is ready to."""
+    """An engine serves, and another one is ready to."""
     counterparts: tuple[str, ...] = ()
     """The engines with which this one is a pair: for a waiter the holder, for the holder who is ready to take over."""
 
 
 class LockAway(msgspec.Struct, frozen=True):
-    """The lock can't be seen: there is no server, or it refuses. Whoever held it serves on; nobody can take over."""
+    """The lock can't be seen: there is no server, or it refuses. Its holder serves on; no engine can take over."""
 
 
 Event = (

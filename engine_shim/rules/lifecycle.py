@@ -15,7 +15,7 @@ The main process reports each step when it has *taken* it. So Active means that 
 The rules:
 
  1. There is one process tree at a time. The next is started only when nothing is left of the last: none of its
-    processes, and nobody who holds a life lock of this engine. So a tree that an earlier shim of the same name has
+    processes, and none that holds a life lock of this engine. So a tree that an earlier shim of the same name has
     left doesn't count as gone too early either. Where that can't be known, it waits, and says why.
  2. A tree lives and dies as a whole: when any registered process ends, the rest is killed at once.
  3. A process that registers late, for a start that is over, is turned away and ends.
@@ -58,9 +58,9 @@ LOOK_FIRST_S = 0.002
 LOOK_MOST_S = 0.1
 HANDOFF_S = 0.25
 """How long a dead holder's next start waits, unless the successor serves before: a start that takes a processor in that
-time makes the handoff slower for everybody."""
+time makes the handoff slower for all."""
 FIRST_ANSWERS_S = 0.1
-"""How long a successor that has just announced its endpoint is left alone, too: everybody who waited asks it now."""
+"""How long a successor that has just announced its endpoint is left alone, too: all clients that waited ask it now."""
 STUCK_S = 10.0
 """After so long nothing of a killed tree should be left."""
 LATE_BEATS = 3
@@ -89,7 +89,7 @@ class TreePhase(Enum):
     NONE = "none"
     ALIVE = "alive"
     ENDING = "ending"
-    """They are killed, or were never seen. Nobody may be left before the next start."""
+    """They are killed, or were never seen. None may be left before the next start."""
 
 
 class Lifecycle:
@@ -110,7 +110,7 @@ class Lifecycle:
         self.well, self.unwell_why = True, ""
         self.queued = 0
         self.unreachable = ""
-        """Why nobody could connect to its address; empty if clients can, or could once it serves."""
+        """Why no client could connect to its address; empty if clients can, or could once it serves."""
         self.counterparts = Counterparts()
         self.why = ""
         """Why the last tree ended."""
@@ -138,7 +138,7 @@ class Lifecycle:
         self._lost_at: float | None = None
         """When this engine last served or could have; None while it does or can."""
         self._behind = False
-        """Somebody else held the lock while this engine waited."""
+        """Another engine held the lock while this engine waited."""
         self._fencing_at: float | None = None
         self._out: list[e.Effect] = []
         self._now = self._wall = 0.0

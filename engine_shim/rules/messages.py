@@ -1,7 +1,7 @@
 """What the processes of an engine and their shim say to each other, over `DIR/engine/<engine_id>.shim.sock`.
 
 A process says `Hello` first and touches no device before the `Welcome`. The main process then reports each step when
-it has taken it, and beats. Somebody who only looks says `AskState`. Frames and descriptors are in
+it has taken it, and beats. A program that only looks says `AskState`. Frames and descriptors are in
 `sidecar/wire/frames.py`; what follows from a message is in `lifecycle.py`.
 """
 
@@ -51,7 +51,7 @@ class Beat(Message, frozen=True):
     queued: Count = 0
     steps: Count = 0
     unreachable: Text = ""
-    """Why nobody could connect to its address; empty if clients can, or could once it serves."""
+    """Why no client could connect to its address; empty if clients can, or could once it serves."""
 
 
 class Takes(Message, frozen=True):
@@ -86,7 +86,7 @@ class Failing(Message, frozen=True):
 
 
 class AskState(Message, frozen=True):
-    """From anybody: what does `/state` say?"""
+    """From any program: what does `/state` say?"""
 
 
 class Welcome(Message, frozen=True):

@@ -6,7 +6,7 @@ The two modes differ only in Init, and in what comes after an engine's death:
     Init       in place: 200 to its bound   in place: 200                503
                exit: 503                    exit: 503
     Standby    200 while it beats           200                          200 while it is well and beats, and
-                                                                         nobody else has its port
+                                                                         no other program has its port
     Waking     200 to its bound             200                          503
     Active     200 while it is well, beats  200                          as /live, while clients can connect
                and gets on with its work
@@ -61,7 +61,7 @@ def ready(machine: Lifecycle, now: float) -> Answer:
     if not machine.well:
         return Answer(False, f"{state.value} and not well: {machine.unwell_why}")
     if machine.unreachable:
-        return Answer(False, f"{state.value}, and nobody can connect: {machine.unreachable}")
+        return Answer(False, f"{state.value}, and no client can connect: {machine.unreachable}")
     if state is State.STANDBY and not machine.beats(now):
         return Answer(False, "Standby, and its main process is silent")
     return live(machine, now)

@@ -1,8 +1,8 @@
 """The address at which an engine serves, as its own main process watches it: whether clients still come here.
 
 A socket in the run directory may be removed under an engine that serves (`rm`, a cleaner, a volume that was emptied).
-The engine notices nothing by itself, and nobody can connect any more. The kernel says when to look (`path_watch.py`),
-and whoever asks looks in any case.
+The engine notices nothing by itself, and no client can connect any more. The kernel says when to look
+(`path_watch.py`), and a caller that asks looks in any case.
 
 What this file may not do: bind anything. `main_process.py` does.
 """
@@ -30,7 +30,7 @@ class Address:
                 self._watch = PathWatch(self._path)
 
     def lost(self) -> str:
-        """Why nobody can connect any more; empty while clients find it. A port can't be taken away."""
+        """Why no client can connect any more; empty while clients find it. A port can't be taken away."""
         if self._path is None or self._now() == self._named:
             return ""
         return f"{self._path} was {'replaced' if self._now() else 'removed'}"
@@ -60,7 +60,7 @@ class Address:
 
 
 def taken_by_a_stranger(listen: Listen | None, run_dir: Path) -> str:
-    """Why the engine could not bind its port, when it is somebody else's and not the other engine's of the pair; empty
+    """Why the engine could not bind its port, when another program has it, and not the other engine of the pair; empty
     if it could, and where that isn't known: the other one may be about to leave it.
     """
     if listen is None or not listen.port:

@@ -1,5 +1,5 @@
-"""What a pair leaves when its last program has ended. It is removed where it is this pair's own and nobody uses it; of
-the rest it is said why it stays.
+"""What a pair leaves when its last program has ended. It is removed where it is this pair's own and no process uses it;
+of the rest it is said why it stays.
 
     RUN_DIR/**/*.sock                   sockets of programs that were killed
     TMP/gpu-failover-UID/HASH.ID        an engine's directory for temporary files (`scratch.py`)
@@ -47,7 +47,7 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
 
 
 def _somebody_of(run_dir: Path, engine_id: str) -> str:
-    """Why somebody of this engine lives on, though its shim has ended; empty when nobody does."""
+    """Why a process of this engine lives on, though its shim has ended; empty when none does."""
     until = time.monotonic() + PATIENCE_S
     while (found := life_locks.look(run_dir, engine_id)).held and time.monotonic() < until:
         time.sleep(LOOK_S)

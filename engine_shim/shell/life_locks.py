@@ -1,10 +1,10 @@
-"""Whether somebody holds a life lock of an engine, from whichever start of it. Rule 1 of `lifecycle.py` needs to know.
+"""Whether a process holds a life lock of an engine, from whichever start of it. Rule 1 of `lifecycle.py` needs to know.
 
 What can't be looked at isn't known, and what isn't known counts as held: a next start beside an old tree would be two
 engines. Where there are no life files at all (a cleaner has removed the directory, or the lock server hasn't made it
 yet) and where the filesystem keeps no locks, nothing can be waited for. There the processes of this machine are asked
-(those that this one sees): whoever holds the lock has the removed file open, or mapped. The shim's own tree is known
-in another way: it has no child left by then, and every pidfd is readable.
+(those that this one sees): the one that holds the lock has the removed file open, or mapped. The shim's own tree is
+known in another way: it has no child left by then, and every pidfd is readable.
 
 What this file may not do: take a life lock.
 """
@@ -21,7 +21,7 @@ from sidecar.kernel.lifelock import LifeProbe, LocksUnsupported
 class Found(NamedTuple):
     held: bool
     why: str = ""
-    """Why it counts as held; or what it goes by, where it isn't the life locks that say that nobody holds."""
+    """Why it counts as held; or what it goes by, where it isn't the life locks that say that none is held."""
 
 
 def look(run_dir: Path, engine_id: str) -> Found:
@@ -30,7 +30,7 @@ def look(run_dir: Path, engine_id: str) -> Found:
     try:
         for name in os.listdir(directory):
             if paths.is_life_of(engine_id, name) and _locked(directory, name):
-                return Found(True, "somebody holds its life lock")
+                return Found(True, "a process holds its life lock")
     except (FileNotFoundError, NotADirectoryError):
         return _by_processes(run_dir, engine_id, f"there is no directory {directory}")
     except LocksUnsupported as error:

@@ -77,7 +77,7 @@ class Main:
         """Why its address could not be bound again."""
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._is_ending = False
-        """It drains because it was told to end: nobody reads `orders` any more."""
+        """It drains because it was told to end: its main thread reads no `orders` any more."""
         self._is_leaving = False
         """It gives up what it has. Asked how it is, it would say that it isn't well."""
         self._needs: dict[str, int] | None = None
@@ -172,7 +172,7 @@ class Main:
             order.done.set()
 
     def _bind_again(self, url: str) -> None:
-        """Somebody has removed its socket. Until it is there again, the endpoint isn't announced."""
+        """Its socket was removed. Until it is there again, the endpoint isn't announced."""
         address, listen = self.address, self.listen
         why = address.lost() if address is not None else ""
         if address is None or listen is None or not why:
@@ -208,7 +208,7 @@ class Main:
             os._exit(0)
 
     def _on_exit(self) -> None:
-        """The switchover's successor waits for this end. Where nobody reads the orders any more it comes at once."""
+        """The switchover's successor waits for this end. Where the orders are read no more it comes at once."""
         if self._is_ending:
             os._exit(0)
         self.orders.put(Order("leave"))

@@ -1,5 +1,5 @@
-"""The shim's counters as Prometheus metrics. They are made from `counters.py` and the machine when somebody asks, and
-not before: the client library, which is an extra, then doesn't make the start slower.
+"""The shim's counters as Prometheus metrics. They are made from `counters.py` and the machine when they are asked for,
+and not before: the client library, which is an extra, then doesn't make the start slower.
 
 What this file may not do: count anything itself.
 """

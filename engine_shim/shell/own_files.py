@@ -1,5 +1,5 @@
-"""The shim's own files in the run directory: its lock and its socket. They are made, and made again when somebody has
-removed them (a cleaner of /tmp, `rm`, an emptied volume): without them the shim goes on, and nobody can ask it.
+"""The shim's own files in the run directory: its lock and its socket. They are made, and made again when they were
+removed (a cleaner of /tmp, `rm`, an emptied volume): without them the shim goes on, and no probe can ask it.
 
 What this file may not do: know what is spoken at the socket.
 """

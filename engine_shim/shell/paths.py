@@ -43,7 +43,7 @@ def is_life_of(engine_id: str, name: str) -> bool:
 
 
 def remove_endpoints(run_dir: Path, engine_id: str) -> None:
-    """Removes the sockets of earlier grants, where nobody listens any more."""
+    """Removes the sockets of earlier grants, where no engine listens any more."""
     directory = run_dir / ENGINES
     with contextlib.suppress(OSError):
         for name in os.listdir(directory):

@@ -42,7 +42,7 @@ def directory(run_dir: Path, engine_id: str) -> Path:
 
 
 def of_others(run_dir: Path) -> list[str]:
-    """Those of other run directories, in a sentence: nobody can tell here whether their engines run."""
+    """Those of other run directories, in a sentence: whether their engines run can't be told here."""
     here = directory(run_dir, "any")
     mine = here.name.removesuffix("any")
     found: list[str] = []

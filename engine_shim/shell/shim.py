@@ -328,7 +328,7 @@ class Shim(Shell):
         return tuple(engine_id for engine_id in found if engine_id != ours)
 
     def _look_around(self) -> None:
-        """In a thread of its own: whoever is asked may be slow, or stopped."""
+        """In a thread of its own: a server that is asked may be slow, or stopped."""
         asked: tuple[str, ...] = ()
         looks = 0
         while True:
@@ -360,7 +360,7 @@ class Shim(Shell):
     # -- its own files ---------------------------------------------------------------------------------------------
 
     def _make_files_again(self) -> None:
-        """What somebody has removed is made again and said. What can't be made is said once."""
+        """A file that was removed is made again, and the log says so. What can't be made is said once."""
         try:
             made = self._files.make_again()
             self._shm.keep_list()
@@ -371,7 +371,7 @@ class Shim(Shell):
             return
         self._cannot_make = ""
         if made:
-            self.log.alarm("made_again", files=",".join(made), why="somebody has removed them")
+            self.log.alarm("made_again", files=",".join(made), why="they were removed")
 
 
 def _event(message: m.ToShim) -> e.Event:

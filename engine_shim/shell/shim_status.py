@@ -1,4 +1,4 @@
-"""Asks a shim over its socket how its engine is: for `failover`, for tests, and for whoever has no port to ask at."""
+"""Asks a shim over its socket how its engine is: for `failover`, for tests, and for programs without a port."""
 
 import os
 import select

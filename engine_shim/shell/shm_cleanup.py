@@ -39,7 +39,7 @@ class ShmCleanup:
         self._notes = notes
         self._directory = directory
         self._turn = threading.Lock()
-        """For the two dictionaries below. Nobody looks at processes while holding it."""
+        """For the two dictionaries below. No thread looks at processes while holding it."""
         self._unknown: dict[str, int] = {}
         """Name -> inode of the files that have appeared and whose maker isn't known."""
         self.ours: dict[str, int] = self._read()
@@ -69,7 +69,7 @@ class ShmCleanup:
         return removed
 
     def keep_list(self) -> None:
-        """Writes the list again if somebody has removed it."""
+        """Writes the list again if it was removed."""
         with self._turn:
             if self.ours and not self._notes.exists():
                 self._write()
@@ -88,7 +88,7 @@ class ShmCleanup:
             else:
                 looks += 1
             self._look()
-            if looks == len(AGAIN_MS):  # after so long they are taken for somebody else's
+            if looks == len(AGAIN_MS):  # after so long they are taken for another program's
                 with self._turn:
                     self._unknown.clear()
 

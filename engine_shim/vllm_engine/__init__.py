@@ -1,7 +1,7 @@
 """vLLM itself as an engine, unpatched. Everything hangs on vLLM's official extension points:
 
     a general plugin       runs first in every process: it joins, and is set to die with its parent       plugin.py
-    a load format `gms`    weights are written to GMS once, and everybody maps them                       loader.py
+    a load format `gms`    weights are written to GMS once, and every engine maps them                    loader.py
     a worker class         asleep it has no weights and no KV cache; awake both, at their old addresses   pair_worker.py
 
 Reading order: `options.py` (what `vllm serve` takes, and what can't be in a pair), `worker_settings.py` (what workers

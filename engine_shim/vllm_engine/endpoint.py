@@ -87,7 +87,7 @@ class Endpoint:
         self._ticking = asyncio.create_task(self._server.main_loop())
 
     async def warm_up(self, path: str, body: dict[str, Any], api_key: str = "") -> str:
-        """Makes one request that goes the whole way, on a connection that nobody else can have, and returns its status
+        """Makes one request that goes the whole way, on a connection that no client can have, and returns its status
         line. Whatever a first request costs is paid now, and not by the first one after a failover.
         """
         if self._config.is_ssl:

@@ -126,7 +126,7 @@ class VllmEngine:
         return dict(self._needs)
 
     def well(self, fresh: bool = True) -> bool:
-        """Asks the workers. While somebody is asking them already, the last answer counts.
+        """Asks the workers. While another thread is asking them already, the last answer counts.
 
         After every question vLLM's workers look out for the next one without a pause, for a second: a standby that was
         asked every second would keep a processor per rank busy. A rank whose weights are gone leaves a mark in a file,

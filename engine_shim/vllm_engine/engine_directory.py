@@ -21,7 +21,7 @@ _NAME = 37
 
 
 def begin(run_dir: Path, engine_id: str) -> Path:
-    """To be called in the main process, before vLLM is loaded. If somebody has chosen another directory for sockets,
+    """To be called in the main process, before vLLM is loaded. If another directory was chosen for sockets,
     that choice stays; so does vLLM's own, where the path of a socket would be too long here.
     """
     if scratch.VARIABLE not in os.environ:  # there is no shim that would have made it
@@ -41,7 +41,7 @@ def remember(address: str) -> None:
 
 
 def mark(rank: int, *, well: bool) -> None:
-    """Called in a worker. If the mark can't be made, the rank's state shows when somebody asks it."""
+    """Called in a worker. If the mark can't be made, the rank's state shows it when asked."""
     with contextlib.suppress(OSError):
         here = scratch.given() / f"{_UNWELL}{rank}"
         if well:

@@ -6,7 +6,7 @@ the same takes 20 to 110 ms. The allocators don't ask for them, so what has been
 its own, for about a second of processor time. Nothing depends on it: where the kernel can't (before Linux 6.1), ends
 are slower.
 
-What this file may not do: touch memory that is shared with anybody. Weights and KV caches belong to files and stay as
+What this file may not do: touch memory that is shared. Weights and KV caches belong to files and stay as
 they are.
 """
 

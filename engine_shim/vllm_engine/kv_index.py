@@ -39,7 +39,7 @@ class Order(msgspec.Struct, frozen=True):
     """Which memory it is. There are none where a rank has not got its part: then nothing is kept."""
     why_empty: tuple[str, ...]
     before: tuple[int, ...]
-    """The token of whoever had it last."""
+    """The token of the last owner of each part."""
     weights: tuple[str, ...]
     leave: bool = False
     """No step is under way, and none will be: this process ends, and a successor goes on with what the table says."""

@@ -6,9 +6,9 @@ it is given nor, but for one call, what it returns. What happens to blocks is in
 * `schedule` plans a step. The keys that blocks get meanwhile belong to that step.
 * `update_from_output` is called when that step has finished on every rank. With async scheduling tokens become known
   here, and blocks get keys here, without those that are still under way: these are finished, too.
-* `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by whoever wants the cache
-  to be forgotten. At the wake it answers with how much room there is in what was adopted, if all of it was: a list,
-  which is as true as the `True` that vLLM gives.
+* `reset_prefix_cache` is called by the main process after the wake and at a clean end, and by a client that wants the
+  cache to be forgotten. At the wake it answers with how much room there is in what was adopted, if all of it was: a
+  list, which is as true as the `True` that vLLM gives.
 """
 
 from typing import Any
@@ -32,8 +32,8 @@ class _Keeping:
         settings = WorkerSettings.of(config.load_config.model_loader_extra_config)
         self._index: KvIndex | None = None
         self._planned: dict[int, tuple[Any, Step]] = {}
-        """By its identity: a step's plan, which is kept here so that no other can have that identity, and what it
-        fills."""
+        """The plans of steps under way, by their identities, and what each fills. A plan stays here so that no other
+        one gets its identity."""
         why_not = versions.why_blocks_cannot_be_kept(self)
         if why_not:
             Log("kv-index").warning("kv_not_kept", why=why_not)

@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 class NotOfATree(Exception):
-    """The lock server doesn't know this process, so nobody would wait for its end."""
+    """The lock server doesn't know this process, so it would not wait for its end."""
 
 
 class UnknownCache(CannotRun):
@@ -160,7 +160,7 @@ class PairWorker:
         return self._times
 
     def failover_places(self) -> dict[str, Any]:
-        """Addresses and sizes, for whoever wants to see that addresses stay and pages are shared."""
+        """Addresses and sizes, for a test that addresses stay and pages are shared."""
         reader = self._weights.reader
         weights = [(reader.address(slab), size) for slab, size in enumerate(reader.sizes)]
         parameter = next(self.model_runner.get_model().parameters())

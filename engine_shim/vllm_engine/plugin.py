@@ -5,7 +5,7 @@ knows them. The main process has done that already (`main_process.py`). vLLM als
 at a model's class. They touch no device, so they only die with their parent; as members, their end would be the end of
 the engine.
 
-Without an engine-shim's environment this does nothing at all, so it may be installed beside anybody's vLLM. What this
+Without an engine-shim's environment this does nothing at all, so it may be installed beside any vLLM. What this
 file may not do: import vLLM before it knows that.
 """
 

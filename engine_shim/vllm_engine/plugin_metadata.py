@@ -1,5 +1,5 @@
 """How vLLM finds our plugin: by the metadata of an installed package. A checkout in PYTHONPATH has none, so it gets
-some here, in a directory of the engine's own, and nothing needs to be installed into anybody's image.
+some here, in a directory of the engine's own, and nothing needs to be installed into an image.
 
 What this file may not do: import vLLM, or change anything where the plugin is installed.
 """

@@ -344,7 +344,7 @@ async def reset_prefix_cache(client: Any) -> Any:
 
 
 def room(scheduler: Any) -> list[int]:
-    """For how many tokens there is room in the cache, and how many are in a block. One of the blocks is nobody's."""
+    """For how many tokens there is room in the cache, and how many are in a block. One of the blocks has no tokens."""
     block = int(scheduler.kv_cache_config.kv_cache_groups[0].kv_cache_spec.block_size)
     return [(block_pool(scheduler).num_gpu_blocks - 1) * block, block]
 

@@ -57,9 +57,9 @@ class Weights:
     def get(
         self, described: Mapping[str, str], load: Callable[[], torch.nn.Module], private: Sequence[str] = ()
     ) -> Reader:
-        """Returns a layout to read. An engine that may write loads it first if nobody has: `load` returns a module with
-        its weights, which is moved to GMS and serves no other purpose afterwards. `private` has patterns of the names
-        of tensors of which each engine keeps a copy of its own.
+        """Returns a layout to read. An engine that may write loads it first if no engine has: `load` returns a module
+        with its weights, which is moved to GMS and serves no other purpose afterwards. `private` has patterns of the
+        names of tensors of which each engine keeps a copy of its own.
         """
         timeout_s = self._settings.weights_timeout_s
         granted = self.client.write_or_read(timeout_s) if self._settings.writes else self.client.read(timeout_s)

@@ -13,11 +13,11 @@ class WorkerSettings:
     run_dir: str
     engine_id: str
     writes: bool
-    """It loads the weights if nobody has."""
+    """It loads the weights if no engine has."""
     devices: tuple[str, ...]
     """The device of each rank, in order."""
     weights_timeout_s: float = 3600.0
-    """How long its start waits for weights that somebody else writes, or for those who read to let it write."""
+    """How long its start waits for weights that another engine writes, or for readers to let it write."""
     wake_timeout_s: float = 30.0
     load_format: str = "auto"
     """How a writer reads the checkpoint: the user's own --load-format, and its extra settings below."""

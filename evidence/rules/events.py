@@ -36,9 +36,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     pid_namespace: str = ""
     """In which the numbers of processes in the file are to be read."""
     settle_s: float = 2.0
-    """So long a process that has let go of its life lock may be dying."""
+    """How long a process that has let go of its life lock may be dying."""
     copies_under_way: int = 32
-    """So many may be with one client that hasn't said yet that it has taken them: a stopped one gets no more."""
+    """How many may be with one client that hasn't said yet that it has taken them: a stopped one gets no more."""
     most_copies_under_way: int = 256
     """With all of them together. The kernel lets a user have as many descriptors sent and unread as a process may have
     files open, 1024 as a rule; and refuses everybody's then.
@@ -68,7 +68,7 @@ class StrangersProbed(msgspec.Struct, frozen=True):
     """Why their directory couldn't be read: then it isn't known which there are."""
 
     @property
-    def somebody(self) -> bool:
+    def any(self) -> bool:
         """There is one that is held, or may be."""
         return bool(self.held or self.unreadable)
 

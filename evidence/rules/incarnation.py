@@ -57,7 +57,7 @@ class Member:
     was_alive: bool = False
     """This server has had a pidfd of it while it lived."""
     dead: bool = False
-    kept: bool = False
+    mapped: bool = False
     """While it lives it can't let go of its life lock."""
     out_of_reach: str = ""
     """Why this server can't kill it; empty if it can, as far as is known."""
@@ -131,7 +131,7 @@ class Incarnation:
         """A free life lock means that every process has ended, or is past the point where it closes its files: each is
         either seen dead, or can't let go of the lock while it lives.
         """
-        return bool(self.members) and all(member.dead or member.kept for member in self.members.values())
+        return bool(self.members) and all(member.dead or member.mapped for member in self.members.values())
 
     @property
     def unaccounted(self) -> bool:
@@ -149,8 +149,8 @@ class Incarnation:
 
     @property
     def ends(self) -> bool:
-        """Nothing is left of it that anybody has to wait for, if nothing was granted to it: every process has ended, or
-        its client was closed; and nobody has the life lock.
+        """Nothing is left of it that the server has to wait for, if nothing was granted to it: every process has ended,
+        or its client was closed; and its life lock is free.
         """
         if self.members_gone and self.life in (Life.FREE, Life.MISSING):
             return True
@@ -202,7 +202,7 @@ class Incarnation:
         return None
 
     def probed(self, held: bool | None, now: float) -> None:
-        """The life lock was looked at. None: its file is gone, and nobody has a descriptor of it."""
+        """The life lock was looked at. None: its file is gone, and no process has a descriptor of it."""
         self.life = Life.MISSING if held is None else Life.HELD if held else Life.FREE
         if held and self.older and self.members_gone:
             self.outlived_at = now

@@ -112,7 +112,7 @@ class Incarnations:
         for known in recorded.members:
             if known.number not in incarnation.members:
                 member = incarnation.add(known.identity, known.pid, known.number)
-                member.local_pid, member.kept = known.local_pid, known.kept
+                member.local_pid, member.mapped = known.local_pid, known.mapped
         self._touch(incarnation)
         asked = tuple((m.number, m.local_pid, m.identity) for m in incarnation.members.values() if m.local_pid)
         if look_up and asked:
@@ -410,7 +410,7 @@ class Incarnations:
         return sorted(conn for member in incarnation.members.values() for conn in member.conns)
 
     def unlink_later(self, names: tuple[str, ...]) -> None:
-        """Once a write says that they are gone. So many at a time; what is left is found again."""
+        """Once a write says that they are gone. A few at a time; what is left is found again."""
         for name in names:
             if name not in self.known and len(self.pending_unlinks) < MOST_UNLINKS:
                 self.pending_unlinks[name] = 0
@@ -474,7 +474,7 @@ class Incarnations:
 
 def _recorded(who: Incarnation) -> Known:
     left = [one for one in who.members.values() if not one.dead or one is who.main]
-    members = [Recorded(one.number, one.identity, one.pid, one.local_pid, one.kept) for one in left]
+    members = [Recorded(one.number, one.identity, one.pid, one.local_pid, one.mapped) for one in left]
     return Known(who.engine_id, who.random, members, who.secret)
 
 

@@ -46,12 +46,12 @@ class Joining:
             return f"{name} has {MOST_MEMBERS} processes already"
         return ""
 
-    def why_not_adopt(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:
+    def why_not_vouch(self, who: Incarnation, peers: tuple[Peer, ...]) -> str:
         """A main process vouches for a child that can't join by itself."""
         full = len(who.members) >= MOST_MEMBERS
         known = bool(peers) and who.find(peers[0], 0) is not None
         if len(peers) != 1 or peers[0].process is None or (full and not known):
-            return f"Adopt takes one pidfd, and an engine has at most {MOST_MEMBERS} processes"
+            return f"Vouch takes one pidfd, and an engine has at most {MOST_MEMBERS} processes"
         return ""
 
     def passes(self, why: str, name: str) -> bool:
@@ -64,13 +64,13 @@ class Joining:
     # -- what is done ----------------------------------------------------------------------------------------------
 
     def register(
-        self, engine_id: str, random: str, peer: Peer, pid: int, conn: int, secret: str, fresh: str, kept: bool
+        self, engine_id: str, random: str, peer: Peer, pid: int, conn: int, secret: str, fresh: str, mapped: bool
     ) -> tuple[Incarnation, int | None]:
         """Its main process is here. Returns its connection before this one. `fresh`: its secret, if it has none."""
         who = self.incarnations.arrives(engine_id, random, secret)
         who.secret = who.secret or secret or fresh
         before = who.conn
-        self.incarnations.enter_main(who, peer, pid, conn).kept = kept
+        self.incarnations.enter_main(who, peer, pid, conn).mapped = mapped
         return who, before
 
     def join(self, hello: Join, peer: Peer, conn: int | None) -> tuple[Incarnation, Member]:
@@ -79,5 +79,5 @@ class Joining:
         """
         who = self.incarnations.hear_of(hello.engine_id, hello.incarnation)
         member = self.incarnations.enter(who, peer, hello.pid, hello.number, conn=conn)
-        member.kept = hello.kept
+        member.mapped = hello.mapped
         return who, member

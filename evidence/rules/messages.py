@@ -28,17 +28,17 @@ class Join(Message, frozen=True):
     number: Number = 0
     """Its number from an earlier `Welcome`; 0 the first time."""
     newest: int = 0
-    kept: bool = False
+    mapped: bool = False
 
 
-class Adopt(Message, frozen=True):
+class Vouch(Message, frozen=True):
     """The main process vouches for a child that can't join by itself. Descriptor: the child's pidfd."""
 
     child: int
     pid: int
 
 
-class Adopted(Message, frozen=True):
+class Vouched(Message, frozen=True):
     child: int
 
 
@@ -49,7 +49,7 @@ class Kept(Message, frozen=True):
 
 
 class OldLives(Message, frozen=True):
-    """Life files of this incarnation that have lost their name, because somebody removed them: its children may hold
+    """Life files of this incarnation that have lost their name, because they were removed: its children may hold
     locks on these alone. Descriptors: the files.
     """
 

@@ -46,7 +46,7 @@ class Recipient:
     given: dict[str, Given] = field(default_factory=dict)
     """Incarnation -> what it has of it."""
     under_way: int = 0
-    """So many copies it has not said yet to have taken."""
+    """How many copies it has been sent and hasn't said to have taken."""
 
 
 class PidfdCopies:

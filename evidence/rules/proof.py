@@ -4,7 +4,7 @@ Pure functions: what is known goes in, a verdict comes out that can be printed. 
 here; the caller sees to it that more becomes known.
 
 A server that has seen the incarnation all along needs two things: the pidfd of every process of it is readable, and
-nobody holds the life lock. (The third part of the proof is memory. It depends on what comes next.)
+no process holds the life lock. (The third part of the proof is memory. It depends on what comes next.)
 
 A server that has restarted doesn't have the pidfds that its predecessor had. It gets them back in two ways: it looks
 the processes up, by their numbers and by the kernel's own names for them, and clients hand back the copies that they
@@ -69,12 +69,12 @@ def gone(
     """
     if who.gone and (memory_is_free or not unknown_may_be_dying):
         all_known = who.outlived_at == -math.inf
-        return Verdict(True, "every process has ended, and nobody holds the life lock", every_process=all_known)
+        return Verdict(True, "every process has ended, and no process holds the life lock", every_process=all_known)
     missing = tuple(what_is_missing(who, new_server=found))
     if who.gone or not found:
         blind = who.members_gone and who.life is Life.MISSING
         alarm = (
-            f"every known process of {who.engine_id} has ended, but its life file is gone, so that nobody can tell "
+            f"every known process of {who.engine_id} has ended, but its life file is gone, so that it can't be told "
             "whether another one lives; once you know that none does, restart this server"
         )
         return Verdict(False, missing=missing, alarm=alarm if blind else "")
@@ -90,11 +90,9 @@ def gone(
     if who.members and who.members_gone:
         return Verdict(True, "every process that joined has ended, and the life file was removed")
     if life_lock_is_enough:
-        return Verdict(True, "nobody holds the life lock")
+        return Verdict(True, "no process holds the life lock")
     if memory_is_free and who.life_lock_tells:
-        return Verdict(
-            True, "nobody holds the life lock, which no process of it could let go of, and the memory is free"
-        )
+        return Verdict(True, "no process holds the life lock, which none of it could let go of, and the memory is free")
     if not over:
         return Verdict(False, missing=missing)
     return _unproven(who, policy, missing)
@@ -139,7 +137,7 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
     elif who.life is Life.MISSING:
         missing.append(f"life lock of {who.name}: its file is missing")
     elif who.gone and who.outlived_at > -math.inf:
-        missing.append(f"somebody who isn't known to this server had the life lock of {who.name} and may be dying")
+        missing.append(f"a process that isn't known to this server had the life lock of {who.name} and may be dying")
     return missing
 
 

@@ -19,7 +19,7 @@ class Member(msgspec.Struct, frozen=True, omit_defaults=True):
     """
     local_pid: int = 0
     """Its number in the PID namespace of the server that wrote this; 0 where it had none."""
-    kept: bool = False
+    mapped: bool = False
     """While it lives it can't let go of its life lock."""
 
 

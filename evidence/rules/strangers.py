@@ -35,7 +35,7 @@ class Strangers:
         """The last look. None: it is too old to prove that there are none, or the next one is under way."""
         seen = self.seen
         too_old = self._asked or self._stale(now)
-        return seen if not too_old or (seen is not None and seen.somebody) else None
+        return seen if not too_old or (seen is not None and seen.any) else None
 
     def wants_look(self, now: float) -> bool:
         return self._stale(now) and not self._asked
@@ -53,7 +53,7 @@ class Strangers:
     def unheard(self) -> tuple[str, ...]:
         """Those of which a process lives, and whose main process hasn't come and said what was granted to it."""
         awaited = islice(self.incarnations.living_unheard.values(), MOST_NAMED)
-        return tuple(f"somebody of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
+        return tuple(f"a process of {who.engine_id} is alive, and its main process isn't back" for who in awaited)
 
     def holding(self, look: StrangersProbed) -> Iterable[str]:
         """Life locks of those that this server hasn't heard of since, either."""
@@ -74,7 +74,7 @@ class Strangers:
         """`keep`: what they left behind stays until it is settled that none of them is awaited."""
         before, self.seen, self._asked = self.seen, event, False
         if keep:
-            if event.somebody or (before is not None and before.somebody):  # let go at any moment since the last look
+            if event.any or (before is not None and before.any):  # let go at any moment since the last look
                 self._held_at = self.context.now
         else:
             for name in event.free:

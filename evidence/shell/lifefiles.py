@@ -1,6 +1,6 @@
 """The life files of a directory, and for people which processes lock them.
 
-It takes no lock: files are asked with F_OFD_GETLK, and who holds one is read from /proc, as far as this user may see
+It takes no lock: files are asked with F_OFD_GETLK, and its holders are read from /proc, as far as this user may see
 it. No proof rests on this; for that the server asks each file itself (`shell.py`).
 """
 
@@ -31,7 +31,7 @@ def names(directory: Path) -> list[str]:
 
 
 def life_files(directory: Path) -> tuple[list[LifeFile], list[str]]:
-    """Every life file with those who hold it; and the names of those that this user may not open. Raises OSError."""
+    """Every life file with its holders; and the names of those that this user may not open. Raises OSError."""
     files: list[LifeFile] = []
     unreadable: list[str] = []
     for name in names(directory):
@@ -52,7 +52,7 @@ def locked_by(inode: tuple[int, int]) -> dict[int, str]:
     found: dict[int, str] = {}
     try:
         entries = os.listdir("/proc")
-    except OSError:  # no descriptor is left to look with: then nobody is named
+    except OSError:  # no descriptor is left to look with: then no process is named
         return found
     for entry in entries:
         if not entry.isdigit():

@@ -21,7 +21,7 @@ from sidecar.terminal.logs import Log
 from sidecar.wire.frames import close_all
 
 _MOST_OLD_LIVES = 400
-"""So many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
+"""How many of one incarnation: each time that its life file lost its name there is one more. Beyond that its end can't
 be proven any more."""
 _NOT_SEEN = (
     "a process that may have a life file which the server doesn't look at (there were too many of them, or it couldn't "
@@ -155,7 +155,7 @@ class EvidenceShell:
             make_private_directory(directory)
         except OSError as error:
             return self._life_is_unreadable(error)
-        self.log.alarm("made_anew", directory=directory, why="somebody has removed it")
+        self.log.alarm("made_anew", directory=directory, why="it was removed")
         return ""
 
     def _life_is_unreadable(self, error: OSError) -> str:

@@ -179,7 +179,7 @@ class Choice:
         self.ids = array("i")
         self.text = bytearray()
         self.blanks = 0
-        """So many of its pieces had neither text nor token ids."""
+        """How many of its pieces had neither text nor token ids."""
         self.prompt: array[int] | None = None
         self.finish: str | None = None
         self.role = False

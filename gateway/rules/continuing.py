@@ -42,10 +42,10 @@ class _Rest:
 
     def __init__(self, prompt: int | None) -> None:
         self.prompt = prompt
-        """So many tokens the engine has to say that the prompt has, if it takes the others for the answer. None: there
-        are no others, or it has said so."""
+        """How many prompt tokens the engine has to report when it goes on with the answer's tokens. None: there are no
+        such tokens, or it has reported them."""
         self.told_before = 0
-        """So many tokens the client had, without any text, before the choice began anew."""
+        """How many tokens the client had, without any text, before the choice began anew."""
 
 
 class Continuing:
@@ -185,7 +185,7 @@ def _limits_of(kind: Kind) -> _Limits:
 
 
 def _left(limits: _Limits, max_len: int | None, prompt: int, has: int) -> int | None:
-    """So many tokens may still come. None: that isn't known."""
+    """How many tokens may still come. None: that isn't known."""
     room = None if max_len is None else max_len - prompt - has
     most = None if limits.max_tokens is None else limits.max_tokens - has
     return min((limit for limit in (room, most) if limit is not None), default=None)

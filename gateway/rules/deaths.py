@@ -14,7 +14,7 @@ class Deaths:
         self._while_s = while_s
         self._most = most
         self._by_fingerprint: dict[int, tuple[int, float]] = {}
-        """So many deaths, and when the last one was; in that order."""
+        """How many deaths, and when the last one was; in that order."""
         self._left: dict[int, tuple[Visitor, float]] = {}
         """Requests that their clients have left, and until when a death of that engine counts against each."""
 

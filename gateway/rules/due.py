@@ -184,7 +184,7 @@ def _next(state: State, grant: Grant) -> int | None:
 
 
 def to_compute(state: State, grant: Grant, visitor: Visitor) -> int:
-    """So many tokens of a visitor's context the engine has to compute."""
+    """How many tokens of a visitor's context the engine has to compute."""
     kept = visitor.read_by == state.served_last and visitor.tokens <= grant.kept_tokens
     return min(visitor.tokens, grant.kept_block) if kept else visitor.tokens
 

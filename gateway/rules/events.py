@@ -135,7 +135,7 @@ class LockSeen(Event, frozen=True):
     kept_tokens: int = 0
     """It goes on with the whole KV cache of the engine before it, which had room for so many tokens."""
     kept_block: int = 0
-    """So many make up a block. A context's last one, which isn't full, has to be computed again."""
+    """How many make up a block. A context's last one, which isn't full, has to be computed again."""
     plan: Plan | None = None
     ready: tuple[str, ...] = ()
     """Engines that could take over."""
@@ -278,7 +278,7 @@ class Bounds:
     queue: int = 1000
     queue_timeout_s: float = 60.0
     reread_tokens: int = 8192
-    """So many tokens of interrupted answers the new engine computes again at a time; one answer may have more."""
+    """How many tokens of interrupted answers the new engine computes again at a time; one answer may have more."""
     drain_timeout_s: float | None = None
     """At most so long requests that are with an engine may finish in a switchover; None: as the switchover says."""
     stall_s: float = 10.0
@@ -302,7 +302,7 @@ class Bounds:
 
 
 class Wait(Event, frozen=True):
-    """From a request: it wants an engine. `again`: one that had it was lost. So many tokens it will have to read."""
+    """From a request: it wants an engine. `again`: one that had it was lost. `tokens`: so many it has to read."""
 
     request: int
     again: bool

@@ -55,7 +55,7 @@ class Kind(msgspec.Struct, frozen=True):
     choices: int = 1
     """As many as its answer has."""
     per_prompt: int = 1
-    """So many of them are for the same prompt."""
+    """How many of them are for the same prompt."""
     wants_ids: bool = False
     """The client asked for token ids itself."""
     logprobs: bool = False

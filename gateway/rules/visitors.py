@@ -15,14 +15,14 @@ class Visitor:
         """When it came, or was interrupted for the first time."""
         self.preflight = preflight
         self.tokens = tokens
-        """So many an engine has to read before it can answer."""
+        """How many an engine has to read before it can answer."""
         self.read_by = 0
         """The token of the engine that gave it something last: that one has computed all of its context."""
         self.waits = False
         self.again = False
         """An engine that had it was lost."""
         self.strikes = strikes
-        """So many engines died while they had it and had given it nothing."""
+        """How many engines died while they had it and had given it nothing."""
         self.fingerprint = fingerprint
         """Requests that ask the same have the same one; 0: this one can't be told from others."""
 

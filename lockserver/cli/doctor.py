@@ -121,7 +121,7 @@ def _refused_calls(pidfd: int) -> Iterator[Finding]:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError as error:
-        do = "allow it in the seccomp profile: else lockctl hold, adopt, and the look-up after a restart don't work"
+        do = "allow it in the seccomp profile: else lockctl hold, vouch_for, and the look-up after a restart don't work"
         yield _warn("pidfd_open", f"refused here ({error.strerror})", do)
     try:
         signal.pidfd_send_signal(pidfd, 0)
@@ -236,7 +236,7 @@ def _gpus(patient: Patient) -> Iterator[Finding]:
     try:
         yield from found.get(timeout=DRIVER_S)
     except Empty:
-        do = "see nvidia-smi and the kernel's log; until it does nobody is granted device memory"
+        do = "see nvidia-smi and the kernel's log; until it does no engine is granted device memory"
         yield _fail("GPUs", f"the driver doesn't answer within {DRIVER_S:g} s", do)
 
 
@@ -290,7 +290,7 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         found += ": a volume's mount point, which others may write to"
         yield _fail("directory", found, f"use a directory below it, as --run-dir {path}/run")
     elif status.st_mode & stat.S_IWOTH:
-        yield _fail("directory", f"{found}: anybody may replace the lock's files", f"chmod 700 {path}")
+        yield _fail("directory", f"{found}: any user may replace the lock's files", f"chmod 700 {path}")
     elif not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         do = f"be user {status.st_uid}; engines make their life files there"
         yield _fail("directory", f"{found}: closed to user {os.getuid()}", do)
@@ -393,9 +393,9 @@ def _life_files(patient: Patient) -> Iterator[Finding]:
         yield _warn("life files", found, "run this as the lock server's user")
     stale = [file.name for file in files if not file.held]
     if stale:
-        by_server = "nothing: the next lock server removes them when nobody can come back for them"
-        by_hand = "should they still be there in a few seconds, rm them: nobody is alive in them"
-        found = f"nobody locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
+        by_server = "nothing: the next lock server removes them when no process can come back for them"
+        by_hand = "should they still be there in a few seconds, rm them: no process is alive in them"
+        found = f"no process locks {', '.join(stale[:5])}{' ...' if len(stale) > 5 else ''}"
         yield _warn("life files", found, by_server if patient.status is None else by_hand)
     known, fenced = _known(patient.status), _fenced(patient.status)
     held = [file for file in files if file.held]
@@ -428,7 +428,7 @@ def _fenced(status: m.Status | None) -> str:
 def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bool) -> Finding:
     """`known`: None where the server can't be asked. `ended`: that engine is being fenced."""
     if known is None:
-        return _ok("life lock", f"{file.name}: held by somebody; the server can't be asked, so leave it alone")
+        return _ok("life lock", f"{file.name}: held by a process; the server can't be asked, so leave it alone")
     if not file.locked_by:
         found = f"{file.name}: held by processes that can't be seen from here"
         if file.name in known:
@@ -444,7 +444,7 @@ def _held(file: LifeFile, known: dict[str, set[int] | None] | None, *, ended: bo
     )
     if not strange:
         return _ok("life lock", found)
-    when = "this engine is to be gone, and nobody is granted before they are" if ended else "they must end with it"
+    when = "this engine is to be gone, and no engine is granted before they are" if ended else "they must end with it"
     do = f"{when}: kill -9 {strange} if they should be gone"
     return _warn("life lock", f"{found}; never joined: {strange}", do)
 

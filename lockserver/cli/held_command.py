@@ -82,7 +82,7 @@ class HeldCommand:
             self._fork(before)
             # Signals may end this process here: it may wait for long, and nothing has begun.
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-            self._client.adopt(self._pid, self._left(began))
+            self._client.vouch_for(self._pid, self._left(began))
             token = self._acquire(began)
             signal.pthread_sigmask(signal.SIG_BLOCK, (*PASSED_ON, _BELL))
             self._go(token)
@@ -111,7 +111,7 @@ class HeldCommand:
         return grant.token
 
     def _unchecked(self) -> str:
-        return f"; nobody checked that it is free: {self._memory_why}" if self._needs and self._memory_why else ""
+        return f"; it wasn't checked that it is free: {self._memory_why}" if self._needs and self._memory_why else ""
 
     def _watch(self) -> None:
         """In a thread of its own: says what it waits for, until it doesn't any more."""

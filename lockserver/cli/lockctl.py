@@ -60,10 +60,7 @@ def status(options: argparse.Namespace) -> int:
 
 def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
-    away = (
-        paint("NO SERVER ", status_text.Tone.BAD)
-        + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
-    )
+    away = paint("NO SERVER ", status_text.Tone.BAD) + f" none answers at {options.run_dir}; the holder serves on"
     last: dict[str, Any] | str = ""
     for seen in watch_forever(options.run_dir, options.answer_timeout_s):
         now = datetime.now().astimezone()

@@ -28,15 +28,15 @@ exit codes of all commands (each has more: COMMAND --help):
   76   the server speaks other versions of the protocol
   77   the server refuses this user
   130  interrupted
-  141  nobody reads what it prints
+  141  its output is no longer read
 """
 
 STATUS = """\
 exit codes:
   0  held             an engine is awake
-  1  free             nobody holds the lock
-  2  no server        nobody answers. (A holder serves on without its lock server.)
-  3  not yet          FENCING or RECOVERING: somebody must first be proven gone, or come back
+  1  free             no engine holds the lock
+  2  no server        none answers. (A holder serves on without its lock server.)
+  3  not yet          FENCING or RECOVERING: a holder must first be proven gone, or come back
 
 fields of --json:
   state               FREE, HELD, FENCING or RECOVERING
@@ -51,12 +51,12 @@ fields of --json:
   waiters_total       how many wait, should the list be cut
   server_incarnation, server_pid
   evidence, permits, switchover, alarms, token (the newest)
-Without a server: state NO_SERVER and error, and nothing else, so that nobody takes it for a free lock.
+Without a server: state NO_SERVER and error, and nothing else, so that no script takes it for a free lock.
 
 examples:
   lockctl status
   lockctl status --json | jq -r .state
-  if lockctl status >/dev/null; then echo somebody serves; fi
+  if lockctl status >/dev/null; then echo an engine serves; fi
 """
 
 WATCH = """\
@@ -121,12 +121,12 @@ fencing token of this grant; FAILOVER_RUN_DIR and FAILOVER_TREE, with which its 
 
 Between lockctl and the command stands a guard, which adopts whatever the command starts and leaves behind: workers,
 daemons, grandchildren. When the command or lockctl has ended it kills them all. The lock is released when lockctl, the
-command and the guard are gone, and nobody has the life file's descriptor any more.
+command and the guard are gone, and no process has the life file's descriptor any more.
 
-The limit: what the kernel lets nobody kill. A command that is set-uid or has file capabilities, a process of another
-user, one that is stuck in the kernel: the lock waits for these, and `lockctl doctor` names them. Only kill -9 of the
-guard (ps shows lockctl-guard) together with lockctl leaves processes behind; those that have kept the life file's
-descriptor are waited for.
+The limit: processes that the guard may not kill. A command that is set-uid or has file capabilities, a process of
+another user, one that is stuck in the kernel: the lock waits for these, and `lockctl doctor` names them. Only kill -9
+of the guard (ps shows lockctl-guard) together with lockctl leaves processes behind; those that have kept the life
+file's descriptor are waited for.
 
 exit codes: the command's own (128+n when signal n ended it), or
   64   wrong usage

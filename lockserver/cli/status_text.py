@@ -50,11 +50,11 @@ def _headline(status: m.Status, now: datetime, paint: Paint) -> str:
     if status.state == "HELD" and holder is not None:
         return f"{state}  {paint(holder.engine_id, Tone.STRONG)} is awake, {_granted(holder, now)}"
     if status.state == "FREE":
-        return f"{state}  nobody holds the lock, and nobody who is ready asks for it"
+        return f"{state}  no engine holds the lock, and none that is ready asks for it"
     since = f" (began {ago(status.fencing.since, now)}, {status.fencing.since})" if status.fencing is not None else ""
     if status.state == "RECOVERING":
         return f"{state}  the lock server is new: it waits for the holder, or for the proof of its end{since}"
-    return f"{state}  nobody is granted yet{since}"
+    return f"{state}  no engine is granted yet{since}"
 
 
 def _fencing(status: m.Status, paint: Paint) -> list[str]:
@@ -137,7 +137,7 @@ def why_unverified(status: m.Status) -> str:
         return "see the alarm"
     if not status.holder.granted_at:
         return "an earlier server granted it, and the file that said what was seen then is lost"
-    return "at the grant nobody saw that what the holder needs was free, or it said no needs"
+    return "at the grant it wasn't seen that what the holder needs was free, or it said no needs"
 
 
 def _row(label: str, text: str) -> str:
@@ -157,7 +157,7 @@ TO_DO = (
         "`lockctl doctor` names the processes that hold the life lock; end them once you know what they are",
     ),
     (
-        "by somebody who",
+        "by a process that",
         "`lockctl doctor` names the processes that hold the life lock; end them, or let them come back",
     ),
     ("can't be killed from here", "end that process where it can be seen: in its own container, or on the node"),
@@ -166,13 +166,13 @@ TO_DO = (
         "it comes back by itself if it lives; if it is stopped (state T), kill -CONT or kill -9 it",
     ),
     ("is alive", LOOK_AT_IT),
-    ("memory: ", "somebody else has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
+    ("memory: ", "another process has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
     ("its file is missing", "its life file was removed by hand; nothing proves its end but the death of its processes"),
     ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
     ("--grant-unproven", "find out whether the old holder's processes are gone; the alarm says how to go on then"),
     (
         "it was put aside",
-        "look at holder.json.unreadable-* in the run directory; until it is explained nobody is granted",
+        "look at holder.json.unreadable-* in the run directory; until it is explained no engine is granted",
     ),
     ("asked whether its engine", "it is passed over within a second if it doesn't answer"),
     ("memory can't be read", "see the driver and the lock server's --memory; until then needs count as unmet"),
@@ -181,7 +181,7 @@ TO_DO = (
 
 def _advice(status: m.Status) -> list[str]:
     said = [*status.alarms]
-    if status.fencing is not None and not any("s, and nobody is granted: " in alarm for alarm in said):
+    if status.fencing is not None and not any("s, and no engine is granted: " in alarm for alarm in said):
         said += status.fencing.waiting_for  # the alarm of `overdue.py` has looked, and says what to do about each
     todo: list[str] = []
     for reason in said:
@@ -192,15 +192,15 @@ def _advice(status: m.Status) -> list[str]:
             todo.append(advice)
     ready = any(waiter.ready for waiter in status.waiters)
     if status.state == "HELD" and not ready:
-        todo.append("nobody takes over if the holder dies: start (or mend) the other engine")
+        todo.append("no engine takes over if the holder dies: start (or mend) the other engine")
     elif status.state == "FREE":
         starts = [permit.holder for permit in status.permits.values() if permit.holder]
         if status.waiters:
-            todo.append("nobody serves: see why those who wait aren't ready")
+            todo.append("no engine serves: see why those who wait aren't ready")
         elif starts:
-            todo.append(f"nobody serves yet: {starts[0]} starts, and its log shows how far it is")
+            todo.append(f"no engine serves yet: {starts[0]} starts, and its log shows how far it is")
         else:
-            todo.append("nobody serves: start an engine")
+            todo.append("no engine serves: start an engine")
     elif status.state == "RECOVERING" and not todo:
         todo.append(
             "nothing yet: a living holder is back within a second, a dead one is proven gone or the window ends"
@@ -242,7 +242,7 @@ def waiting_line(status: m.Status, incarnation: str) -> str:
         why = f"{holder.engine_id} (token {holder.token}) is not proven gone"
     else:
         why = (
-            "nobody holds the lock, and it isn't granted yet"
+            "no engine holds the lock, and it isn't granted yet"
             if status.state == "FENCING"
             else f"the lock is {status.state}"
         )

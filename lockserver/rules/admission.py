@@ -64,7 +64,7 @@ class Admission:
             event.conn,
             hello.secret,
             event.secret,
-            hello.kept,
+            hello.mapped,
         )
         if token is not None and self.active.holder is not who:
             self._claim(self.active, who, token)
@@ -87,7 +87,7 @@ class Admission:
     def _why_no_claim(self, name: str, token: int, newest: int) -> str:
         """A main process says that it was granted the lock with this token. Empty if nothing speaks against it.
 
-        Of a claim and a file the newer token is the true one: whoever has it was granted the lock when the other one's
+        Of a claim and a file the newer token is the true one: its holder was granted the lock when the other one's
         end had been proven. (The file may have been lost, or an old one restored.) A holder that has come to this
         server and is seen alive is never put in doubt by a claim, and one that it has lost only by the proof of its
         end. A process may live that only the file calls the holder: it can have begun anew since, as another one.
@@ -111,7 +111,7 @@ class Admission:
 
     def _was_never_told(self, lock: Lock, who: Incarnation) -> None:
         """The last server died between the write and the word. What goes with the lock (its names) went with it, and
-        somebody else may have that by now: so it is granted in the ordinary way, or somebody else is.
+        another engine may have those by now: so it is granted in the ordinary way, or another engine is.
         """
         self.context.note("never_told", engine=who.engine_id, lock=lock.name, token=lock.token)
         lock.release(lock.doubt if lock.unnamed else None)

@@ -24,7 +24,7 @@ class There(enum.Enum):
 
 class Connected(msgspec.Struct, frozen=True):
     life: tuple[int, int]
-    kept: bool = True
+    mapped: bool = True
     """This process can't let go of its life lock while it lives."""
     there: There = There.SAME
 
@@ -86,13 +86,13 @@ class DrainEnded(msgspec.Struct, frozen=True):
     why: str = ""
 
 
-class AdoptChild(msgspec.Struct, frozen=True):
+class VouchFor(msgspec.Struct, frozen=True):
     child: int
     pid: int
 
 
 class ChildEnded(msgspec.Struct, frozen=True):
-    """An adopted child. No server needs to hear of it again."""
+    """A child that counts. No server needs to hear of it again."""
 
     child: int
 
@@ -238,7 +238,7 @@ Event = (
     | SetServing
     | Checked
     | DrainEnded
-    | AdoptChild
+    | VouchFor
     | ChildEnded
     | PathSeen
     | Tick

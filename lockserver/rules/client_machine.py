@@ -6,8 +6,8 @@ come back by themselves when the server does.
 
 The rules:
  1. Nothing is held before `Granted` (or a `Welcome` that says so), and no process counts before `Welcome`.
- 2. A connection that ends is made again, with everything that was said: the claim, the adopted children, the wishes,
-    the address.
+ 2. A connection that ends is made again, with everything that was said: the claim, the children vouched for, the
+    wishes, the address.
  3. A holder whose server is away goes on for as long as no other engine can be granted. That is so while the path of
     the run directory leads to the directory in which it was granted, or to no server at all. If it leads to another
     server that doesn't take this holder back, that server may grant as soon as it has settled: this process ends
@@ -30,7 +30,6 @@ import msgspec
 
 from lockserver.rules import messages as m
 from lockserver.rules.client_events import (
-    AdoptChild,
     BeginDrain,
     Check,
     Checked,
@@ -62,6 +61,7 @@ from lockserver.rules.client_events import (
     ShowOldLives,
     There,
     Tick,
+    VouchFor,
     Want,
     Warn,
     WatchChild,
@@ -74,11 +74,11 @@ from sidecar.terminal.names import incarnation_name
 
 RETRY_MOST_S = 0.1
 LOOK_S = 1.0
-"""So often a main process looks where its path leads; more often where a server settles sooner."""
+"""How often a main process looks where its path leads; more often where a server settles sooner."""
 LATER_S = 2.0
 """For a server that can't have us now; sooner where a server settles sooner."""
 ANSWER_S = 2.0
-"""So long a program that gives up waits for the server's word; a server that is stopped says nothing."""
+"""How long a program that gives up waits for the server's word; a server that is stopped says nothing."""
 PRESUMED_DEAD_SHARE = 0.8
 """This share of the window: when it is over, a holder that its server may presume dead has ended."""
 
@@ -122,7 +122,7 @@ class ClientMachine:
         self._proven = False
         """The grant of `active` stands on the whole proof."""
         self._children: dict[int, int] = {}
-        """Those that were adopted and live."""
+        """Those that were vouched for and live."""
         self._serving = m.Serving(url="")
         self._secret = ""
         self._number = 0
@@ -220,7 +220,7 @@ class ClientMachine:
                 pid=me.pid,
                 claims=dict(self.holds),
                 secret=self._secret,
-                kept=event.kept,
+                mapped=event.mapped,
             )
         else:
             hello = m.Join(
@@ -231,7 +231,7 @@ class ClientMachine:
                 life=event.life,
                 pid=me.pid,
                 number=self._number,
-                kept=event.kept,
+                mapped=event.mapped,
             )
         self._say(hello)
 
@@ -298,7 +298,7 @@ class ClientMachine:
             self._out.append(ServeOn(message.why))
         elif isinstance(message, m.Exit):
             self._out.append(End())
-        elif isinstance(message, m.Adopted):
+        elif isinstance(message, m.Vouched):
             self._out.append(ChildCounts(message.child))
 
     def _welcomed(self, message: m.Welcome) -> None:
@@ -325,7 +325,7 @@ class ClientMachine:
         self.server_incarnation = message.server_incarnation
         self._out += [ShowOldLives(), Joined()]
         for child, pid in self._children.items():
-            self._say(m.Adopt(child=child, pid=pid))
+            self._say(m.Vouch(child=child, pid=pid))
         if INIT in message.holds and INIT not in self.holds and INIT not in self.wants:
             self._say(m.Release())
         for lock, needs in list(self.wants.items()):
@@ -504,10 +504,10 @@ class ClientMachine:
     def _on_drain_ended(self, event: DrainEnded) -> None:
         self._say_if_in(m.Drained(round=event.round, ok=event.ok, why=event.why))
 
-    def _on_adopt_child(self, event: AdoptChild) -> None:
+    def _on_vouch_for(self, event: VouchFor) -> None:
         self._children[event.child] = event.pid
         self._out.append(WatchChild(event.child))
-        self._say_if_in(m.Adopt(child=event.child, pid=event.pid))
+        self._say_if_in(m.Vouch(child=event.child, pid=event.pid))
 
     def _on_child_ended(self, event: ChildEnded) -> None:
         """It touches no device any more, whether or not the server has heard of it."""
@@ -536,7 +536,7 @@ _HANDLERS: dict[type, Callable[[ClientMachine, Any], None]] = {
     SetServing: ClientMachine._on_set_serving,
     Checked: ClientMachine._on_checked,
     DrainEnded: ClientMachine._on_drain_ended,
-    AdoptChild: ClientMachine._on_adopt_child,
+    VouchFor: ClientMachine._on_vouch_for,
     ChildEnded: ClientMachine._on_child_ended,
     PathSeen: ClientMachine._on_path_seen,
     Tick: ClientMachine._on_tick,

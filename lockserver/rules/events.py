@@ -50,7 +50,7 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     memory_bound_s: float = math.inf
     """After so long a grant is made though the memory that it needs isn't free; by default never."""
     memory_patience_s: float = 30.0
-    """After so long others who need less go first, and somebody is woken."""
+    """After so long waiters that need less go first, and an alarm is raised."""
     reader_s: float = 2.0
     """A reading that takes longer counts for nothing."""
     prepare_timeout_s: float = 1.0
@@ -61,7 +61,7 @@ class Config(evidence.Config, frozen=True, kw_only=True):
     """After the window a free life lock is enough, though nothing proves the end of every process."""
     reads_memory: bool = False
     memory_why: str = ""
-    """Why nobody does."""
+    """Why it reads none."""
     recipients: int = 4
     """How many waiters get copies of the holder's pidfds."""
     history_size: int = 1000
@@ -82,7 +82,7 @@ class Received(msgspec.Struct, frozen=True):
     conn: int
     message: ClientMessage
     peers: tuple[Peer, ...] = ()
-    """`Register`, `Join`: the sender itself. `Adopt`, `HandBack`: whom the descriptors name."""
+    """`Register`, `Join`: the sender itself. `Vouch`, `HandBack`: whom the descriptors name."""
     life_held: bool = False
     """`Register`, `Join`: the named life file is in its place, is the sender's, and is locked."""
     secret: str = ""
@@ -91,7 +91,7 @@ class Received(msgspec.Struct, frozen=True):
 
 class NamesTaken(msgspec.Struct, frozen=True):
     missing: tuple[tuple[str, str], ...]
-    """What somebody else has, in words, and who that is. Empty: this server (or its holder) has all of them."""
+    """What other processes have, and which, in words. Empty: this server (or its holder) has all of them."""
     others: bool = True
     """Others have them; or this server can't take them, for want of a descriptor say."""
 

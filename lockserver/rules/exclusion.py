@@ -1,4 +1,4 @@
-"""What nobody else may have while this server grants: the name of its path, and those of the devices.
+"""What no other process may have while this server grants: the name of its path, and those of the devices.
 
 Pure. A directory can be moved away under a server, and another server be started where its path leads now. Both live
 in one network namespace, and there each name exists once (`sidecar/kernel/exclusive_names.py`). It is taken before the
@@ -21,21 +21,21 @@ class Exclusion:
         self.config = config
         self.context = context
         self.missing: tuple[tuple[str, str], ...] = ()
-        """What somebody else has, and who."""
+        """What other processes have, and which."""
         self._has: set[str] | None = None
         """Devices whose names this server has beside its path's; None: not even that."""
         self._asked: tuple[str, ...] | None = None
         self._quietly = False
         self._retry_at = 0.0
         self._others_had_them = False
-        """At the last try somebody else had a name. When it is free, that one may be dying."""
+        """At the last try another process had a name. When it is free, that one may be dying."""
         self._settled_at = -math.inf
 
     # -- questions -------------------------------------------------------------------------------------------------
 
     def has(self, now: float, devices: tuple[str, ...] = ()) -> bool:
-        """It has the name of its path, and those of these devices, and nobody can have lost them a moment ago and still
-        be dying.
+        """It has the name of its path, and those of these devices, and no process can have lost them a moment ago and
+        still be dying.
         """
         return self._has_names(devices) and not self.settles(now)
 
@@ -85,5 +85,5 @@ class Exclusion:
             return
         self._retry_at = self.context.now + RETRY_S
         self.context.alarm(
-            "names", f"nobody is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
+            "names", f"no engine is granted: {'; '.join(f'{who} has {what}' for what, who in event.missing)}"
         )

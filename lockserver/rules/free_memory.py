@@ -26,7 +26,7 @@ class FreeMemory:
 
     @property
     def is_read(self) -> bool:
-        """There is somebody who can say what is free."""
+        """There is a reader that can say what is free."""
         return self.config.reads_memory
 
     def late(self, now: float) -> bool:

@@ -48,7 +48,7 @@ class Hearsay:
 
     def _tells_of_the_holder(self, message: m.HandBack, named: Incarnation | None, active: Lock, newer: bool) -> bool:
         """The file names no holder, or one with an older token; the newest that is known of must come back, or be
-        proven gone. That is so, too, when the older one is proven gone already and nobody has been granted since.
+        proven gone. That is so, too, when the older one is proven gone already and no waiter has been granted since.
         """
         if named is not None and named.stage is not Stage.AWAITED:
             return False

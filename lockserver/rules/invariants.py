@@ -1,5 +1,5 @@
-"""What must hold after every event, checked in production: a broken rule is a bug of ours, and nobody should be awake
-twice for it.
+"""What must hold after every event, checked in production: a broken rule is a bug of ours, and two engines should
+not be awake for it.
 
 Pure, and cheap: nothing here goes through all callers or waiters (the tests do). `machine.py` stops granting when a
 rule is broken, and says so with all that is needed to report it.
@@ -38,7 +38,7 @@ class Invariants:
         if holder is None:
             return ""
         if incarnations.known.get(holder.name) is not holder:
-            return f"{lock.name}: {holder.name} is its holder, and nobody watches its processes"
+            return f"{lock.name}: {holder.name} is its holder, and its processes aren't watched"
         on_disk = lock.recorded_by is not None and lock.recorded_by <= disk.done
         if lock.phase is Phase.GRANTING and on_disk:
             return f"{lock.name}: the grant to {holder.name} is on disk, and it was not told"

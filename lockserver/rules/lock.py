@@ -3,7 +3,7 @@
 Pure. Nothing else in the server assigns these fields: a rule that wants the lock in another state calls one of the
 transitions, and each of them moves along the table or raises. What makes a transition due is `machine.py`'s business.
 
-    FREE       nobody holds it.
+    FREE       no engine holds it.
     IN_DOUBT   this server is new: a holder was found in the file, or none could be excluded. It comes back, or its end
                is proven, or (without a name) enough time passes.
     GRANTING   a waiter was chosen, and the grant isn't on disk yet: it hasn't been told.
@@ -18,7 +18,7 @@ The ordinary way is FREE ──grant──► GRANTING ──tell──► HELD 
                IN_DOUBT   `find`, `suspect`: what a new server finds; a waiter tells of a newer holder than the file
     IN_DOUBT   HELD       `come_back`, `claimed`
                FENCING    `lose`: the holder that was found is dead
-               FREE       `release`: it is proven gone; `settle`: nobody holds it
+               FREE       `release`: it is proven gone; `settle`: no engine holds it
                IN_DOUBT   `hear_of`: another holder; `release`: it is proven gone, and there may be another
     GRANTING   HELD       `tell`: the grant is on disk
                FREE       `take_back`: it can't be written
@@ -122,7 +122,7 @@ class Lock:
     waiter: Waiter | None = None
     """What the holder was, until it is told: its place, should the grant come to nothing."""
     recorded_by: int | None = None
-    """The first write that names this holder: nobody is told before it is on disk. 0: it was in the file. None: no
+    """The first write that names this holder: no client is told before it is on disk. 0: it was in the file. None: no
     write has been asked for yet.
     """
 
@@ -201,7 +201,7 @@ class Lock:
         return self.token
 
     def take_back(self) -> tuple[Incarnation | None, Waiter | None]:
-        """The grant can't be written, and nobody was told."""
+        """The grant can't be written, and the waiter wasn't told."""
         holder, waiter = self.holder, self.waiter
         self._move(Phase.FREE, _G)
         self._clear()
@@ -230,7 +230,7 @@ class Lock:
         """The holder is proven gone. `remaining`: there may be another."""
         holder = self.holder
         if holder is None:
-            raise WrongTransition(f"{self.name}: nobody holds it, so nobody can be proven gone")
+            raise WrongTransition(f"{self.name}: no engine holds it, so none can be proven gone")
         self._move(Phase.FREE if remaining is None else Phase.IN_DOUBT, _D, _X)
         self._clear()
         self.doubt = remaining

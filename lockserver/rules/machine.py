@@ -19,7 +19,7 @@ The rules, and where they stand:
     (`queue.py`).
  5. First on disk, then told: `Persist`, `Persisted`, `Granted`. A grant that can't be written isn't made.
  6. A rule about processes: E6.
- 7. After a restart the file rules (`recovery.py`): its holder comes back and nobody notices; or is proven gone by what
+ 7. After a restart the file rules (`recovery.py`): its holder comes back unnoticed; or is proven gone by what
     is found of its processes and what the clients kept (E8, `hearsay.py`); or the window ends and the policy decides,
     which by default is to go on waiting. No file, or one that can't be read: an unknown holder may be there (E9).
  8. Tokens only grow, across restarts, reboots and restored files. Of two claims the newer token is the true one.
@@ -87,7 +87,7 @@ class Machine:
         self.hearsay = Hearsay(config, self.context, self.evidence)
         self.disk: DiskWrites[Answer | MemberEnded] = DiskWrites()
         self.broken = ""
-        """Which of its own rules this machine has broken: a bug. Nobody is granted any more then."""
+        """Which of its own rules this machine has broken: a bug. No waiter is granted any more then."""
         self._invariants = Invariants()
         self._started = False
         self._members_ended: set[str] = set()
@@ -156,7 +156,7 @@ class Machine:
         happened = event.message if isinstance(event, e.Received) else event
         self.context.alarm(
             "broken",
-            f"a bug of the lock server: nobody is granted any more, and whoever holds the lock serves on. "
+            f"a bug of the lock server: no engine is granted any more, and the holder serves on. "
             f"Please report this with the log: {rule}; in {type(happened).__name__}; {lock.phase.value}, {holder}, "
             f"token {lock.token} of {self.succession.newest_token}, write {disk.done} of {disk.asked}. "
             "Restart the lock server to go on",
@@ -246,12 +246,12 @@ class Machine:
         )
         self._say_on_disk(conn, welcome, after)
 
-    def _on_adopt(self, event: e.Received, message: m.Adopt, who: Incarnation) -> None:
-        if why := self.evidence.joining.why_not_adopt(who, event.peers):
+    def _on_vouch(self, event: e.Received, message: m.Vouch, who: Incarnation) -> None:
+        if why := self.evidence.joining.why_not_vouch(who, event.peers):
             self._throw_out(event, why)
             return
         self.incarnations.enter(who, event.peers[0], message.pid, 0)
-        self._say_on_disk(event.conn, m.Adopted(child=message.child), self._record_member(who))
+        self._say_on_disk(event.conn, m.Vouched(child=message.child), self._record_member(who))
 
     def _record_member(self, who: Incarnation) -> int:
         """No device access before the answer; and no answer before others have copies of the process's pidfd, and the
@@ -447,7 +447,7 @@ class Machine:
         self.context.calm("persist")
         if self.broken:
             self.succession.take_back()
-            self.succession.must_write = True  # the file names whoever was chosen and never told
+            self.succession.must_write = True  # the file names a waiter that was chosen and never told
         for lock in self.succession.locks:
             if lock.phase is Phase.GRANTING and lock.recorded_by is not None and lock.recorded_by <= event.seq:
                 self._granted(lock)
@@ -474,7 +474,8 @@ class Machine:
         self.succession.take_back()
         self.context.alarm(
             "persist",
-            f"holder.json can't be written ({event.why}): nobody is granted and nobody joins the holder until it can",
+            f"holder.json can't be written ({event.why}): no engine is granted and no process joins the holder "
+            "until it can",
         )
 
     # -- the rest --------------------------------------------------------------------------------------------------
@@ -491,7 +492,7 @@ class Machine:
         succession.must_write = bool(self.incarnations.pending_unlinks)
 
     def _on_directory_replaced(self, event: e.DirectoryReplaced) -> None:
-        """Nobody who opens this path finds this server any more: it must not grant, and can only make room."""
+        """A client that opens this path doesn't find this server: it must not grant, and can only make room."""
         self._started = False
         self.context.out.append(e.Stop(event.why))
 
@@ -521,7 +522,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], object]] = {
 
 _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] = {
     # by registered main processes only
-    m.Adopt: Machine._on_adopt,
+    m.Vouch: Machine._on_vouch,
     m.Acquire: Machine._on_acquire,
     m.Ready: Machine._on_ready,
     m.Prepared: Machine._on_prepared,
@@ -534,7 +535,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] =
 }
 
 _QUESTIONS: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
-    # by everybody who has introduced itself
+    # by every caller that has introduced itself
     m.Watch: Machine._on_watch,
     m.AskStatus: Machine._on_ask_status,
     m.AskHistory: Machine._on_ask_history,

@@ -8,7 +8,7 @@ How two versions agree: `sidecar/wire/versions.py`. The three hellos and `Incomp
 that both sides can say that they can't talk.
 
 `fds` (in the base class) says how many descriptors travel with a message: a process's own pidfd with `Register` and
-`Join`; a child's with `Adopt`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
+`Join`; a child's with `Vouch`; copies of the pidfds of the holder's processes, or of the receiver's own start, with
 `Keep` and `HandBack`; names with `Granted` and `Welcome`, life files with `OldLives`.
 """
 
@@ -17,12 +17,12 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from evidence.rules.messages import Adopt as Adopt
-from evidence.rules.messages import Adopted as Adopted
 from evidence.rules.messages import EngineId, Incarnation, IncarnationName, Number
 from evidence.rules.messages import Join as Join
 from evidence.rules.messages import Kept as Kept
 from evidence.rules.messages import OldLives as OldLives
+from evidence.rules.messages import Vouch as Vouch
+from evidence.rules.messages import Vouched as Vouched
 from sidecar.machine.context import HistoryEvent as HistoryEvent
 from sidecar.wire.frames import Message
 
@@ -59,12 +59,12 @@ class Register(Message, frozen=True):
     secret: Secret = ""
     """From an earlier `Welcome`: proves identity on kernels whose pidfds have no inode of their own."""
     newest: int = 0
-    kept: bool = False
+    mapped: bool = False
     """While it lives it can't let go of its life lock."""
 
 
 class Observe(Message, frozen=True):
-    """Somebody who only looks, or asks for a switchover."""
+    """An observer: it only looks, or asks for a switchover."""
 
     protocol: int
     newest: int = 0
@@ -98,7 +98,7 @@ class KeptRoom(msgspec.Struct, frozen=True):
 
     tokens: Bytes
     block: Bytes
-    """So many make up a block. Of a context its last one, which isn't full, is computed again."""
+    """How many make up a block. Of a context its last one, which isn't full, is computed again."""
 
 
 class Serving(Message, frozen=True):
@@ -167,7 +167,7 @@ ClientMessage = (
     Register
     | Join
     | Observe
-    | Adopt
+    | Vouch
     | Acquire
     | Ready
     | Prepared
@@ -194,7 +194,7 @@ class Policy(msgspec.Struct, frozen=True):
     """What a holder may do while its server is away."""
 
     presume_dead: bool
-    """True: after the window somebody else is granted, whatever this process is doing. It must have stopped before."""
+    """True: after the window another engine is granted, whatever this process does. It must have stopped before."""
     window_s: float
     settle_s: float
 
@@ -219,7 +219,7 @@ class Refused(Message, frozen=True):
 
 
 class Incompatible(Message, frozen=True):
-    """There is no version that both speak. Not final: whoever holds serves on, and asks again later."""
+    """There is no version that both speak. Not final: the holder serves on, and asks again later."""
 
     oldest: int
     newest: int
@@ -241,7 +241,7 @@ class Granted(Message, frozen=True):
     token: int
     proven: bool = False
     """Each single process of the holder before was seen to have ended, and what this one needs was seen to be free:
-    nobody writes to what the other one left.
+    no process writes to what the other one left.
     """
 
 
@@ -290,7 +290,7 @@ class Exit(Message, frozen=True):
 
 
 class SwitchoverStep(Message, frozen=True):
-    """To the one who asked: how far it is. `done` says that no more will come."""
+    """To the caller that asked: how far it is. `done` says that no more will come."""
 
     phase: str
     detail: str
@@ -383,7 +383,7 @@ class Status(Message, frozen=True):
 class History(Message, frozen=True):
     events: list[HistoryEvent]
     left_out: int = 0
-    """So many older ones did not go into the frame."""
+    """How many older ones did not go into the frame."""
 
 
 ServerMessage = (
@@ -391,7 +391,7 @@ ServerMessage = (
     | Refused
     | Incompatible
     | Busy
-    | Adopted
+    | Vouched
     | Granted
     | Withdrawn
     | Prepare

@@ -30,7 +30,7 @@ class Overdue:
         self.lock = lock
         self._alarm = "overdue" if lock.name == ACTIVE else f"overdue {lock.name}"
         self._who: Incarnation | None = None
-        """Whose end, or whose answer, is awaited."""
+        """The incarnation whose end, or whose answer, is awaited."""
         self._why = ""
         """What a waiter lacks; empty where an end is awaited."""
         self._since = math.inf
@@ -80,7 +80,7 @@ class Overdue:
         missing = what_is_missing(holder, new_server=self.lock.doubt is not None, seen=seen)
         more = len(missing) - MOST_NAMED
         which = "; ".join(missing[:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
-        what = "nobody is granted" if self.lock.name == ACTIVE else f"nobody gets the permit {self.lock.name}"
+        what = "no engine is granted" if self.lock.name == ACTIVE else f"no engine gets the permit {self.lock.name}"
         said = f"{holder.engine_id} is not proven gone after {self.config.window_s:g} s, and {what}: {which}"
         return said if missing else ""
 
@@ -88,4 +88,4 @@ class Overdue:
         sights = dict(seen.processes) if seen is not None else {}
         sight = sights.get(waiter.main.process or 0, "") if waiter.main is not None else ""
         main = f"; its main process {waiter.pid} {sight}" if sight else ""
-        return f"nobody holds the lock, and nobody was granted for {self.config.window_s:g} s: {self._why}{main}"
+        return f"no engine holds the lock, and none was granted for {self.config.window_s:g} s: {self._why}{main}"

@@ -56,11 +56,11 @@ class Permit:
         return self.waiters.pop(next(iter(self.waiters)))
 
     def why_not(self, active: Lock, queue: Queue, state: str, now: float) -> str:
-        """Nobody initialises device memory between a holder's death and its successor's Active: it would size itself
-        by memory that moves. Where nobody who waits can take over, another engine is what is needed most.
+        """No engine initialises device memory between a holder's death and its successor's Active: it would size itself
+        by memory that moves. Where no waiter can take over, another engine is what is needed most.
         """
         if self.lock.phase is Phase.IN_DOUBT:
-            return "the server is new; who had the permit may come back"
+            return "the server is new; the one that had the permit may come back"
         if active.phase is Phase.HELD and active.holder is not None:
             return "" if active.endpoint is not None else f"{active.holder.engine_id} is waking"
         if state == "FREE" or (self._nobody_dies(active, now) and not queue.promising(now)):

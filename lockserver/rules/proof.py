@@ -1,4 +1,4 @@
-"""Does nobody hold the lock, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
+"""Is the lock free, where no file says so? (Rule 7 of `machine.py`.) Whether a holder is gone:
 `evidence/rules/proof.py`.
 
 Pure: what is known goes in, a verdict comes out that can be printed.
@@ -13,7 +13,7 @@ from lockserver.rules.lock import Found
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What is known while somebody whom no file names may hold the lock."""
+    """What is known while an incarnation that no file names may hold the lock."""
 
     strangers: StrangersProbed | None
     """Which have a life lock here and haven't registered with this server; None: not asked yet, or too long ago."""
@@ -22,7 +22,7 @@ class Unnamed:
     let_go_lately: bool
     """One has let go of its life lock a moment ago: it may be dying, and hold memory a little longer."""
     memory_is_free: bool
-    """As much as the next one needs, and whoever could have come back has had the time."""
+    """As much as the next one needs, and a holder that could have come back has had the time."""
     over: bool
 
 
@@ -35,19 +35,19 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
         return Verdict(False, missing=("the life files are being looked at",))
     if strangers.unreadable:
         why = f"the life files can't be read: {strangers.unreadable}"
-        return Verdict(False, missing=(why,), alarm=f"{why}; nobody is granted until they can" if known.over else "")
+        return Verdict(False, missing=(why,), alarm=f"{why}; no engine is granted until they can" if known.over else "")
     if strangers.held:
         names = ", ".join(strangers.held[:3])
-        alarm = f"a life lock is held by somebody who doesn't come: {names}" if known.over else ""
-        held = tuple(f"life lock of {name}: held by somebody who has not registered" for name in strangers.held)
+        alarm = f"a life lock is held by a process that doesn't come: {names}" if known.over else ""
+        held = tuple(f"life lock of {name}: held by a process that has not registered" for name in strangers.held)
         return Verdict(False, missing=held, alarm=alarm)
     if known.others_awaited:
-        alarm = f"nobody is granted: {known.others_awaited[0]}" if known.over else ""
+        alarm = f"no engine is granted: {known.others_awaited[0]}" if known.over else ""
         return Verdict(False, missing=known.others_awaited, alarm=alarm)
     if known.let_go_lately:
-        return Verdict(False, missing=("somebody has let go of its life lock a moment ago",))
+        return Verdict(False, missing=("a process has let go of its life lock a moment ago",))
     if known.memory_is_free:
-        return Verdict(True, "nobody has a life lock here, and the memory is free")
+        return Verdict(True, "no process has a life lock here, and the memory is free")
     if not known.over:
         return Verdict(False, missing=(f"{found.value}: an unknown holder may come back",))
     if found is Found.UNREADABLE and not policy.grant_unproven:
@@ -57,4 +57,4 @@ def nobody_holds(found: Found, known: Unnamed, policy: Policy) -> Verdict:
             alarm="holder.json could not be read, and neither memory nor a returning holder tells more; "
             "once you know that no engine is awake, start the server with --grant-unproven",
         )
-    return Verdict(True, "nobody has a life lock here, and nobody has come back in time")
+    return Verdict(True, "no process has a life lock here, and none has come back in time")

@@ -2,7 +2,7 @@
 
 Pure. A waiter is next if it is there, ready, has looked at its engine since the last holder was lost, and the memory
 that it needs is free. There are two lines of defence against a waiter that only looks alive: `Prepare` asks it in
-parallel with the proof of the old holder's end, and one who is silent is passed over and keeps its place.
+parallel with the proof of the old holder's end, and a silent one is passed over and keeps its place.
 """
 
 from collections.abc import Iterator
@@ -201,7 +201,7 @@ class Queue:
     # -- memory ----------------------------------------------------------------------------------------------------
 
     def plan_next(self, plan: Plan) -> tuple[Waiter | None, str]:
-        """Which waiter is to be granted, now that nobody holds; and what is to be said with it."""
+        """Which waiter is to be granted, now that the lock is free; and what is to be said with it."""
         head, memory = self.head(plan.now), self.memory
         if head is None or not memory.is_read or not head.needs or memory.fits(head.needs):
             return head, ""
@@ -229,8 +229,8 @@ class Queue:
         if plan.wait_until(since + self.config.memory_bound_s):
             what = "is not free, and has not been"
             if self.memory.reading is None or self.memory.reading.problem:
-                what = "can't be read (see that alarm), so nobody knows whether it is free, and it has not been read"
-            text = f"nobody is granted: the memory that {head.incarnation.engine_id} needs {what}"
+                what = "can't be read (see that alarm), so it isn't known whether it is free, and it has not been read"
+            text = f"no engine is granted: the memory that {head.incarnation.engine_id} needs {what}"
             plan.say(self.context.alarm, "memory", f"{text} for {self.config.memory_patience_s:g} s")
             return None, ""
         return head, (

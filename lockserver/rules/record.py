@@ -34,7 +34,7 @@ class Record(msgspec.Struct, frozen=True):
     active: Tenure | None = None
     permits: dict[str, Tenure] = {}
     doubt: str = ""
-    """Somebody unknown may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
+    """An unknown engine may hold: `NOTHING` or `UNREADABLE` was found (`lock.py`), and that isn't settled."""
 
     @property
     def holder(self) -> Known | None:

@@ -1,9 +1,9 @@
 """What a server leaves behind for the next one, and what a new one finds of the lock (rule 7 of `machine.py`). What it
 finds of processes: the package `evidence`.
 
-Pure. The file may name a holder: it is awaited. Or there is no file, or one that can't be read: then somebody unknown
-may hold the lock, and everybody who has a life lock here is asked for (`evidence/rules/strangers.py`). Whether that is
-enough is `proof.py`'s verdict.
+Pure. The file may name a holder: it is awaited. Or there is no file, or one that can't be read: then an unknown engine
+may hold the lock, and every incarnation that has a life lock here is asked for (`evidence/rules/strangers.py`). Whether
+that is enough is `proof.py`'s verdict.
 """
 
 import math
@@ -22,8 +22,8 @@ RETURN_S = 0.25
 
 
 def back_by(found: Found, settle_s: float) -> float:
-    """So long after its start this server has heard of every live holder. One that serves in another directory, because
-    the path led there before, looks at the path four times in the settling time at least: it has half of it.
+    """How long after its start this server has heard of every live holder. One that serves in another directory,
+    because the path led there before, looks at the path four times in the settling time at least: it has half of it.
     """
     return max(RETURN_S, settle_s / 2) if found is Found.NOTHING else RETURN_S
 
@@ -68,7 +68,7 @@ class Recovery:
         if found is Found.UNREADABLE:
             self.context.alarm(
                 "record",
-                f"holder.json can't be read ({why}); it was put aside, and somebody unknown may hold the lock",
+                f"holder.json can't be read ({why}); it was put aside, and an unknown engine may hold the lock",
             )
         for lock in (active, permit):
             if lock.phase is Phase.FREE:
@@ -102,9 +102,9 @@ class Recovery:
         )
 
     def who_may_hold(self, now: float) -> list[str]:
-        """The lock is free by the file, which may be an older copy of itself: so whoever lives here, and may have been
-        granted the lock since, comes back first, or is gone. Of a life lock whose owner doesn't come nothing else is
-        known; for that the settling time is enough.
+        """The lock is free by the file, which may be an older copy of itself: so a process that lives here, and may
+        have been granted the lock since, comes back first, or is gone. Of a stranger nothing is known but its life
+        lock; for that the settling time is enough.
         """
         may = list(self.evidence.strangers.unheard())
         if now < self.settled_at:
@@ -113,7 +113,7 @@ class Recovery:
                 may.append("the life files are being looked at")
             else:
                 held = self.evidence.strangers.holding(looked)
-                may += [f"life lock of {name}: held by somebody who has not registered" for name in held]
+                may += [f"life lock of {name}: held by a process that has not registered" for name in held]
         return may
 
     @property

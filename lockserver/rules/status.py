@@ -61,7 +61,7 @@ def history_of(context: Context) -> m.History:
 
 
 def _verified(config: Config, context: Context, lock: Lock) -> bool:
-    """The holder's memory was seen to be free; or while nobody holds: it could be seen."""
+    """The holder's memory was seen to be free; or while the lock is free: it could be seen."""
     if _told(lock):
         return lock.verified
     return config.reads_memory and "reader" not in context.alarms
@@ -103,7 +103,7 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
     if lock.holder is None and (memory := succession.queue.unmet()):
         reasons.append(memory)
     if lock.holder is None and succession.exclusion.settles(context.now):
-        reasons.append("somebody else had the name of this path or of a device a moment ago, and may be dying")
+        reasons.append("another process had the name of this path or of a device a moment ago, and may be dying")
     if lock.holder is None and (unprepared := succession.queue.unprepared):
         reasons.append(unprepared)
     reasons += [text for key, text in context.alarms.items() if key != "reader"]
@@ -118,7 +118,7 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
         return f"{lock.holder.engine_id}: its processes and its life lock are being looked at"
     waiter = next((waiter for waiter in queue.waiters.values() if waiter.ready), None)
     if waiter is None:
-        return "nobody who is ready asks for it"
+        return "no engine that is ready asks for it"
     who = waiter.incarnation.engine_id
     if not waiter.is_there:
         return f"{who}: its connection has ended, and it isn't known to be gone"

@@ -69,7 +69,7 @@ class Succession:
         return self.active, self.permit.lock
 
     def holds(self, who: Incarnation) -> bool:
-        """It holds one of them, or has to be proven gone before anybody else does."""
+        """It holds one of them, or has to be proven gone before another engine does."""
         return who is self.active.holder or who is self.permit.lock.holder
 
     def why_not_free(self) -> list[str]:
@@ -77,7 +77,7 @@ class Succession:
         return self.recovery.who_may_hold(self.context.now) if self.active.phase is Phase.FREE else []
 
     def nobody_holds(self, doubt: Doubt, now: float) -> Verdict:
-        comes_no_more = now >= self._back_by(doubt) and self.exclusion.has(now)  # nobody else who has the names
+        comes_no_more = now >= self._back_by(doubt) and self.exclusion.has(now)  # nor has another server the names
         memory_is_free = comes_no_more and self.queue.memory_proves(now)
         known = self.recovery.what_is_known(doubt, now, memory_is_free=memory_is_free)
         return nobody_holds(doubt.found, known, self.evidence.policy)
@@ -166,7 +166,7 @@ class Succession:
         plan.wait_until(self.evidence.strangers.settled_at())
         self._plan_look_at_strangers(plan)
         looked = self.evidence.strangers.look(plan.now)
-        stranger = looked is not None and looked.somebody
+        stranger = looked is not None and looked.any
         if looked is not None and not stranger:
             plan.calm(self.context.calm, "strangers")
         verdict = self.nobody_holds(doubt, plan.now)
@@ -190,7 +190,7 @@ class Succession:
         if not may:
             plan.calm(self.context.calm, "awaited")
         elif self.queue.wanted and not plan.wait_until(self.recovery.window_ends_at):
-            plan.say(self.context.alarm, "awaited", f"nobody is granted: {may[0]}")
+            plan.say(self.context.alarm, "awaited", f"no engine is granted: {may[0]}")
         return bool(may)
 
     def _plan_grant(self, plan: Plan) -> None:
@@ -254,7 +254,7 @@ class Succession:
             self.evidence.bind({holder.name: holder for holder in holders if holder is not None})
 
     def learn_of(self, token: int) -> None:
-        """It was granted: to whoever holds, or has to be proven gone."""
+        """It was granted: its engine holds, or has to be proven gone."""
         self.newest_token = max(self.newest_token, token)
 
     def hear_of(self, token: int) -> None:
@@ -273,7 +273,7 @@ class Succession:
 
     def _fence(self, lock: Lock, holder: Incarnation, seen_by: str) -> None:
         now = self.context.now
-        # There may be a member that died while the server was away, and of whose pidfd nobody kept a copy.
+        # There may be a member that died while the server was away, and of whose pidfd no client has a copy.
         doubt = Doubt(Found.HOLDER, now, now + self.config.window_s) if holder.unaccounted else None
         lock.lose(self.context.wall, doubt)
         self.context.note("fencing", engine=holder.engine_id, lock=lock.name, token=lock.token, seen_by=seen_by)
@@ -313,7 +313,7 @@ class Succession:
 
     def _settle(self) -> None:
         self.active.settle()
-        self._every_process_ended = False  # whoever it was
+        self._every_process_ended = False  # whichever it was
         self.evidence.strangers.settle()
         self.context.note("nobody_holds")
 
@@ -355,8 +355,8 @@ class Succession:
     # -- the disk and the memory -----------------------------------------------------------------------------------
 
     def take_back(self) -> None:
-        """What was granted isn't on disk and nobody was told: it is decided anew once the disk works, by what is so
-        then.
+        """What was granted isn't on disk and its waiter wasn't told: it is decided anew once the disk works, by what is
+        so then.
         """
         for lock in self.locks:
             if lock.phase is not Phase.GRANTING:

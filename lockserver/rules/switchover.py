@@ -23,7 +23,7 @@ DRAIN_MARGIN_S = 2.0
 
 
 MOST_NAMED = 10
-"""Where a switchover is refused, so many of those who wait are named."""
+"""Where a switchover is refused, so many waiters are named."""
 
 
 class Step(Enum):
@@ -82,7 +82,7 @@ class Switchover:
         waiters = self.queue.waiters.values()
         named = [f"{w.incarnation.engine_id} ({self._how_it_waits(w)})" for w in islice(waiters, MOST_NAMED)]
         more = f" and {len(waiters) - len(named)} more" if len(waiters) > len(named) else ""
-        return f"waiting: {', '.join(named)}{more}" if named else "nobody waits"
+        return f"waiting: {', '.join(named)}{more}" if named else "no engine waits"
 
     @staticmethod
     def _how_it_waits(waiter: Waiter) -> str:
@@ -153,7 +153,10 @@ class Switchover:
         if switch is not None and switch.step is not Step.EXITING:
             self.under_way = None
             self._tell(
-                switch.asker, "died", f"{switch.old.engine_id} ended by itself; whoever is ready takes over", done=True
+                switch.asker,
+                "died",
+                f"{switch.old.engine_id} ended by itself; the next that is ready takes over",
+                done=True,
             )
 
     def plan_end(self, plan: Plan) -> None:
@@ -176,11 +179,11 @@ class Switchover:
             )
 
     def end_without_successor(self) -> None:
-        """The old holder is gone, and whoever could have taken over, too."""
+        """The old holder is gone, and so is the successor."""
         switch, self.under_way = self.under_way, None
         if switch is not None:
             ended = f"{switch.old.engine_id} has ended, {switch.to.engine_id} too"
-            self._tell(switch.asker, "died", f"{ended}, and nobody waits; the next one is granted", done=True)
+            self._tell(switch.asker, "died", f"{ended}, and no engine waits; the next one is granted", done=True)
 
     def _abort(self, why: str) -> None:
         switch = self.under_way

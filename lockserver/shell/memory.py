@@ -3,7 +3,7 @@
 nvml   the GPUs of this machine, through nvidia-ml-py; devices are named by UUID (`GPU-...`), so that no order can be
 confused
 host   host devices, by the locks on them
-none   nobody reads; status says `memory: unverified`
+none   the server reads none; status says `memory: unverified`
 """
 
 import os
@@ -18,7 +18,7 @@ Reader = Callable[[], dict[str, tuple[int, int]]]
 """Device -> (bytes free, bytes in all)."""
 
 START_S = 2.0
-"""So long the start of a server waits for the driver."""
+"""How long the start of a server waits for the driver."""
 KINDS = ("auto", "nvml", "host", "none")
 
 
@@ -31,14 +31,14 @@ def reader(kind: str, host_devices: Path) -> tuple[Reader | None, str]:
     if kind == "host":
         return lambda: host_usage.read_devices(host_devices), ""
     if kind == "none":
-        return None, "nobody reads it (--memory none)"
+        return None, "the server doesn't read it (--memory none)"
     if kind not in ("auto", "nvml"):
         raise ValueError(f"there is no reader of the kind {kind!r}: only {', '.join(KINDS)}")
     try:
         return _nvml(), ""
     except NoReader as error:
         if kind == "auto":
-            return None, f"nobody reads it (--memory auto): {error}"
+            return None, f"the server doesn't read it (--memory auto): {error}"
         raise
 
 

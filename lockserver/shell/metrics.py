@@ -38,7 +38,7 @@ class Metrics:
         self._waiters = gauge("waiters", "Engines in the queue")
         self._ready = gauge(
             "waiters_ready",
-            "Engines in the queue that could be granted; 0 while the lock is held: nobody would take over",
+            "Engines in the queue that could be granted; 0 while the lock is held: no engine would take over",
         )
         self._members = gauge("members", "Living processes of the holder")
         self._verified = gauge("memory_verified", "1 if the holder's memory was seen to be free at its grant")
@@ -52,7 +52,7 @@ class Metrics:
         )
         self._durations = Histogram(
             "failover_lock_fencing_duration_seconds",
-            "From the loss of a holder to the next grant; where nobody waits, to the proof of its end",
+            "From the loss of a holder to the next grant; where no engine waits, to the proof of its end",
             buckets=BUCKETS_S,
             registry=self.registry,
         )

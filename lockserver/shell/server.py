@@ -36,10 +36,10 @@ from sidecar.wire.frames import close_all
 from sidecar.wire.sockets import ServerSocket
 
 _INTRODUCTIONS = (m.Register, m.Join)
-_WITH_PIDFDS = (m.Adopt, m.HandBack)
+_WITH_PIDFDS = (m.Vouch, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
-"""So long a server that was killed may take to end."""
+"""How long a server that was killed may take to end."""
 
 
 class CannotStart(Exception):
@@ -214,7 +214,7 @@ class Server(Shell):
             self._foreign_names.add(name)
             self.log.warning("name_taken_by_another_user", name=name, by=owner)
             return ""
-        return f"{owner}, or an engine that it granted," if owner is not None else "somebody who is leaving"
+        return f"{owner}, or an engine that it granted," if owner is not None else "a process that is leaving"
 
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
         if self._reader is not None:

@@ -248,7 +248,7 @@ class Session(ClientShell):
         self._answer(effect, lambda ask: _is_for(ask, effect.lock))
 
     def _do_child_counts(self, effect: c.ChildCounts) -> None:
-        self._answer(effect, lambda ask: isinstance(ask.about, c.AdoptChild) and ask.about.child == effect.child)
+        self._answer(effect, lambda ask: isinstance(ask.about, c.VouchFor) and ask.about.child == effect.child)
 
     def _do_no(self, effect: c.No) -> None:
         self._answer(effect, lambda ask: True)
@@ -301,7 +301,7 @@ class Session(ClientShell):
         self._leave_there()
         self._there = there
         self.connection.open(channel)
-        return c.Connected(life.inode, life.kept, c.There.SAME if same else c.There.ANOTHER)
+        return c.Connected(life.inode, life.mapped, c.There.SAME if same else c.There.ANOTHER)
 
     def _leave_there(self) -> None:
         if self._there is not None and self._there is not self._directory:
@@ -356,7 +356,7 @@ class Session(ClientShell):
             return None  # it ended a moment ago, and the machine hears of it next
         if isinstance(message, m.Register | m.Join):
             said = self.connection.introduce(message)
-        elif isinstance(message, m.Adopt):
+        elif isinstance(message, m.Vouch):
             said = self.connection.say(message, [self._children[message.child]])
         elif isinstance(message, m.HandBack):
             kept = self._kept.get(message.tree, {})  # something unexpected may have lost some

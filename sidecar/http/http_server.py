@@ -335,7 +335,7 @@ class _Connection(asyncio.Protocol):
         limits, bodies, home = self._server.limits, self._server.bodies, self._reader.home
         self._early += data
         bodies.hold(home, len(data))
-        most = limits.header_bytes + (limits.body_bytes if self._asked_by else 0)  # a stranger's bodies are not kept
+        most = limits.header_bytes + (limits.body_bytes if self._asked_by else 0)  # no body stays that isn't let in
         if len(self._early) > most or bodies.refuses(home) is not None:
             self.close()
 

@@ -115,7 +115,7 @@ class DurableFile:
             os.close(fd)
 
     def _open_spare(self, directory: int) -> int:
-        """A regular file, whatever somebody has put in its place."""
+        """A regular file, whatever has been put in its place."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
         try:
             fd = os.open(self._spare, flags, 0o600, dir_fd=directory)
@@ -213,7 +213,7 @@ class DirectoryLock:
         return True
 
     def holds(self, fd: int | None = None) -> bool:
-        """The path still names the file that is locked: nobody removed it and let another process in."""
+        """The path still names the file that is locked: it wasn't removed, which would let another process in."""
         try:
             ours, named = os.fstat(self._fd if fd is None else fd), os.stat(self.path, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -235,8 +235,8 @@ class DirectoryLock:
 
 @contextlib.contextmanager
 def nobody_has(directory: Path, name: str) -> Iterator[bool]:
-    """Whether nobody has that lock; and nobody gets it meanwhile. A lock that was never there is not made, and nothing
-    is written: it may be a file of somebody else's.
+    """Whether no process has that lock; and none gets it meanwhile. A lock that was never there is not made, and
+    nothing is written: it may be another program's file.
     """
     try:
         fd = os.open(directory / name, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)

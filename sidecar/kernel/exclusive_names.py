@@ -1,11 +1,11 @@
 """Names in the network namespace that one process has at a time, without any directory.
 
-A name is an abstract Unix socket that somebody listens on; it is free again when nobody has a descriptor of it any
-more. A server takes the names of what it is about to give away (its path, the devices), and sends the one that it gives
-them to a copy: so a name is free only when both are gone, living or stopped, whatever has become of the directory.
+A name is an abstract Unix socket that a process listens on; it is free again when no process has a descriptor of it any
+more. A server takes the names of what it is about to give away (its path, the devices), and sends a copy to the engine
+that gets them: so a name is free only when both are gone, living or stopped, whatever has become of the directory.
 
 Other users can take any name. Who listens is told by the kernel (user and, where it can be seen, process), so a name
-that a stranger holds can be told from one of ours.
+that a foreign process holds can be told from one of ours.
 
 What this file may not do: know what a name stands for, or wait.
 """
@@ -31,7 +31,7 @@ class Owner(NamedTuple):
 
     def __str__(self) -> str:
         if self.uid < 0:
-            return "somebody who can't be seen from here"
+            return "a process that can't be seen from here"
         who = f"process {self.pid}" if self.pid > 0 else "a process of another container"
         return who if self.uid == os.getuid() else f"{who} of user {self.uid}"
 
@@ -43,12 +43,12 @@ def address(name: str) -> str:
 
 
 def take(name: str) -> socket.socket | None:
-    """The name, until this descriptor and all copies of it are closed; None when somebody has it."""
+    """The name, until this descriptor and all copies of it are closed; None when it is taken."""
     return take_address(address(name))
 
 
 def take_address(taken: str) -> socket.socket | None:
-    """For somebody in a hurry, who made the address before."""
+    """For a caller in a hurry, that made the address before."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # raises OSError, as the rest may
     try:
         sock.bind(taken)
@@ -63,21 +63,21 @@ def take_address(taken: str) -> socket.socket | None:
 
 
 def owner(name: str) -> Owner | None:
-    """Who took it; None when nobody has it (any more). If its process has ended, somebody else has a copy."""
+    """The process that took it; None when it is free. If that process has ended, another one has a copy."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.setblocking(False)
         try:
             sock.connect(address(name))
         except ConnectionRefusedError:
             return None
-        except OSError:  # nobody has accepted for so long that no more fit in
+        except OSError:  # its process has accepted none for so long that no more fit in
             return Owner(0, -1)
         seen = peers.credentials(sock)
         return Owner(seen.pid, seen.uid)
 
 
 def accept_all(sock: socket.socket) -> None:
-    """Whoever only asked who listens here."""
+    """Connections that only asked who listens here."""
     while True:
         try:
             sock.accept()[0].close()

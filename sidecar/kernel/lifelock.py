@@ -12,7 +12,7 @@ Rules:
 * It can't be let go of by accident: the file is mapped, too, and a mapping keeps the lock when every descriptor is
   closed (`os.closerange` of a daemon, say). Only the end of a process frees it, or executing another program.
 * It is one of three proofs, and no proof by itself: a process that is dying may have lost the lock and still have
-  memory. The kernel takes descriptors and mappings away one after the other, in an order that nobody may count on.
+  memory. The kernel takes descriptors and mappings away one after the other, in an order that no rule may count on.
 
 `LifeLock` is what a member holds, `LifeProbe` what the server asks. They can't be one class: a probe's descriptor must
 never hold a lock itself.
@@ -83,15 +83,15 @@ class LifeLock:
         self._mapped: int | None = None
 
     @property
-    def kept(self) -> bool:
+    def mapped(self) -> bool:
         """This process can't let go of it while it lives, except by `close`."""
         return self._mapped is not None
 
     @classmethod
     def create(cls, directory: Path, name: str) -> Self:
-        """Makes the life file of a new incarnation. It has its lock before it has its name: nobody ever sees it
-        unlocked
-        and takes it for the file of somebody who is gone."""
+        """Makes the life file of a new incarnation. It has its lock before it has its name: no server ever sees
+        it unlocked and takes it for the file of one that is gone.
+        """
         path = _path(directory, name)
         early = _path(directory, f".{name}.{os.getpid()}")
         try:
@@ -205,7 +205,7 @@ class LifeProbe:
         return LifeState.HELD if self.locked() else LifeState.FREE
 
     def locked(self) -> bool:
-        """Somebody holds a lock on this very file, wherever its path points by now."""
+        """A process holds a lock on this very file, wherever its path points by now."""
         try:
             answer = fcntl.fcntl(self._fd, fcntl.F_OFD_GETLK, _ANY_LOCK)
         except OSError as error:
@@ -245,7 +245,7 @@ def check_directory(directory: Path) -> None:
 def _probe_of(lock: LifeLock) -> LifeProbe:
     probe = LifeProbe.open(lock.path.parent, lock.path.name)
     if probe is None:
-        raise LifeFileGone(f"{lock.path} was removed by somebody else")
+        raise LifeFileGone(f"{lock.path} was removed")
     return probe
 
 
@@ -253,7 +253,7 @@ def _take_read_lock(path: Path, fd: int) -> None:
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _READ_LOCK)
     except (BlockingIOError, PermissionError) as error:
-        raise LifeLockError(f"{path}: somebody holds a write lock on it, which nobody ever should") from error
+        raise LifeLockError(f"{path}: a process holds a write lock on it, which none should") from error
     except OSError as error:
         raise _unsupported(path, error) from error
 

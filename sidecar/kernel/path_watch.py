@@ -1,11 +1,11 @@
 """Where a path leads, and the moment at which that may have changed.
 
 A path is not a directory: an ancestor is renamed, a symlink switched, something mounted on top, and newcomers are led
-elsewhere while whoever was there before notices nothing. So a directory is held open, and compared with what its path
-names now (`OpenDirectory.leads`). When to compare, the kernel says (`PathWatch`): every directory and every symlink on
-the way is watched, and the table of mounts. It doesn't always say so (there are no inotify instances left; an empty
-directory that is held open was removed; two nested epolls swallow what is told of mounts): whoever must know looks
-every second, too.
+elsewhere while programs that were there before notice nothing. So a directory is held open, and compared with what its
+path names now (`OpenDirectory.leads`). When to compare, the kernel says (`PathWatch`): every directory and every
+symlink on the way is watched, and the table of mounts. It doesn't always say so (there are no inotify instances left;
+an empty directory that is held open was removed; two nested epolls swallow what is told of mounts): a program that must
+know looks every second, too.
 
 What this file may not do: decide what follows. Who uses it: `sockets.py` and `gms/shell/server.py` (servers),
 `lockserver/shell/session.py` (holders), `engine_shim/shell/address.py`.
@@ -30,7 +30,7 @@ _NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class Leads(enum.Enum):
-    """Where a path leads, as somebody sees it who has been there."""
+    """Where a path leads, as a program sees it that has been there."""
 
     HERE = "here"
     ELSEWHERE = "elsewhere"
@@ -43,7 +43,8 @@ class Leads(enum.Enum):
 def make_private_directory(path: Path) -> bool:
     """Makes it, and every directory above it that isn't there, for this user alone. True if it is new.
 
-    (`mkdir(mode, parents=True)` gives the parents the umask's mode: whoever came first decided who may look.)
+    (`mkdir(mode, parents=True)` gives the parents the umask's mode: the first program to come decided which users may
+    look.)
     """
     missing = [path]
     while not missing[-1].parent.exists() and missing[-1].parent != missing[-1]:

@@ -48,7 +48,7 @@ class PeerGone(Exception):
 
 
 class NotAPidfd(ValueError):
-    """This descriptor, which somebody sent as a pidfd, is something else."""
+    """This descriptor, which was sent as a pidfd, is something else."""
 
 
 class KillResult(enum.Enum):

@@ -14,7 +14,7 @@ _WORDS = 3
 
 
 def way_out(error: CannotListen, flag: str) -> str:
-    """Why nobody can listen there, and what to do: "Address already in use by ...; give another --listen"."""
+    """Why a program can't listen there, and what to do: "Address already in use by ...; give another --listen"."""
     who = owner(error.port) if error.taken else ""
     return f"{error.why}{f' by {who}' if who else ''}; give another {flag}"
 

@@ -73,7 +73,7 @@ def forbid_core_dumps() -> None:
 
 
 def raise_descriptor_limit() -> int:
-    """Takes all the descriptors that this process is allowed without asking anybody; returns how many."""
+    """Takes all the descriptors that this process is allowed without asking; returns how many."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

@@ -1,6 +1,6 @@
 """The processes that a server knows: a pidfd of each under a number, whose it is, and its end.
 
-A caller is the process that the kernel names for its connection; on kernels that name nobody, the process whose pidfd
+A caller is the process that the kernel names for its connection; on kernels that name none, the process whose pidfd
 it sent (`peers.py` has the differences). Pidfds that come by other ways (of a third process) are taken as they are.
 
 What this file may not do: decide what an end means, or kill on its own account.
@@ -34,7 +34,7 @@ class Named(NamedTuple):
 
 
 class Whereabouts(enum.Enum):
-    GONE = "its number is nobody's, or another process's by now"
+    GONE = "its number is free, or another process's by now"
     UNKNOWN = "this kernel can't tell"
 
 

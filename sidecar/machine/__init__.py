@@ -1,1 +1,1 @@
-"""What every machine and every shell have in common: turns, loops, disk writes, restarts, being kept."""
+"""What every machine and every shell have in common: turns, loops, disk writes, restarts, keepers."""

@@ -77,7 +77,7 @@ class WatchDeath(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    """The public status has changed: whoever watches gets a new one."""
+    """The public status has changed: its watchers get a new one."""
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ class Context(Generic[Effect]):
         """What is wrong at the moment, for as long as it is."""
         self._history: deque[HistoryEvent] = deque(maxlen=history_size)
         self._unwritten: deque[tuple[float, str, Detail]] = deque(maxlen=history_size)
-        """The newest events of the history; their times are put into words when somebody asks, not in a handoff."""
+        """The newest events of the history; their times are put into words when asked for, not in a handoff."""
         self._time = Time(0.0, 0.0)
 
     def begin(self, time: Time) -> None:

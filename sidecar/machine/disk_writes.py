@@ -31,7 +31,7 @@ class DiskWrites(Generic[Owed]):
 
     @property
     def under_way(self) -> bool:
-        """A write was asked for, and nobody has said how it went."""
+        """A write was asked for, and it isn't known yet how it went."""
         return self.asked > self.done and not self.failing
 
     @property
@@ -54,7 +54,7 @@ class DiskWrites(Generic[Owed]):
         self._owed.append((self.asked if to is None else to, what))
 
     def take_back(self, which: Callable[[Owed], bool]) -> None:
-        """Nobody is to be told of these any more."""
+        """No client is to be told of these any more."""
         self._owed = [(to, what) for to, what in self._owed if not which(what)]
 
     def persisted(self, number: int) -> list[Owed]:

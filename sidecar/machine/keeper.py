@@ -6,8 +6,8 @@
         return keeper.keep("lockserver", argv, log)             # runs `python -m lockserver ARGV --restart exit`
 
 Why: a container whose PID 1 ends makes its pod NotReady until the startup probe has passed again, and after the second
-end kubelet waits for longer and longer. The server comes back within a fraction of a second, and those who are served
-notice nothing. `--restart exit` is the specification's Decision 1 to the letter: the container ends with its server.
+end kubelet waits for longer and longer. The server comes back within a fraction of a second, and clients notice
+nothing. `--restart exit` is the specification's Decision 1 to the letter: the container ends with its server.
 
     a signal                    is passed on to the server
     SIGTERM, SIGINT             then everything ends, after `grace_s` by SIGKILL

@@ -1,7 +1,7 @@
 """What stands between a pure machine and the world, and is the same for every server.
 
-The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until somebody
-comes. What is for people (the log, the status for those who watch) waits until nothing is urgent.
+The machine is fed event by event (`turns.py`). With nothing to wait for the loop sleeps in the kernel until a client
+comes. What is for people (the log, the status for observers) waits until nothing is urgent.
 
 A server derives from `Shell`, names in `effects` what carries each effect out, and sets `machine` and `connections`
 before the first event. What this file may not do: know what is served. The parts: `loop.py`, `connections.py`,
@@ -31,7 +31,7 @@ CHORES_PUT_OFF = 32
 
 
 STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
-"""What `run` returns when somebody wanted the end."""
+"""What `run` returns when a person wanted the end."""
 
 
 def _time() -> Time:
@@ -143,7 +143,7 @@ class Shell:
         return watch
 
     def show(self) -> None:
-        """The server's: shows the picture to those who watch. They see the last state of a round."""
+        """The server's: shows the picture to observers. They see the last state of a round."""
         raise NotImplementedError
 
     def close(self) -> None:

@@ -2,10 +2,10 @@
 
     2026-11-20T10:00:00.123Z info lockserver granted engine=a token=7
 
-Levels: `info` is what happened, `warning` what somebody should look at, `alarm` what somebody should be woken for.
+Levels: `info` is what happened, `warning` what a person should look at, `alarm` what a person should be woken for.
 
-A log that nobody reads must not stop whoever writes it: a line that can't be written at once is dropped and counted,
-and the count is told as soon as there is room again.
+A log that is not read must not stop the program that writes it: a line that can't be written at once is dropped and
+counted, and the count is told as soon as there is room again.
 
 What this file may not do: raise (a closed or full stderr must never stop a lock server), wait, filter, or log per
 frame.
@@ -58,11 +58,11 @@ class Log:
         self._write("info", event, *several)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """Somebody should look at this in the morning."""
+        """A person should look at this in the morning."""
         self._write("warning", event, fields)
 
     def alarm(self, event: str, /, **fields: object) -> None:
-        """Somebody should be woken for this."""
+        """A person should be woken for this."""
         self._write("alarm", event, fields)
 
     def _write(self, level: str, event: str, *several: Mapping[str, object]) -> None:
@@ -112,11 +112,11 @@ def _write_to(stream: TextIO | None, line: str) -> None:
         if stream is not None:
             stream.flush()
     except (OSError, ValueError):
-        return  # a closed file, a full disk: there is nobody left to tell
+        return  # a closed file, a full disk: there is no reader left to tell
 
 
 class _Stderr:
-    """The standard error, written to without ever waiting for who reads it.
+    """The standard error, written to without ever waiting for its reader.
 
     A pipe or a terminal is opened once more, so that "don't wait" is set for this process alone: the flag belongs to
     what is open, and others have it open too. Where it can't be opened (a pipe of another user's), the kernel is asked
@@ -153,7 +153,7 @@ class _Stderr:
             self._rest = data[written:] if written else b""
             return written > 0
         except OSError:
-            return True  # a closed pipe, a full disk: there is nobody left to tell
+            return True  # a closed pipe, a full disk: there is no reader left to tell
 
     def _put(self, data: bytes) -> bool:
         self._rest = data[self._some(data) :]

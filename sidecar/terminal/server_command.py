@@ -1,4 +1,4 @@
-"""What the commands of all servers have in common: settings, and being kept.
+"""What the commands of all servers have in common: settings, and a keeper.
 
 What a server needs is loaded only where it is served: its keeper has no use for it, and a restart waits for the keeper
 first.

@@ -21,7 +21,7 @@ READER_LEFT = 128 + signal.SIGPIPE
 
 
 class OutputLost(Exception):
-    """Nobody reads what is printed, or it can't be written."""
+    """What is printed is read no more, or can't be written."""
 
     def exit_code(self, program: str) -> int:
         if isinstance(self.__cause__, BrokenPipeError):

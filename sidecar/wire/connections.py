@@ -1,14 +1,14 @@
-"""Who calls on a server: its socket, the connections, and what each may cost the others, which is nothing.
+"""The callers of a server: its socket, the connections, and what each may cost the others, which is nothing.
 
-* Who comes is looked at: the user, and how many there are already. Who may not come in is told why.
-* Whoever sends nothing, or what is no frame, or half of one and no more, or doesn't read what it is sent, is told why
-  where that is possible, and loses its connection. Where there is no room left, the one that has been silent for
-  longest makes room for who comes.
+* A new caller is looked at: its user, and how many there are already. One that may not come in is told why.
+* A caller that sends nothing, or what is no frame, or half of one and no more, or doesn't read what it is sent, is told
+  why where that is possible, and loses its connection. Where there is no room left, the one that has been silent for
+  longest makes room for the new one.
 * What is too large for a frame costs the one that it was for its connection, and not the server its life.
-* Callers who come faster than they can be let in don't keep the loop from a death; a server that has no descriptors
-  left serves those who are in, and listens again a little later.
-* What can't be sent costs the connection that it was for, and nobody else anything. What the kernel doesn't take
-  because too many descriptors are under way, to whomever, waits.
+* Callers that come faster than they can be let in don't keep the loop from a death; a server that has no descriptors
+  left serves those that are in, and listens again a little later.
+* What can't be sent costs the connection that it was for, and no other caller anything. What the kernel doesn't take
+  because too many descriptors are under way, to any caller, waits.
 
 What this file may not do: know what a message means. Which process a caller is: `processes.py`.
 """
@@ -39,7 +39,7 @@ from sidecar.wire.frames import (
 
 HALF_FRAME_S = 10.0
 SILENT_S = 10.0
-"""Who has come says who it is before that."""
+"""A new caller says what it is before that."""
 DEAF_S = 1.0
 """After a connection could not be accepted: trying again at once, and again, would keep a processor busy."""
 MOST_CONNECTIONS = 4096
@@ -58,9 +58,9 @@ class Protocol:
 
     decoder: msgspec.msgpack.Decoder[Any]
     problem: Callable[[str], Message]
-    """The last word to somebody who made a mistake."""
+    """The last word to a caller that made a mistake."""
     busy: Callable[[str], Message] | None = None
-    """The last word to somebody for whom there is no room now; without it that is a `problem`, too."""
+    """The last word to a caller for which there is no room now; without it that is a `problem`, too."""
     max_frame_bytes: int = MAX_FRAME_BYTES
     max_backlog_bytes: int = MAX_BACKLOG_BYTES
 
@@ -173,7 +173,7 @@ class Connections:
     # -- what a server says ----------------------------------------------------------------------------------------
 
     def send(self, conn: int, message: Message, descriptors: Sequence[int] = ()) -> None:
-        """To somebody who has gone nothing is sent."""
+        """To a caller that has gone nothing is sent."""
         connection = self._connections.get(conn)
         if connection is None:
             return
@@ -301,7 +301,7 @@ class Connections:
             self._why_deaf = ""
 
     def _go_deaf(self, listener: socket.socket, error: OSError) -> None:
-        """No descriptors are left, say, or no memory: those who are in are served on."""
+        """No descriptors are left, say, or no memory: those that are in are served on."""
         if not self._why_deaf:
             self._log.alarm("accept_failed", why=error)
         self._why_deaf = error.strerror or str(error)

@@ -1,7 +1,7 @@
 """Frames over a Unix stream socket: a 4-byte big-endian length, a msgpack body, and descriptors beside it.
 
 What this file is for: one `Channel` per connection turns bytes into messages and messages into bytes, keeps what the
-socket doesn't take yet, and owns every descriptor between the kernel and whoever handles the message.
+socket doesn't take yet, and owns every descriptor between the kernel and the handler of the message.
 
 Its rules:
 
@@ -12,7 +12,7 @@ Its rules:
   such body waits unread, so a peer that doesn't read can't make this process's memory grow by asking.
 * A received descriptor is close-on-exec from its first moment, and is either handed out with its message or closed
   here.
-* A bad frame costs its sender the connection and nobody else anything: `BadFrame` says in a sentence what was wrong.
+* A bad frame costs its sender the connection, and the others nothing: `BadFrame` says in a sentence what was wrong.
 
 What it may not do: block, know a clock (a half-sent frame shows as `half_frame`, how long it may take is the caller's
 business), or know what the messages mean. Who the peer is: `peers.py`. The messages: each package's own `messages.py`.
@@ -187,7 +187,7 @@ class Channel:
             self._stop_writing()
             return 0
         except OSError as error:
-            # The kernel counts what one user has sent and nobody has received yet against the sender's RLIMIT_NOFILE,
+            # The kernel counts what one user has sent and what isn't received yet against the sender's RLIMIT_NOFILE,
             # and may have no memory for a message at the moment: neither is a fault of this peer's.
             if error.errno not in (errno.ETOOMANYREFS, errno.ENOBUFS, errno.ENOMEM):
                 raise
@@ -328,7 +328,7 @@ class Channel:
             )
         aside = self._descriptors.popleft()
         try:
-            # Only memory has seals: reading it never waits for anybody.
+            # Only memory has seals: reading it never waits.
             if fcntl.fcntl(aside, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise BadFrame("the body of a frame came in a file that can still change")
             body = os.pread(aside, length, 0)
@@ -391,7 +391,7 @@ _TRUNCATED = (
 
 def close_all(descriptors: Iterable[int]) -> None:
     """Closes each of them. A list or deque is emptied, and each is taken out before it is closed: what a signal handler
-    raises here may lose one, but none is closed again, when its number may be a stranger's.
+    raises here may lose one, but none is closed again, when its number may be another file's.
     """
     left = descriptors if isinstance(descriptors, list | deque) else list(descriptors)
     while left:
@@ -399,7 +399,7 @@ def close_all(descriptors: Iterable[int]) -> None:
 
 
 def _put_aside(body: bytes) -> int | None:
-    """A memfd with it that nobody can change any more; None where there is no descriptor or no memory for one."""
+    """A memfd with it that no process can change any more; None where there is no descriptor or no memory for one."""
     try:
         fd = os.memfd_create("frame", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError:

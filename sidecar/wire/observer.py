@@ -1,6 +1,6 @@
 """A connection for people and programs that only look. Blocking, and the same for every server of the house.
 
-An observer holds nothing and is nobody's process. What it may not do: guess. What the server doesn't say isn't known,
+An observer holds nothing and is no member. What it may not do: guess. What the server doesn't say isn't known,
 and that no server answers is an answer of its own, with the reason and what to do.
 
 Each package has its own on top, with its own words: `lockserver/observer.py`, `gms/observer.py`.
@@ -35,11 +35,11 @@ class ObserverError(Exception):
 
 
 class NoServer(ObserverError):
-    """Nobody listens, or whoever did has gone."""
+    """No server listens, or the one that did has gone."""
 
 
 class ServerSilent(ObserverError):
-    """Somebody listens and doesn't answer."""
+    """A server listens and doesn't answer."""
 
 
 class Refused(ObserverError):
@@ -69,7 +69,7 @@ class Whom:
     decoder: msgspec.msgpack.Decoder[Any]
     hello: Message
     last_words: dict[type[Message], type[ObserverError] | Callable[[Any], type[ObserverError]]]
-    """After these it says nothing more; `why` is in each. And what that is for whoever asked, which may depend on the
+    """After these it says nothing more; `why` is in each. And what that is for the caller, which may depend on the
     message.
     """
     without_it: str = ""
@@ -221,5 +221,5 @@ def _why_not(whom: Whom, error: OSError) -> ObserverError:
             "or look into the log of the one that should be there"
         )
     if error.errno == errno.EAGAIN or isinstance(error, TimeoutError):
-        return ServerSilent(f"the {whom.name} at {whom.at} accepts nobody: is it stopped?")
+        return ServerSilent(f"the {whom.name} at {whom.at} accepts no connection: is it stopped?")
     return NoServer(f"no {whom.name} can be reached at {path}: {error.strerror or error}")

@@ -1,8 +1,8 @@
 """Where processes meet: a Unix socket under a name in a directory, and names in the network namespace.
 
 The directory or the socket may be removed or replaced while people use it (a volume that was emptied, a hand). Then
-whoever kept the old one and whoever comes anew would speak to different servers; so a server holds its directory and
-its socket by inode, and looks when its path may lead elsewhere (`shell.py`).
+clients that have the old one and clients that come anew would speak to different servers; so a server holds its
+directory and its socket by inode, and looks when its path may lead elsewhere (`shell.py`).
 
 What this file may not do: know what a server does about it, or who connects (`connections.py`).
 """
@@ -26,7 +26,7 @@ class ServerSocket:
     """A server's socket, under its name in a directory."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Holds the directory; nobody can come yet. Raises OSError when it isn't there."""
+        """Holds the directory; no client can come yet. Raises OSError when it isn't there."""
         self.path = directory / name
         self._directory = OpenDirectory(directory)
         self._inode = 0
@@ -78,11 +78,11 @@ class ServerSocket:
         return listener
 
     def replaced(self) -> bool:
-        """Who comes anew doesn't come here: the directory or the socket is another one by now, or gone."""
+        """A client that comes anew doesn't come here: the directory or the socket is another one by now, or gone."""
         try:
             moved = self._inode and os.stat(self.path).st_ino != self._inode
         except PermissionError:
-            moved = False  # nobody can come at all, but this is still the place
+            moved = False  # no client can come at all, but this is still the place
         except OSError:
             return True
         return bool(moved) or self._directory.replaced()
@@ -109,8 +109,8 @@ def address_of(path: Path) -> Iterator[str]:
 
 
 def connect(path: Path, timeout_s: float = 0.0) -> socket.socket:
-    """A connection to whoever listens there. Raises OSError when nobody does, or (after that time) when nobody has
-    taken a connection for so long that there is no room for another: a server that is stopped.
+    """A connection to the server that listens there. Raises OSError when none does, or (after that time) when it has
+    not taken a connection for so long that there is no room for another: a server that is stopped.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

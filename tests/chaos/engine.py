@@ -558,8 +558,8 @@ class Engine:
         machine = session._machine
         return {"server": machine.server_incarnation if machine.link.name == "IN" else "", "warned": machine._warned}
 
-    def do_adopt(self, pid: int) -> None:
-        self._client.adopt(pid, 30.0)
+    def do_vouch_for(self, pid: int) -> None:
+        self._client.vouch_for(pid, 30.0)
 
     def do_knock(self, run_dir: str) -> dict[str, Any]:
         """Looks at the lock as anybody might; returns what came of it."""

@@ -466,7 +466,7 @@ class House:
         assert found.active is not None
         replace = msgspec.structs.replace
         known = [
-            replace(one, members=[replace(member, local_pid=0, kept=False) for member in one.members])
+            replace(one, members=[replace(member, local_pid=0, mapped=False) for member in one.members])
             for one in found.processes.known
         ]
         processes = replace(found.processes, known=known, pid_namespace="")

@@ -177,7 +177,7 @@ def test_an_adopted_child_is_waited_for_and_killed(house: House) -> None:
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     worker = a.child("exec")
-    a.do("adopt", pid=worker.pid)
+    a.do("vouch_for", pid=worker.pid)
     b.wants(watching=[a, worker])
     a.kill()
     assert b.granted()["dead"] == [True, True]

@@ -173,7 +173,7 @@ def test_life_files_that_cannot_be_read_are_no_proof_that_nobody_has_one(house: 
     server.kill()
     (house.run_dir / HOLDER).unlink()
     server = house.server()
-    server.fences("held by somebody who has not registered")
+    server.fences("held by a process that has not registered")
     b = house.engine("b")
     b.wants(watching=[a])
     server.shows(lambda s: any(waiter.engine_id == "b" for waiter in s.waiters))
@@ -184,7 +184,7 @@ def test_life_files_that_cannot_be_read_are_no_proof_that_nobody_has_one(house: 
     b.never_hears("granted")
     (house.run_dir / LIFE).unlink()
     (house.run_dir / "aside").rename(house.run_dir / LIFE)
-    server.fences("held by somebody who has not registered")
+    server.fences("held by a process that has not registered")
     a.kill()
     assert b.granted()["dead"] == [True]
 

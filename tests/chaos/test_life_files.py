@@ -141,7 +141,7 @@ def test_children_that_were_adopted_and_have_ended_are_kept_by_nobody(house: Hou
     descriptors = []
     for number in range(210):
         child = a.child("fork", keep=False)
-        a.do("adopt", pid=child.pid)
+        a.do("vouch_for", pid=child.pid)
         child.kill()
         if number in (5, 209):
             server.shows(

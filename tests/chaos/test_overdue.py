@@ -98,7 +98,7 @@ def test_a_waiter_that_is_stopped_and_alone_is_named(house: House) -> None:
     server.shows(lambda s: s.waiters)
     b.stop()
     a.kill()
-    alarmed(server, "nobody was granted", f"main process {b.pid} is stopped (T)", f"kill -CONT {b.pid}")
+    alarmed(server, "none was granted", f"main process {b.pid} is stopped (T)", f"kill -CONT {b.pid}")
     b.go_on()
     assert b.granted()["dead"] == [True]
     server.shows(lambda s: not s.alarms)

@@ -37,7 +37,7 @@ def test_no_descriptor_of_server_or_client_is_inherited_by_a_program_that_it_sta
     a, b = house.engine("a"), house.engine("b")
     a.holds()
     worker = a.child("exec")
-    a.do("adopt", pid=worker.pid)
+    a.do("vouch_for", pid=worker.pid)
     b.wants()
     until(lambda: "anon_inode:[pidfd]" in b.descriptors().values(), "the waiter keeps copies of the holder's pidfds")
     inherited = [

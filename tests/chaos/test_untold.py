@@ -85,8 +85,8 @@ def test_a_worker_that_lives_is_waited_for_where_the_file_names_nobody(house: Ho
     server = restore(house, older)
     standby = house.engine("b")
     standby.wants(watching=[worker])
-    why = "somebody of a is alive, and its main process isn't back"
-    server.shows(lambda status: f"nobody is granted: {why}" in status.alarms)
+    why = "a process of a is alive, and its main process isn't back"
+    server.shows(lambda status: f"no engine is granted: {why}" in status.alarms)
     time.sleep(SETTLE_S)  # whatever else there is to wait for is over
     assert not standby.heard("granted")
     worker.kill()

@@ -68,7 +68,7 @@ def test_until_a_door_is_there_again_the_engine_is_not_ready_and_nobody_is_sent_
 
     until(in_its_place, "there is a file in its place")
     until(lambda: a.get("/ready")[0] == 503, "it isn't ready")
-    assert "nobody can connect" in a.get("/ready")[1] and a.get("/live")[0] == 200
+    assert "no client can connect" in a.get("/ready")[1] and a.get("/live")[0] == 200
     until(lambda: house.endpoint() == "", "the endpoint is withdrawn")
     engines.unlink()
     found_by_clients(house, a, TOY)
@@ -93,7 +93,7 @@ def test_a_run_directory_whose_files_were_cleaned_away_is_as_before(house: House
     assert f"{first} (process" in shown
     until(lambda: status(house)["redundant"], "the killed one is back")
     until(lambda: up_pid(house.run_dir) == pid, "failover up can be found again")
-    assert "was removed by somebody: made again" in up.said()
+    assert "was removed: made again" in up.said()
     said(house, "down", "down")
     assert up.code() == 0
 
@@ -238,16 +238,16 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
     ("lock", "engines", "expected"),
     [
         (LOCK, [SERVING, READY], (True, "yes: b would take over")),
-        (LOCK, [SERVING, {**READY, "ready": False}], (False, "none: nobody is ready to take over")),
+        (LOCK, [SERVING, {**READY, "ready": False}], (False, "none: no engine is ready to take over")),
         (
             None,
             [SERVING, READY],
-            (False, "none: no lock server answers, and without one nobody takes over; b is ready"),
+            (False, "none: no lock server answers, and without one no engine takes over; b is ready"),
         ),
         (
             {**LOCK, "state": "FENCING", "holder": None},
             [READY],
-            (False, "none: nobody serves, the lock is FENCING; b is ready"),
+            (False, "none: no engine serves, the lock is FENCING; b is ready"),
         ),
         (
             {**LOCK, "alarms": ["holder.json can't be written"]},
@@ -273,7 +273,7 @@ SERVING = {"engine_id": "a", "state": "Active", "ready": True, "takes": {"x": "1
         (
             {**LOCK, "state": "RECOVERING", "holder": None},
             [SERVING, READY],
-            (False, "none: nobody takes over while the lock is RECOVERING; a serves on; b is ready"),
+            (False, "none: no engine takes over while the lock is RECOVERING; a serves on; b is ready"),
         ),
     ],
 )
@@ -298,7 +298,7 @@ def test_without_gms_there_is_no_redundancy() -> None:
     gms = [{"device": "host:0", "answers": False}, {"device": "host:1", "answers": True}]
     assert redundancy(LOCK, [SERVING, READY], gms) == (
         False,
-        "none: GMS of host:0 doesn't answer, and nobody wakes without it; b is ready",
+        "none: GMS of host:0 doesn't answer, and no engine wakes without it; b is ready",
     )
     assert redundancy(LOCK, [SERVING, READY], gms[1:]) == (True, "yes: b would take over")
 

@@ -233,7 +233,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     until(lambda: f"ALARM: {standby} is given up by failover up (exit code 64: Init failed" in up.said(), "it is said")
     assert not up.dead and not serving.dead and house.served(KIND)
     shown = _shown(house)
-    assert f"redundancy     none: nobody is ready to take over; {standby} is given up by failover up" in shown, shown
+    assert f"redundancy     none: no engine is ready to take over; {standby} is given up by failover up" in shown, shown
     assert "a fault in init" in shown and f"kill -USR1 {up.pid}" in shown
     assert status(house, code=0)["redundant"] is False
     (house.faults("a") / "fail_init").unlink()
@@ -302,7 +302,7 @@ def test_kill_active_does_not_leave_nobody_unless_told_so(house: House) -> None:
     house.start_lock()
     a = house.shim(KIND, "a")
     a.until("Active", ready=True)
-    assert "nobody is ready to take over (failover status says more); --anyway kills a" in said(
+    assert "no engine is ready to take over (failover status says more); --anyway kills a" in said(
         house, "kill", "kill", "active", code=1
     )
     assert a.state()["deaths"] == 0
@@ -391,7 +391,7 @@ def test_clients_reach_an_engine_if_the_door_and_the_engine_answer() -> None:
 
 
 def test_an_alarm_stands_there_once_and_work_without_a_step_is_one() -> None:
-    alarm = "a is not proven gone after 10 s, and nobody is granted: process 12 of a is frozen by its cgroup"
+    alarm = "a is not proven gone after 10 s, and no engine is granted: process 12 of a is frozen by its cgroup"
     lock = {"state": "FENCING", "holder": None, "alarms": [alarm], "fencing": {"waiting_for": ["process 12", alarm]}}
     engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 9.0, "url": ""}
     stuck = {**engine, "silent_s": 0.0, "no_step_s": 16.0, "stall_s": 60.0}

@@ -49,7 +49,7 @@ def incarnation(engine_id: str = "a", *, members: int = 1, stage: Stage = Stage.
     made = Incarnation(engine_id, "0" * 8, stage, conn=ord(engine_id[0]), life=Life.HELD)
     for number in range(MAIN, MAIN + members):
         member = made.add(f"pidfs:{number}", number, number)
-        member.process, member.kept = number, True
+        member.process, member.mapped = number, True
     return made
 
 

@@ -51,7 +51,7 @@ def test_whom_only_the_file_tells_of_is_unaccounted_for() -> None:
 def test_the_life_lock_tells_of_those_who_keep_it_while_they_live() -> None:
     who = incarnation(members=2)
     assert who.life_lock_tells
-    who.members[2].kept = False
+    who.members[2].mapped = False
     assert not who.life_lock_tells
     who.members[2].dead = True
     assert who.life_lock_tells
@@ -148,7 +148,7 @@ def test_whom_the_file_names_is_awaited_and_looked_up(known: Known) -> None:
     who = known.from_file()
     assert who.stage is Stage.AWAITED and who.name in known.incarnations.absent
     assert known.asked(LookUp) == [LookUp(NAME, ((1, 51, "pidfs:1"), (2, 52, "pidfs:2")))]
-    assert who.members[1].kept and not who.members[2].kept
+    assert who.members[1].mapped and not who.members[2].mapped
     assert known.from_file() is who and len(who.members) == 2
 
 

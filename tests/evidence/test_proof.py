@@ -30,12 +30,12 @@ def verdict(
     )
 
 
-def unaccounted(*, members: int = 1, life: Life = Life.FREE, kept: bool = True) -> Incarnation:
+def unaccounted(*, members: int = 1, life: Life = Life.FREE, mapped: bool = True) -> Incarnation:
     """From the file only: nobody has seen its processes since this server started."""
     who = incarnation(members=members)
     who.life = life
     for member in who.members.values():
-        member.process, member.kept = None, kept
+        member.process, member.mapped = None, mapped
     return who
 
 
@@ -45,7 +45,7 @@ def unaccounted(*, members: int = 1, life: Life = Life.FREE, kept: bool = True) 
 def test_it_takes_both_parts() -> None:
     proven = verdict(killed(incarnation(members=2)))
     assert proven.enough and not proven.by_flag
-    assert str(proven) == "proven: every process has ended, and nobody holds the life lock"
+    assert str(proven) == "proven: every process has ended, and no process holds the life lock"
 
 
 def test_a_process_that_lives_is_named() -> None:
@@ -96,12 +96,12 @@ def test_who_is_not_back_has_not_ended_by_that() -> None:
 def test_a_free_life_lock_and_free_memory_prove_the_end_of_those_who_could_not_let_go_of_it() -> None:
     proven = verdict(unaccounted(), found=True, memory_is_free=True)
     assert proven.enough and not proven.by_flag
-    assert proven.by == "nobody holds the life lock, which no process of it could let go of, and the memory is free"
+    assert proven.by == "no process holds the life lock, which none of it could let go of, and the memory is free"
 
 
 def test_one_process_that_could_let_go_of_it_spoils_that() -> None:
     who = unaccounted(members=2)
-    who.members[2].kept = False
+    who.members[2].mapped = False
     assert not verdict(who, found=True, memory_is_free=True).enough
     who.members[2].dead = True
     assert verdict(who, found=True, memory_is_free=True).enough
@@ -125,8 +125,8 @@ def test_a_life_file_that_was_removed_counts_as_free_once_the_time_is_over() -> 
 
 
 def test_for_a_permit_a_free_life_lock_is_enough() -> None:
-    proven = verdict(unaccounted(kept=False), found=True, life_lock_is_enough=True)
-    assert str(proven) == "proven: nobody holds the life lock"
+    proven = verdict(unaccounted(mapped=False), found=True, life_lock_is_enough=True)
+    assert str(proven) == "proven: no process holds the life lock"
     assert not verdict(unaccounted(life=Life.HELD), found=True, life_lock_is_enough=True).enough
 
 

@@ -15,7 +15,7 @@ def test_what_is_written_is_what_the_next_one_finds() -> None:
     record = known.evidence.record()
     assert record == Processes("", [ON_FILE], ["x.1"])
     after = Known()
-    assert after.evidence.begin(record) and after.incarnations.known[NAME].members[1].kept
+    assert after.evidence.begin(record) and after.incarnations.known[NAME].members[1].mapped
     assert after.incarnations.pending_unlinks == {"x.1": 0} and after.evidence.record().known == [], "not bound yet"
 
 
@@ -78,7 +78,7 @@ def test_one_that_was_heard_of_and_is_alive_is_unheard_until_its_main_process_co
     who = known.incarnations.hear_of("c", "0" * 8)
     assert not known.evidence.strangers.unheard()
     known.incarnations.enter(who, peer(3), 3, 2)
-    assert "somebody of c is alive" in known.evidence.strangers.unheard()[0]
+    assert "a process of c is alive" in known.evidence.strangers.unheard()[0]
     known.incarnations.enter_main(who, peer(4), 4, 50)
     assert not known.evidence.strangers.unheard()
 

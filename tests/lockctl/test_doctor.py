@@ -86,7 +86,7 @@ def test_it_names_the_processes_that_hold_a_life_lock(house: House) -> None:
         holder.kill()
         house.until(lambda s: bool(s.fencing and any("did not join" in r for r in s.fencing.waiting_for)), "kept")
         do = about(checked(house)[1], "life lock")[0]["do"]
-        assert do.startswith("this engine is to be gone, and nobody is granted before they are: kill -9 "), do
+        assert do.startswith("this engine is to be gone, and no engine is granted before they are: kill -9 "), do
         assert f"{os.getpid()} (" in about(checked(house)[1], "life lock")[0]["found"]
     assert gone(pidfd)
     house.until(lambda status: status.state == "FREE", "released")

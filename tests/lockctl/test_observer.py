@@ -43,7 +43,7 @@ def test_watch_begins_with_the_state_and_ends_with_the_server(house: House) -> N
         assert next(states).state == "RECOVERING"
         assert observer.ask(m.Ping(), m.Pong).server_incarnation, "it may ask on the same connection"
         server.kill()
-        with pytest.raises(NoServer, match="went away; whoever holds the lock serves on"):
+        with pytest.raises(NoServer, match="went away; the holder serves on"):
             next(states)
 
 

@@ -77,7 +77,7 @@ def test_free_is_1_and_nobody_is_the_holder(house: House) -> None:
     code, out, _ = house.ask("status")
     assert code == 1
     assert out.startswith("FREE  ")
-    assert "what to do\n  - nobody serves: start an engine" in out
+    assert "what to do\n  - no engine serves: start an engine" in out
 
 
 def test_held_is_0_with_exactly_the_fields_that_scripts_rely_on(house: House) -> None:
@@ -137,7 +137,7 @@ def test_fencing_is_3_and_says_what_for_and_what_to_do(house: House) -> None:
         assert json.loads(out)["state"] == "FENCING"
         code, out, _ = house.ask("status")
         assert code == 3
-        assert out.startswith("FENCING  nobody is granted yet")
+        assert out.startswith("FENCING  no engine is granted yet")
         assert "life lock of engine-a." in out
         assert "what to do\n  - `lockctl doctor` names the processes" in out
     house.until(lambda s: bool(s.holder and s.holder.engine_id == "engine-b"), "engine-b is granted")

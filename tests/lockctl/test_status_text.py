@@ -57,7 +57,7 @@ def test_who_serves_who_waits_and_nothing_to_do() -> None:
 
 
 def test_alarms_come_before_everybody_and_with_what_to_do() -> None:
-    alarm = "holder.json can't be written (No space left on device): nobody is granted"
+    alarm = "holder.json can't be written (No space left on device): no engine is granted"
     said = text(msgspec.structs.replace(HELD, alarms=[alarm]))
     assert said.index(f"ALARM  {alarm}") < said.index("serves")
     assert "what to do\n  - make room or mend the permissions" in said
@@ -65,7 +65,7 @@ def test_alarms_come_before_everybody_and_with_what_to_do() -> None:
 
 def test_what_is_waited_for_stands_above_the_rest() -> None:
     said = text(FENCING)
-    assert said.startswith("FENCING  nobody is granted yet (began 1s ago, 2026-11-20T02:59:59.000Z)")
+    assert said.startswith("FENCING  no engine is granted yet (began 1s ago, 2026-11-20T02:59:59.000Z)")
     assert "waits for\n  - process 12 of engine-a is alive" in said
     assert "held by     engine-a" in said
     assert "processes: 11 dead, 12 alive" in said
@@ -73,7 +73,7 @@ def test_what_is_waited_for_stands_above_the_rest() -> None:
 
 
 def test_an_alarm_that_has_looked_at_what_lives_is_all_the_advice_there_is() -> None:
-    alarm = "engine-a is not proven gone after 10 s, and nobody is granted: process 12 of engine-a is stopped (T)"
+    alarm = "engine-a is not proven gone after 10 s, and no engine is granted: process 12 of engine-a is stopped (T)"
     said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
     assert alarm in said and "can't be told from a busy one" not in said
 
@@ -95,8 +95,13 @@ def test_a_grant_whose_time_is_lost_is_not_said_to_be_new() -> None:
 def test_memory_that_is_unverified_is_explained_also_where_there_is_a_reader(tmp_path: Path) -> None:
     lost = msgspec.structs.replace(HOLDER, granted_at="")
     for holder, memory_why, said, do in (
-        (HOLDER, "nobody reads it (--memory none)", "nobody reads it (--memory none)", "give the server a reader"),
-        (HOLDER, "", "at the grant nobody saw that what the holder needs was free", "the server has a reader"),
+        (
+            HOLDER,
+            "the server doesn't read it (--memory none)",
+            "the server doesn't read it (--memory none)",
+            "give the server a reader",
+        ),
+        (HOLDER, "", "at the grant it wasn't seen that what the holder needs was free", "the server has a reader"),
         (lost, "", "an earlier server granted it", "the server has a reader"),
     ):
         seen = msgspec.structs.replace(HELD, memory="unverified", memory_why=memory_why, holder=holder)
@@ -108,7 +113,7 @@ def test_memory_that_is_unverified_is_explained_also_where_there_is_a_reader(tmp
 
 def test_a_holder_without_anybody_to_take_over_is_pointed_at() -> None:
     for waiters in ([], [msgspec.structs.replace(WAITER, ready=False)]):
-        assert "nobody takes over if the holder dies" in text(msgspec.structs.replace(HELD, waiters=waiters))
+        assert "no engine takes over if the holder dies" in text(msgspec.structs.replace(HELD, waiters=waiters))
 
 
 def test_permits_and_a_switchover_are_shown_while_there_are_any() -> None:
@@ -121,14 +126,14 @@ def test_permits_and_a_switchover_are_shown_while_there_are_any() -> None:
 
 def test_an_engine_that_starts_is_no_reason_to_start_another() -> None:
     free = msgspec.structs.replace(HELD, state="FREE", holder=None, waiters=[], waiters_total=0)
-    assert "what to do\n  - nobody serves: start an engine" in text(free)
+    assert "what to do\n  - no engine serves: start an engine" in text(free)
     said = text(msgspec.structs.replace(free, permits={"init": m.PermitState("engine-a", [], [])}))
-    assert "what to do\n  - nobody serves yet: engine-a starts" in said and "start an engine" not in said
+    assert "what to do\n  - no engine serves yet: engine-a starts" in said and "start an engine" not in said
 
 
 def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
     alarm = (
-        f"engine-a {status_text.OVERDUE} 10 s, and nobody is granted: process 12 of engine-a is frozen by its cgroup"
+        f"engine-a {status_text.OVERDUE} 10 s, and no engine is granted: process 12 of engine-a is frozen by its cgroup"
     )
     said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
     assert alarm in said and "kill -9" not in said

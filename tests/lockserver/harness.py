@@ -102,7 +102,7 @@ class Engine:
             "pid": self.main.pid,
             "claims": {ACTIVE: self.token} if self.token else {},
             "secret": self.secret,
-            "kept": True,
+            "mapped": True,
         }
         return m.Register(**{**said, **changed})
 
@@ -127,7 +127,7 @@ class Engine:
             life=(1, 1),
             pid=process.pid,
             number=said,
-            kept=True,
+            mapped=True,
         )
         held = self.harness.life_held(self.name) and self.name in process.locks
         self.harness.receive(conn, message, (self.harness.peer(process, process.pid),), life_held=held)

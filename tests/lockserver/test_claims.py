@@ -84,7 +84,7 @@ class Entrance(Turns):
             pid=1,
             claims={lock: claims[lock] for lock in (ACTIVE, INIT) if lock in claims},
             secret=secret,
-            kept=True,
+            mapped=True,
         )
         event = e.Received(conn, message, (process or peer(1),), life_held=life_held, secret="fresh")
         return self.admission.register(event, message, newest)
@@ -93,7 +93,13 @@ class Entrance(Turns):
         self, engine_id: str = "a", process: e.Peer | None = None, *, number: int = 0, life_held: bool = True
     ) -> Admitted | TurnedAway:
         message = m.Join(
-            protocol=m.PROTOCOL, engine_id=engine_id, incarnation="0" * 8, life=(1, 1), pid=2, number=number, kept=True
+            protocol=m.PROTOCOL,
+            engine_id=engine_id,
+            incarnation="0" * 8,
+            life=(1, 1),
+            pid=2,
+            number=number,
+            mapped=True,
         )
         event = e.Received(60, message, (process or peer(2),), life_held=life_held)
         return self.admission.join(event, message)
@@ -115,7 +121,7 @@ def test_a_main_process_comes_in() -> None:
     assert admitted == Admitted(entrance.incarnations.known[NAME], MAIN, m.PROTOCOL, None)
     assert admitted.who.stage is Stage.PRESENT and admitted.who.secret == "fresh"
     main = admitted.who.main
-    assert main is not None and main.kept and main.process == 1
+    assert main is not None and main.mapped and main.process == 1
     assert entrance.active.phase is Phase.FREE
 
 
@@ -168,8 +174,8 @@ def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPat
     assert why(entrance.join(process=peer(3))) == f"{NAME} has 2 processes already"
     assert why(entrance.register("b", peer(9))) == why(entrance.join("b")) == "there are too many engines here"
     who = entrance.incarnations.known[NAME]
-    assert "at most 2 processes" in entrance.evidence.joining.why_not_adopt(who, (peer(5),))
-    assert entrance.evidence.joining.why_not_adopt(who, (peer(2),)) == "", (
+    assert "at most 2 processes" in entrance.evidence.joining.why_not_vouch(who, (peer(5),))
+    assert entrance.evidence.joining.why_not_vouch(who, (peer(2),)) == "", (
         "it counts already: a main process that is back says so"
     )
 
@@ -177,9 +183,9 @@ def test_there_is_a_bound_on_processes_and_engines(monkeypatch: pytest.MonkeyPat
 def test_a_child_is_adopted_by_one_pidfd() -> None:
     entrance = Entrance()
     who = let_in(entrance.register()).who
-    assert entrance.evidence.joining.why_not_adopt(who, (peer(5),)) == ""
+    assert entrance.evidence.joining.why_not_vouch(who, (peer(5),)) == ""
     for peers in ((), (peer(5), peer(6)), (e.Peer(None, "", 5),)):
-        assert "one pidfd" in entrance.evidence.joining.why_not_adopt(who, peers)
+        assert "one pidfd" in entrance.evidence.joining.why_not_vouch(who, peers)
 
 
 # -- claims ------------------------------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_a_main_process_registers_and_another_process_joins() -> None:
     for main, kind in ((True, m.Register), (False, m.Join)):
         client = Client(main=main).tell(c.Tick())
         (hello,) = client.tell(c.Connected((3, 4))).said
-        assert isinstance(hello, kind) and hello.kept
+        assert isinstance(hello, kind) and hello.mapped
         assert (hello.protocol, hello.newest, hello.engine_id, hello.incarnation, hello.life, hello.pid) == (
             m.OLDEST,
             m.PROTOCOL,
@@ -132,13 +132,13 @@ def test_nobody_counts_before_the_welcome(client: Client) -> None:
 
 
 def test_nothing_is_asked_before_the_welcome_and_everything_right_after_it(client: Client) -> None:
-    client.tell(c.Want(ACTIVE, {"gpu": 5})).tell(c.Want(INIT)).tell(c.SetReady(False)).tell(c.AdoptChild(3, 77))
+    client.tell(c.Want(ACTIVE, {"gpu": 5})).tell(c.Want(INIT)).tell(c.SetReady(False)).tell(c.VouchFor(3, 77))
     assert client.all == [c.Connect(), c.WatchChild(3)]
     (hello,) = client.tell(c.Connected((1, 2))).said
     assert isinstance(hello, m.Register)
     client.welcome()
     assert client.said == [
-        m.Adopt(child=3, pid=77),
+        m.Vouch(child=3, pid=77),
         m.Acquire(lock=ACTIVE, needs={"gpu": 5}, again=True),
         m.Acquire(lock=INIT, again=True),
         m.Ready(ready=False),
@@ -176,22 +176,22 @@ def test_wanting_what_is_held_gets_it_again(client: Client) -> None:
 
 
 def test_a_connection_that_ends_is_made_again_with_the_claim_the_children_and_the_address(client: Client) -> None:
-    client.holder(7).tell(c.AdoptChild(3, 77)).tell(c.SetServing("unix:x"))
+    client.holder(7).tell(c.VouchFor(3, 77)).tell(c.SetServing("unix:x"))
     client.now = 100.0
     client.away()
     assert client.of(c.Connect), "at once: it had lasted"
     (hello,) = client.tell(c.Connected((1, 2))).said
     assert isinstance(hello, m.Register) and hello.claims == {ACTIVE: 7} and hello.secret == "s3cret"
     client.welcome(server="s2", holds={ACTIVE: 7})
-    assert client.said == [m.Adopt(child=3, pid=77), m.Serving(url="unix:x")] and not client.lost
+    assert client.said == [m.Vouch(child=3, pid=77), m.Serving(url="unix:x")] and not client.lost
 
 
 def test_a_child_that_has_ended_counts_for_whoever_waits_and_is_not_told_of_again(client: Client) -> None:
-    client.holder(7).tell(c.AdoptChild(3, 77)).tell(c.AdoptChild(4, 78))
+    client.holder(7).tell(c.VouchFor(3, 77)).tell(c.VouchFor(4, 78))
     assert client.of(c.WatchChild) == [c.WatchChild(4)]
     assert client.tell(c.ChildEnded(3)).of(c.ChildCounts) == [c.ChildCounts(3)]
     client.away().come_in(server="s2", holds={ACTIVE: 7})
-    assert client.said == [m.Adopt(child=4, pid=78)]
+    assert client.said == [m.Vouch(child=4, pid=78)]
 
 
 def test_a_grant_on_the_whole_proof_stays_one(client: Client) -> None:
@@ -641,12 +641,12 @@ def test_what_a_new_server_gives_before_its_welcome_does_not_take_the_place_of_m
 
 
 def test_copies_are_kept_and_handed_to_the_next_server_before_anything_is_asked_of_it(client: Client) -> None:
-    client.come_in().tell(c.Want(ACTIVE)).tell(c.AdoptChild(1, 5)).hear(keep("x.00000001", 7, 1, 2))
+    client.come_in().tell(c.Want(ACTIVE)).tell(c.VouchFor(1, 5)).hear(keep("x.00000001", 7, 1, 2))
     assert client.of(c.KeepCopies) == [c.KeepCopies("x.00000001", [1, 2])]
     client.away().come_in(server="s2")
     first, *rest = client.said
     assert first == m.HandBack(token=7, tree="x.00000001", numbers=[1, 2])
-    assert [type(message) for message in rest] == [m.Adopt, m.Acquire]
+    assert [type(message) for message in rest] == [m.Vouch, m.Acquire]
     assert client.effects.index(c.Say(first)) < client.effects.index(c.Joined())
 
 
@@ -693,7 +693,7 @@ def test_nothing_that_the_server_may_say_is_an_error_to_the_machine(client: Clie
     client.come_in()
     for message in others:
         assert client.hear(message).effects == []
-    assert client.hear(m.Adopted(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]
+    assert client.hear(m.Vouched(child=9)).of(c.ChildCounts) == [c.ChildCounts(9)]
 
 
 def test_a_grant_that_came_in_the_moment_in_which_it_was_given_up_is_held(client: Client) -> None:

@@ -182,7 +182,7 @@ def test_a_released_lock_keeps_only_the_doubt_that_remains() -> None:
 def test_nobody_is_proven_gone_where_nobody_is_known_to_hold() -> None:
     lock = Lock(ACTIVE)
     lock.suspect(UNNAMED)
-    with pytest.raises(WrongTransition, match="nobody holds it"):
+    with pytest.raises(WrongTransition, match="no engine holds it"):
         lock.release()
 
 
@@ -336,7 +336,7 @@ def test_both_locks_are_looked_at(which: int) -> None:
 def test_a_holder_whose_processes_nobody_watches_is_seen() -> None:
     parts = Parts()
     del parts.incarnations.known[parts.a.name]
-    assert "nobody watches its processes" in parts.broken
+    assert "its processes aren't watched" in parts.broken
 
 
 def test_a_grant_that_is_on_disk_and_was_not_told_is_seen() -> None:

@@ -212,7 +212,7 @@ def test_unknown_fields_of_a_newer_peer_are_ignored() -> None:
             fds=1,
         ),
         m.Join(protocol=1, engine_id="a", incarnation="0123abcd", life=(1, 2), pid=1, number=4, fds=1),
-        m.Adopt(child=1, pid=2, fds=1),
+        m.Vouch(child=1, pid=2, fds=1),
         m.Acquire(lock="init"),
         m.Ready(ready=False, needs={"gpu": 5}),
         m.HandBack(token=1, tree="a.0123abcd", numbers=[1, 2], fds=2),

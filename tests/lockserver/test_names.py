@@ -125,7 +125,8 @@ def test_what_somebody_else_has_is_asked_for_again_and_said() -> None:
     names = Names()
     names.has()
     names.take(TAKEN)
-    assert names.alarm("names") == "nobody is granted: process 5 has the path" and names.exclusion.missing == (TAKEN,)
+    assert names.alarm("names") == "no engine is granted: process 5 has the path"
+    assert names.exclusion.missing == (TAKEN,)
     assert not names.has() and names.due == RETRY_S and len(names.asked(TakeNames)) == 1
     names.at(RETRY_S)
     assert not names.has() and names.asked(TakeNames) == [TakeNames(())]

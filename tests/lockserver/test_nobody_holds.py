@@ -25,23 +25,23 @@ AWAITED = "no holder file: an unknown holder may come back"
         (replace(KNOWN, strangers=None, over=True), "not proven: the life files are being looked at"),
         (
             replace(KNOWN, strangers=StrangersProbed(("c.1", "d.2"), ("e.3",)), over=True, memory_is_free=True),
-            "not proven: life lock of c.1: held by somebody who has not registered; "
-            "life lock of d.2: held by somebody who has not registered",
+            "not proven: life lock of c.1: held by a process that has not registered; "
+            "life lock of d.2: held by a process that has not registered",
         ),
         (
             replace(KNOWN, strangers=StrangersProbed((), (), "Permission denied"), over=True, memory_is_free=True),
             "not proven: the life files can't be read: Permission denied",
         ),
         (
-            replace(KNOWN, others_awaited=("somebody of c is alive",), over=True, memory_is_free=True),
-            "not proven: somebody of c is alive",
+            replace(KNOWN, others_awaited=("a process of c is alive",), over=True, memory_is_free=True),
+            "not proven: a process of c is alive",
         ),
         (
             replace(KNOWN, let_go_lately=True, over=True, memory_is_free=True),
-            "not proven: somebody has let go of its life lock a moment ago",
+            "not proven: a process has let go of its life lock a moment ago",
         ),
-        (replace(KNOWN, memory_is_free=True), "proven: nobody has a life lock here, and the memory is free"),
-        (replace(KNOWN, over=True), "proven: nobody has a life lock here, and nobody has come back in time"),
+        (replace(KNOWN, memory_is_free=True), "proven: no process has a life lock here, and the memory is free"),
+        (replace(KNOWN, over=True), "proven: no process has a life lock here, and none has come back in time"),
     ],
     ids=["time is left", "not asked", "a stranger", "unreadable", "awaited", "lately", "memory", "over"],
 )
@@ -54,21 +54,21 @@ def test_a_stranger_who_does_not_come_is_an_alarm_once_the_time_is_over() -> Non
     held = replace(KNOWN, strangers=StrangersProbed(("c.1", "d.2", "e.3", "f.4"), ()))
     assert not nobody_holds(Found.NOTHING, held, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(held, over=True), ORDINARY).alarm
-    assert alarm == "a life lock is held by somebody who doesn't come: c.1, d.2, e.3"
+    assert alarm == "a life lock is held by a process that doesn't come: c.1, d.2, e.3"
 
 
 def test_whoever_lives_and_does_not_come_is_an_alarm_once_the_time_is_over() -> None:
-    awaited = replace(KNOWN, others_awaited=("somebody of c is alive", "somebody of d is alive"))
+    awaited = replace(KNOWN, others_awaited=("a process of c is alive", "a process of d is alive"))
     assert not nobody_holds(Found.NOTHING, awaited, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(awaited, over=True), ORDINARY).alarm
-    assert alarm == "nobody is granted: somebody of c is alive"
+    assert alarm == "no engine is granted: a process of c is alive"
 
 
 def test_life_files_that_cannot_be_read_are_an_alarm_once_the_time_is_over() -> None:
     unreadable = replace(KNOWN, strangers=StrangersProbed((), (), "Too many open files"))
     assert not nobody_holds(Found.NOTHING, unreadable, ORDINARY).alarm
     alarm = nobody_holds(Found.NOTHING, replace(unreadable, over=True), UNPROVEN).alarm
-    assert alarm == "the life files can't be read: Too many open files; nobody is granted until they can"
+    assert alarm == "the life files can't be read: Too many open files; no engine is granted until they can"
 
 
 def test_a_file_that_cannot_be_read_is_worse_than_none() -> None:

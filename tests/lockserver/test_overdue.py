@@ -23,7 +23,7 @@ def test_a_takeover_that_hangs_is_an_alarm_once_the_window_is_over_and_one_only(
     harness.advance(WINDOW_S - 0.01)
     assert harness.state == "FENCING" and not harness.alarms
     harness.advance(0.02)
-    assert "a is not proven gone after 10 s, and nobody is granted" in harness.alarms
+    assert "a is not proven gone after 10 s, and no engine is granted" in harness.alarms
     assert f"process {worker.pid} of a is stopped" in harness.alarms, "what was seen of it"
     assert "can't be killed from here" in harness.alarms
     harness.advance(10 * WINDOW_S)
@@ -85,7 +85,7 @@ def test_a_permit_that_is_stuck_is_one_too() -> None:
     harness.unkillable.add(worker)
     harness.kill(a.main)
     harness.advance(WINDOW_S + 1)
-    assert "nobody gets the permit init" in harness.alarms
+    assert "no engine gets the permit init" in harness.alarms
 
 
 def test_a_waiter_that_does_not_answer_and_is_alone_is_one_too_until_it_does() -> None:
@@ -97,7 +97,7 @@ def test_a_waiter_that_does_not_answer_and_is_alone_is_one_too_until_it_does() -
     harness.advance(WINDOW_S - 1)
     assert harness.state == "FENCING" and not harness.alarms
     harness.advance(5)
-    assert "nobody was granted for 10 s: b: asked whether its engine can wake" in harness.alarms
+    assert "none was granted for 10 s: b: asked whether its engine can wake" in harness.alarms
     assert f"its main process {b.main.pid} is stopped" in harness.alarms
     harness.advance(10 * WINDOW_S)
     assert sum(note.alarm for note in harness.notes) == 1, "said once"

@@ -189,7 +189,7 @@ def test_memory_that_is_free_proves_the_end_and_no_window_is_waited_out(kernel: 
 
 def test_free_memory_proves_nothing_of_a_process_that_can_let_go_of_its_life_lock() -> None:
     harness = Harness(memory={"gpu": (80, 80)}).start()
-    a = harness.engine("a").register(kept=False).acquire()
+    a = harness.engine("a").register(mapped=False).acquire()
     harness.advance(3)
     assert a.holds
     harness.restart()

@@ -2,7 +2,7 @@
 proof", one or more tests each.
 
 What a server does that (re)starts stands in `test_recovery_table.py`, switchover in `test_switchover.py`. `harness.py`
-plays the world and checks after every event that nobody is granted while another lives, that tokens grow, that the
+plays the world and checks after every event that no engine is granted while another lives, that tokens grow, that the
 disk knew first, and that no handle is lost or forgotten twice.
 """
 
@@ -349,8 +349,8 @@ def test_an_unacknowledged_process_counts_all_the_same(harness: Harness) -> None
 def test_an_adopted_child_counts_like_one_that_joined(harness: Harness) -> None:
     a, b = harness.holder("a"), harness.waiter("b")
     child = a.fork()
-    a.says(m.Adopt(child=7, pid=child.pid), [child])
-    assert a.last(m.Adopted) == m.Adopted(child=7)
+    a.says(m.Vouch(child=7, pid=child.pid), [child])
+    assert a.last(m.Vouched) == m.Vouched(child=7)
     harness.unkillable.add(child)
     harness.kill(a.main)
     assert not b.holds and str(child.pid) in harness.waiting_for
@@ -360,7 +360,7 @@ def test_an_adopted_child_counts_like_one_that_joined(harness: Harness) -> None:
 
 def test_adopt_takes_exactly_one_pidfd(harness: Harness) -> None:
     a = harness.engine("a").register()
-    a.says(m.Adopt(child=1, pid=5), [])
+    a.says(m.Vouch(child=1, pid=5), [])
     assert a.heard(m.Problem) and not a.connected
 
 
@@ -379,7 +379,7 @@ def test_a_tree_has_a_bound(harness: Harness) -> None:
         assert joins(a) == ""
     assert str(MOST_MEMBERS) in joins(a)
     child = a.fork()
-    a.says(m.Adopt(child=1, pid=child.pid), [child])
+    a.says(m.Vouch(child=1, pid=child.pid), [child])
     assert a.heard(m.Problem)
 
 

@@ -156,7 +156,7 @@ class LockWorld(RuleBasedStateMachine):
             engine.join()
         elif how == "adopt" and self.harness.kernel is not Kernel.NONE:
             child = engine.fork()
-            engine.says(m.Adopt(child=child.pid, pid=child.pid), [child])
+            engine.says(m.Vouch(child=child.pid, pid=child.pid), [child])
         else:
             engine.fork()
 
@@ -421,7 +421,7 @@ class ClientWorld(RuleBasedStateMachine):
                 if isinstance(effect.message, m.HandBack):
                     assert effect.message.tree in self.kept, "the copies were dropped already"
                     assert not asked, "what was kept goes back before anything is asked"
-                elif isinstance(effect.message, m.Adopt):
+                elif isinstance(effect.message, m.Vouch):
                     assert effect.message.child in self.children
                 asked = asked or not isinstance(effect.message, m.HandBack | m.Register | m.Join)
             elif isinstance(effect, c.HangUp):
@@ -524,7 +524,7 @@ class ClientWorld(RuleBasedStateMachine):
                 m.Prepare(round=1),
                 m.Drain(round=1, timeout_s=1.0),
                 m.Resume(why="off"),
-                m.Adopted(child=1),
+                m.Vouched(child=1),
                 m.Keep(token=1, tree="x.00000001", numbers=[1]),
                 m.Keep(token=2, tree="y.00000002", numbers=[1, 2]),
                 m.Keep(token=2, tree="a.0123abcd", numbers=[2]),
@@ -548,14 +548,14 @@ class ClientWorld(RuleBasedStateMachine):
                 c.SetServing("u"),
                 c.Checked(1, True),
                 c.DrainEnded(1, True),
-                c.AdoptChild(1, 77),
+                c.VouchFor(1, 77),
             ]
         )
     )
     def the_program_says(self, event: Any) -> None:
         if isinstance(event, c.Want):
             self.wished.add(event.lock)
-        if isinstance(event, c.AdoptChild):
+        if isinstance(event, c.VouchFor):
             self.children.add(event.child)
         self.tell(event)
         if isinstance(event, c.Withdraw) and event.lock == INIT:

@@ -132,7 +132,7 @@ def test_a_worker_whose_main_process_has_not_come_may_be_the_holders(kernel: Ker
     a.join(worker)
     b = harness.waiter("b")
     harness.advance(SETTLE_S * 10)
-    assert not b.holds and "nobody is granted: somebody of a is alive" in str(harness.alarms)
+    assert not b.holds and "no engine is granted: a process of a is alive" in str(harness.alarms)
     harness.kill(worker)
     harness.advance(SETTLE_S)
     assert b.holds and not harness.alarms

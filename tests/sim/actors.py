@@ -588,7 +588,7 @@ class SimClient(Shell[c.Event, c.Effect]):
             kept = self.kept.get(message.tree, {})
             message = replace(message, numbers=[number for number in message.numbers if number in kept])
             passed = tuple(kept[number] for number in message.numbers)
-        elif isinstance(message, m.Adopt):
+        elif isinstance(message, m.Vouch):
             passed = (self.children[message.child],)
         with contextlib.suppress(BrokenPipeError):  # its end of file is under way
             process.send(self.fd, message, passed)
