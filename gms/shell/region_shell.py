@@ -33,6 +33,7 @@ class RegionShell(client_shell.ClientShell):
         self.incarnation = ""
         """The server's that it spoke to last."""
         self.granularity = 0
+        """Sizes are multiples of it; known once it has spoken to a server."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
         self.store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
