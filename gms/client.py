@@ -21,10 +21,10 @@ from typing import Self
 
 from gms.layout import Layout, Tensor
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory
+from gms.memory.opening import open_memory
 from gms.pack import pack
 from gms.pool_client import Pool, PoolMapping
 from gms.rules import client_events as c
-from gms.rules.client_events import Shape as PoolShape
 from gms.rules.errors import (
     Asleep,
     GmsError,
@@ -40,11 +40,11 @@ from gms.rules.errors import (
     Refused,
     StaleLayout,
 )
+from gms.rules.messages import Shape as PoolShape
 from gms.rules.pool_client_machine import There as PoolThere
 from gms.shell.client_shell import ClientShell, Granted
 from gms.shell.mapping import Addresses
 from gms.shell.reader import Reader
-from gms.shell.region_shell import open_memory
 from gms.shell.tables import header as table_header
 from gms.shell.writer import Writer
 

@@ -15,22 +15,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from gms.layout import structure_hash
 from gms.memory import Memory
+from gms.memory.opening import memory_of, open_memory
 from gms.rules import client_events as c
 from gms.rules.client_machine import ClientMachine, Kept
-from gms.rules.errors import GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
+from gms.rules.errors import Lost, NotInTime, StaleLayout, error_of
 from gms.rules.messages import WEIGHTS
 from gms.shell.background import Background
 from gms.shell.layout_slabs import LayoutSlabs
-from gms.shell.region_shell import RegionShell, memory_of, open_memory
+from gms.shell.region_shell import RegionShell
 from sidecar.machine.client_shell import Ask
 from sidecar.terminal.logs import complain
-
-_ERRORS: dict[str, type[GmsError]] = {
-    "time_out": NotInTime,
-    "stale": StaleLayout,
-    "no_memory": NoRoom,
-    "too_large": NoRoom,
-}
 
 
 class Use:
@@ -86,7 +80,8 @@ class ClientShell(RegionShell):
         super().__init__("gms-client", Path(run_dir), device, self._machine)
         self.generation, self.hash = 0, ""
         """The layout's that there was last."""
-        self._problem: type[Refused] = Refused
+        self._about = ""
+        """What the last problem was about."""
         self._on_change = on_change
         self._on_lost = on_lost
         self._on_problem = on_problem or self._say_problem
@@ -113,7 +108,7 @@ class ClientShell(RegionShell):
         if not self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self.where()}")
         if self.problem and not self.incarnation:
-            raise self._problem(self.problem)
+            raise error_of(self._about)(self.problem)
 
     def close(self) -> None:
         """Gives everything up. A forked child only closes what it has: the rest is its parent's."""
@@ -170,7 +165,8 @@ class ClientShell(RegionShell):
             if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
                 raise Lost(self._use.lost)  # just before it was asked
             where = self.where() if answer.reason == "time_out" and not self.connection.up else ""
-            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+            kind = StaleLayout if answer.reason == "stale" else error_of(answer.reason)
+            raise kind(answer.why + where)
         return answer
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
@@ -273,7 +269,7 @@ class ClientShell(RegionShell):
 
     def is_unwelcome(self, why: str, about: str) -> None:
         if why:
-            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(about, Refused)
+            self._about = about
         if why != self.problem:
             self.problem = why
             self.call("on_problem", partial(self._on_problem, why))

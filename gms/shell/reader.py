@@ -16,16 +16,6 @@ from gms.shell.client_shell import ClientShell, Use
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.mapping import Addresses, buffer
 
-_NUMPY_TYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
-"""Types that numpy hasn't: their bits."""
-
 
 class Reader:
     def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
@@ -149,7 +139,7 @@ class Reader:
 
         slabs = [buffer(*slab).toreadonly() for slab in self._addresses.slabs]
         for tensor in self.layout.tensors:
-            dtype = numpy.dtype(_NUMPY_TYPES.get(tensor.dtype, tensor.dtype))
+            dtype = numpy.dtype(lay.TYPES[tensor.dtype].in_numpy or tensor.dtype)
             strides = tuple(step * dtype.itemsize for step in tensor.stride)
             offset = 0 if 0 in tensor.shape else tensor.offset
             self._views[tensor.name] = (tensor.shape, dtype, slabs[tensor.slab], offset, strides)
