@@ -19,66 +19,42 @@ its hands is in `reader.py` and `writer.py`. One connection per process and devi
 from functools import cached_property
 from typing import Self
 
-from gms.layout import Layout, Tensor
-from gms.memory import DeviceError, Handle, Memory, OutOfMemory
-from gms.memory.opening import open_memory
-from gms.pack import pack
-from gms.pool_client import Pool, PoolMapping
+# What is imported under its own name is what other packages need of GMS.
+from gms.layout import Layout as Layout
+from gms.layout import Tensor as Tensor
+from gms.memory import DeviceError as DeviceError
+from gms.memory import Handle as Handle
+from gms.memory import Memory as Memory
+from gms.memory import OutOfMemory as OutOfMemory
+from gms.memory.opening import open_memory as open_memory
+from gms.pack import pack as pack
+from gms.pool_client import Pool as Pool
+from gms.pool_client import PoolMapping as PoolMapping
 from gms.rules import client_events as c
-from gms.rules.errors import (
-    Asleep,
-    GmsError,
-    Lost,
-    NoCommonProtocol,
-    NoPlace,
-    NoRoom,
-    NotInTime,
-    PoolDiffers,
-    PoolOwned,
-    PoolsOff,
-    PoolStale,
-    Refused,
-    StaleLayout,
-)
-from gms.rules.messages import Shape as PoolShape
-from gms.rules.pool_client_machine import There as PoolThere
+from gms.rules.errors import Asleep as Asleep
+from gms.rules.errors import GmsError as GmsError
+from gms.rules.errors import Lost as Lost
+from gms.rules.errors import NoCommonProtocol as NoCommonProtocol
+from gms.rules.errors import NoPlace as NoPlace
+from gms.rules.errors import NoRoom as NoRoom
+from gms.rules.errors import NotInTime as NotInTime
+from gms.rules.errors import PoolDiffers as PoolDiffers
+from gms.rules.errors import PoolOwned as PoolOwned
+from gms.rules.errors import PoolsOff as PoolsOff
+from gms.rules.errors import PoolStale as PoolStale
+from gms.rules.errors import Refused as Refused
+from gms.rules.errors import StaleLayout as StaleLayout
+from gms.rules.messages import Shape
+from gms.rules.pool_client_machine import There
 from gms.shell.client_shell import ClientShell, Granted
 from gms.shell.mapping import Addresses
-from gms.shell.reader import Reader
-from gms.shell.tables import header as table_header
-from gms.shell.writer import Writer
+from gms.shell.reader import Reader as Reader
+from gms.shell.tables import header
+from gms.shell.writer import Writer as Writer
 
-__all__ = [  # all that other packages need of GMS
-    "Asleep",
-    "DeviceError",
-    "GmsClient",
-    "GmsError",
-    "Handle",
-    "Layout",
-    "Lost",
-    "Memory",
-    "NoCommonProtocol",
-    "NoPlace",
-    "NoRoom",
-    "NotInTime",
-    "OutOfMemory",
-    "Pool",
-    "PoolDiffers",
-    "PoolMapping",
-    "PoolOwned",
-    "PoolShape",
-    "PoolStale",
-    "PoolThere",
-    "PoolsOff",
-    "Reader",
-    "Refused",
-    "StaleLayout",
-    "Tensor",
-    "Writer",
-    "open_memory",
-    "pack",
-    "table_header",
-]
+PoolShape = Shape
+PoolThere = There
+table_header = header
 
 
 class GmsClient(ClientShell):
