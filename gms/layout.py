@@ -6,7 +6,7 @@ stands in `machine.py`.
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -15,29 +15,41 @@ MAX_SLABS = 1000
 MAX_TENSORS = 1_000_000
 MAX_LAYOUT_BYTES = 64 << 20
 
-ITEM_BITS = {
-    "bool": 8,
-    "uint8": 8,
-    "int8": 8,
-    "int16": 16,
-    "uint16": 16,
-    "int32": 32,
-    "uint32": 32,
-    "int64": 64,
-    "uint64": 64,
-    "float8_e4m3fn": 8,
-    "float8_e5m2": 8,
-    "float8_e4m3fnuz": 8,
-    "float8_e5m2fnuz": 8,
-    "float8_e8m0fnu": 8,
-    "float16": 16,
-    "bfloat16": 16,
-    "float32": 32,
-    "float64": 64,
-    "complex64": 64,
-    "complex128": 128,
+
+class Type(NamedTuple):
+    bits: int
+    """An item has so many."""
+    in_files: str
+    """What safetensors files call it; empty: they can't hold it."""
+    in_numpy: str = ""
+    """Where numpy hasn't it: the type of its bits."""
+
+
+TYPES = {
+    "bool": Type(8, "BOOL"),
+    "uint8": Type(8, "U8"),
+    "int8": Type(8, "I8"),
+    "int16": Type(16, "I16"),
+    "uint16": Type(16, "U16"),
+    "int32": Type(32, "I32"),
+    "uint32": Type(32, "U32"),
+    "int64": Type(64, "I64"),
+    "uint64": Type(64, "U64"),
+    "float8_e4m3fn": Type(8, "F8_E4M3", "uint8"),
+    "float8_e5m2": Type(8, "F8_E5M2", "uint8"),
+    "float8_e4m3fnuz": Type(8, "F8_E4M3FNUZ", "uint8"),
+    "float8_e5m2fnuz": Type(8, "F8_E5M2FNUZ", "uint8"),
+    "float8_e8m0fnu": Type(8, "F8_E8M0", "uint8"),
+    "float16": Type(16, "F16"),
+    "bfloat16": Type(16, "BF16", "uint16"),
+    "float32": Type(32, "F32"),
+    "float64": Type(64, "F64"),
+    "complex64": Type(64, "C64"),
+    "complex128": Type(128, ""),
 }
-"""Types by torch's names, and their sizes. Packed four-bit weights are `uint8` or `int32`, as in the files."""
+"""Types by torch's names. Packed four-bit weights are `uint8` or `int32`, as in the files."""
+
+ITEM_BITS = {name: type.bits for name, type in TYPES.items()}
 
 Count = Annotated[int, Meta(ge=0, lt=1 << 62)]
 

@@ -18,18 +18,8 @@ from typing import Any, ClassVar
 
 from gms.memory import Handle, Memory
 from gms.rules import client_events as c
-from gms.rules.errors import (
-    GmsError,
-    Lost,
-    NoCommonProtocol,
-    NoRoom,
-    NotInTime,
-    PoolDiffers,
-    PoolOwned,
-    PoolsOff,
-    PoolStale,
-    Refused,
-)
+from gms.rules.errors import GmsError, Lost, error_of
+from gms.rules.messages import Shape
 from gms.rules.pool_client_machine import PoolClientMachine, There
 from gms.shell.mapping import buffer
 from gms.shell.region_shell import RegionShell
@@ -40,16 +30,6 @@ from sidecar.terminal.logs import complain
 _MADV_DONTFORK = 10
 RELEASE_S = 2.0
 """How long `release` waits for the server's word. It goes on being said after that."""
-_ERRORS: dict[str, type[GmsError]] = {
-    "time_out": NotInTime,
-    "no_memory": NoRoom,
-    "too_large": NoRoom,
-    "owned": PoolOwned,
-    "older": PoolStale,
-    "differs": PoolDiffers,
-    "off": PoolsOff,
-    "protocol": NoCommonProtocol,
-}
 
 
 class PoolMapping:
@@ -166,7 +146,7 @@ class Pool(RegionShell):
         return self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s)
 
     def claim(
-        self, shape: c.Shape, *, token: int, proven: bool, replace: bool = False, timeout_s: float = 5.0
+        self, shape: Shape, *, token: int, proven: bool, replace: bool = False, timeout_s: float = 5.0
     ) -> PoolMapping:
         """To be the owner, alone. Waits for the end of the owner before.
 
@@ -178,7 +158,7 @@ class Pool(RegionShell):
         answer = self.ask(Ask(c.Claim(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
         if isinstance(answer, c.No):
             where = self.where() if answer.reason == "time_out" else ""
-            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+            raise error_of(answer.reason)(answer.why + where)
         try:
             return self._mapped(answer, memory)
         except BaseException:

@@ -23,7 +23,7 @@ import msgspec
 from gms import layout as lay
 from gms.cli import gmsctl_help as words
 from gms.cli import status_text
-from gms.cli.transfer_commands import add_commands, region
+from gms.cli.transfer_commands import add_commands, complain, region
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
 from gms.shell import rundir
@@ -54,7 +54,7 @@ def status(options: argparse.Namespace) -> int:
         except (NoServer, ServerSilent) as error:
             if options.json:
                 say(json.dumps({"device": device, "state": "NO_SERVER", "error": str(error)}))
-            _complain(error)
+            complain(error)
             codes.append(NO_SERVER)
             continue
         if options.json:
@@ -75,7 +75,7 @@ def layout(options: argparse.Namespace) -> int:
             answer = observer.ask(m.AskLayout(key=options.region), m.LayoutIs)
         if not answer.generation:
             of = "" if options.region == m.WEIGHTS else f" of {options.region}"
-            print(f"gmsctl: {device} has no layout{of} at the moment; see: gmsctl status", file=sys.stderr)
+            complain(f"{device} has no layout{of} at the moment; see: gmsctl status")
             codes.append(EMPTY)
             continue
         document = lay.decode(answer.layout)
@@ -98,7 +98,7 @@ def ping(options: argparse.Namespace) -> int:
             time.sleep(options.interval)
         for device, answer in _ping_all(options).items():
             if isinstance(answer, NoServer | ServerSilent):
-                _complain(answer)
+                complain(answer)
                 lost += 1
             elif isinstance(answer, ObserverError):
                 raise answer
@@ -191,7 +191,7 @@ def drop(options: argparse.Namespace) -> int:
         except Refused as error:
             if isinstance(error, Incompatible | Busy):
                 raise
-            _complain(error)
+            complain(error)
             return 1
     if options.json:
         picture = {"bytes": dropped.bytes, "seen": dropped.seen, "still": dropped.still}
@@ -200,7 +200,7 @@ def drop(options: argparse.Namespace) -> int:
         how = "no process has its memory any more, as the device says" if dropped.seen else "its processes say so"
         say(f"{device}: {dropped.key} is given up, {size(dropped.bytes)}{'' if dropped.still else f': {how}'}")
     for sentence in dropped.still:
-        print(f"gmsctl: {sentence}", file=sys.stderr)
+        complain(sentence)
     return NOT_YET if dropped.still else 0
 
 
@@ -286,10 +286,6 @@ def worst(codes: list[int]) -> int:
     return next(code for code in _WORST_FIRST if code in codes)
 
 
-def _complain(error: ObserverError) -> None:
-    print(f"gmsctl: {error}", file=sys.stderr)
-
-
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
     if options.run_dir is None:
@@ -303,7 +299,7 @@ def main(argv: list[str] | None = None) -> int:
             raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
         return int(options.run(options))
     except ObserverError as error:
-        _complain(error)
+        complain(error)
         return observer_exit_code(error)
     except OutputLost as error:
         return error.exit_code("gmsctl")

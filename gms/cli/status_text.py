@@ -9,6 +9,7 @@ from datetime import datetime
 
 from gms import layout as lay
 from gms.rules import messages as m
+from sidecar.terminal import table
 from sidecar.terminal.formatting import PLAIN, Paint, Tone, ago, size
 
 MARGIN = 10
@@ -75,9 +76,7 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
     ]
     if not cells:
         return [_row("clients", "nobody")]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    widths[0] = MARGIN + len(cells[0][0]) - len(_plain(cells[0][0]))
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = table.lines(cells, least=(MARGIN,))
     if status.clients_total > len(cells):
         lines.append(_row("...", f"the first {len(cells)} of {status.clients_total}"))
     return lines
@@ -85,10 +84,6 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
 
 def _lasting(since: str, now: datetime) -> str:
     return f"for {ago(since, now).removesuffix(' ago')}"
-
-
-def _plain(text: str) -> str:
-    return text.split("m", 1)[1].split("\x1b")[0] if text.startswith("\x1b") else text
 
 
 def _rest(status: m.Status) -> list[str]:
@@ -176,7 +171,7 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
 
 
 def printable(text: str) -> str:
-    """A name that somebody made up, in one line and without commands for the terminal."""
+    """A name that comes from outside, in one line and without commands for the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -201,20 +196,13 @@ def tensor_lines(layout: lay.Layout) -> list[str]:
     heading = ("slab", "offset", "bytes", "dtype", "shape", "name")
     rows = [
         (
-            str(tensor.slab),
-            str(tensor.offset),
-            str(lay.extent_bytes(tensor)),
+            tensor.slab,
+            tensor.offset,
+            lay.extent_bytes(tensor),
             tensor.dtype,
             "x".join(map(str, tensor.shape)) or "scalar",
             printable(tensor.name),
         )
         for tensor in layout.tensors
     ]
-    widths = [max(len(row[column]) for row in [heading, *rows]) for column in range(len(heading) - 1)]
-
-    def line(row: tuple[str, ...]) -> str:
-        numbers = [cell.rjust(width) for cell, width in zip(row[:3], widths, strict=False)]
-        words = [cell.ljust(width) for cell, width in zip(row[3:5], widths[3:], strict=True)]
-        return "  ".join([*numbers, *words, row[5]])
-
-    return [line(heading), *map(line, rows)]
+    return table.lines([heading, *rows], right=(0, 1, 2))

@@ -108,7 +108,7 @@ def _timeout(command: Parser, what: str) -> None:
 def put(options: argparse.Namespace) -> int:
     with _told() as told, Checkpoint(options.files) as checkpoint:
         for conflict in checkpoint.conflicts:
-            _complain(f"the first file's metadata is kept; another says something else: {printable(conflict)}")
+            complain(f"the first file's metadata is kept; another says something else: {printable(conflict)}")
         with _client(options, _one(options), checksums=not options.no_checksums) as client:
             plan = checkpoint.plan(client.granularity)
             begin = client.replace if options.replace else client.write
@@ -195,28 +195,19 @@ def _told() -> Iterator[_Told]:
     told = _Told()
     try:
         yield told
-    except _NoServer as error:
-        told.code = NO_SERVER
-        _complain(str(error))
-    except _NotWelcome as error:
+    except _NotServed as error:
         told.code = error.code
-        _complain(str(error))
-    except NotInTime as error:
-        told.code = NOT_YET
-        _complain(str(error))
+        complain(error)
     except (GmsError, CannotTransfer, DeviceError, BadLayout) as error:
-        told.code = WRONG
-        _complain(str(error))
+        told.code = NOT_YET if isinstance(error, NotInTime) else WRONG
+        complain(error)
 
 
-class _NoServer(Exception):
-    pass
-
-
-class _NotWelcome(Exception):
-    def __init__(self, error: Refused) -> None:
+class _NotServed(Exception):
+    def __init__(self, error: GmsError) -> None:
         super().__init__(str(error))
-        self.code = {NoPlace: NO_ROOM, NoCommonProtocol: OTHER_VERSION}.get(type(error), NO_PERMISSION)
+        codes = {NotInTime: NO_SERVER, NoPlace: NO_ROOM, NoCommonProtocol: OTHER_VERSION}
+        self.code = codes.get(type(error), NO_PERMISSION)
 
 
 def _one(options: argparse.Namespace) -> str:
@@ -232,10 +223,8 @@ def _client(options: argparse.Namespace, device: str, *, checksums: bool = False
     ) as client:
         try:
             client.connected(CONNECT_S)
-        except NotInTime as error:
-            raise _NoServer(str(error)) from None
-        except Refused as error:
-            raise _NotWelcome(error) from None
+        except (NotInTime, Refused) as error:
+            raise _NotServed(error) from None
         yield client
 
 
@@ -248,7 +237,7 @@ def _said(options: argparse.Namespace, reader: Reader, what: str) -> None:
         say(f"{reader.device}: generation {reader.generation}: {tensors} tensors, {what}")
 
 
-def _complain(text: str) -> None:
+def complain(text: object) -> None:
     print(f"gmsctl: {text}", file=sys.stderr)
 
 

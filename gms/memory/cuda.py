@@ -6,10 +6,10 @@ Its rules:
   between processes (CUDA_VISIBLE_DEVICES).
 * A server needs no context on the GPU, which would cost it some hundreds of MiB there: creating, exporting, importing
   and releasing are documented to need only cuInit. The device's primary context is retained at the first `map`, so in
-  clients alone; it is the one that torch uses, and it is not made current for anybody.
+  clients alone; it is the one that torch uses, and it is current only during a copy.
 * Free memory comes from NVML, which needs no context either; cuMemGetInfo would.
-* What the driver leaves undefined never reaches it: handles that were released (their use is "undefined behavior"), or
-  parts of mappings and of reservations. What it is documented to check (overlaps, what is reserved) is left to it.
+* What the driver leaves undefined never reaches it (`Memory`): handles that were released (their use is "undefined
+  behavior"), or parts of mappings and of reservations.
 
 What this can't do, and the host's maker can: tell two pieces of memory apart without mapping them. All of a device's
 descriptors are alike to the kernel, and the driver tells of a handle its device and kind, and no identity and no size.
@@ -21,7 +21,7 @@ import os
 import uuid
 from typing import Any, NamedTuple
 
-from gms.memory import DeviceError, Handle, OutOfMemory, Unusable
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Unusable
 
 _IDENTITY = "cuda:{}"
 _INSTALL = "pip install 'gpu-failover[cuda]'"
@@ -47,11 +47,11 @@ def devices() -> list[str]:
     return [driver.uuid(ordinal) for ordinal in range(driver.count())]
 
 
-class CudaMemory:
-    """One GPU, as this process sees it. Threads may use it together, as long as no two of them are busy with the same
-    address or handle. After a fork the driver refuses the child everything."""
+class CudaMemory(Memory):
+    """One GPU. After a fork the driver refuses the child everything."""
 
     def __init__(self, device: str) -> None:
+        super().__init__()
         self.device = device
         self._driver = Driver()
         self._ordinal = self._driver.ordinal(device)
@@ -62,21 +62,17 @@ class CudaMemory:
         self.granularity = int(
             self._call("cuMemGetAllocationGranularity", self._properties, self._driver.minimum, about="its granularity")
         )
-        self._context = False
-        self._allocations: dict[Handle, _Allocation] = {}
-        self._last_handle = 0
-        self._reserved: dict[int, int] = {}
-        self._mapped: dict[int, int] = {}
+        self._context: Any = None
 
     def capacity(self) -> int:
         return int(self._call("cuDeviceTotalMem", self._ordinal, about="its capacity"))
 
     def free(self) -> int:
-        """As NVML sees it: whatever anybody has, by whatever means, isn't free."""
+        """As NVML sees it: what any process has, by whatever means, isn't free."""
         return self._nvml.free()
 
     def create(self, size: int) -> Handle:
-        """New memory; it reads as zeros, because the driver clears what it gives to a process. Raises OutOfMemory."""
+        """It reads as zeros, because the driver clears what it gives to a process."""
         self._check_multiple("the size", size)
         try:
             driver_handle = self._call("cuMemCreate", size, self._properties, 0, about=f"{size} bytes can't be had")
@@ -84,10 +80,9 @@ class CudaMemory:
             if error.name == "CUDA_ERROR_OUT_OF_MEMORY":
                 raise OutOfMemory(self.device, size, self.free()) from error
             raise
-        return self._add(int(driver_handle), size)
+        return self._add(_Allocation(int(driver_handle), size))
 
     def export(self, handle: Handle) -> int:
-        """A descriptor of the memory. The caller closes it."""
         driver_handle = self._allocation(handle).driver_handle
         kind = self._driver.descriptor
         fd = int(self._call("cuMemExportToShareableHandle", driver_handle, kind, 0, about="memory can't be exported"))
@@ -95,7 +90,6 @@ class CudaMemory:
         return fd
 
     def import_(self, descriptor: int, size: int) -> Handle:
-        """What was sent may be anything; it stays the caller's."""
         self._check_multiple("the size", size)
         driver_handle = self._import(descriptor)
         try:
@@ -103,79 +97,63 @@ class CudaMemory:
         except BaseException:
             self._call("cuMemRelease", driver_handle, about="imported memory can't be released")
             raise
-        return self._add(driver_handle, size)
+        return self._add(_Allocation(driver_handle, size))
 
-    def release(self, handle: Handle) -> None:
-        """This process's handle; mappings and descriptors live on."""
-        driver_handle = self._allocation(handle).driver_handle
-        self._call("cuMemRelease", driver_handle, about="a handle can't be released")
-        del self._allocations[handle]
+    def _release(self, allocation: _Allocation) -> None:
+        self._call("cuMemRelease", allocation.driver_handle, about="a handle can't be released")
 
-    def reserve(self, size: int) -> int:
-        self._check_multiple("the size", size)
-        address = int(self._call("cuMemAddressReserve", size, 0, 0, 0, about=f"{size} bytes of addresses can't be had"))
-        self._reserved[address] = size
-        return address
+    def _reserve(self, size: int) -> int:
+        return int(self._call("cuMemAddressReserve", size, 0, 0, 0, about=f"{size} bytes of addresses can't be had"))
 
-    def map(self, address: int, handle: Handle, *, size: int, offset: int = 0, writable: bool) -> None:
+    def _map(self, address: int, allocation: _Allocation, size: int, offset: int, *, writable: bool) -> None:
         """Through a mapping that isn't writable, a write by a kernel is a fault that ends its process's context."""
-        allocation = self._allocation(handle)
-        self._check_multiple("the size", size)
-        self._check_multiple("the address", address)
-        self._check_multiple("the offset", offset, least=0)
-        if offset + size > allocation.size:
-            raise DeviceError(
-                f"{size} bytes from {offset} on can't be mapped: the memory has only {allocation.size} bytes"
-            )
         self._retain_context()
         about = f"{size} bytes can't be mapped at {address:#x}"
         self._call("cuMemMap", address, size, offset, allocation.driver_handle, 0, about=about)
         try:
             self._call("cuMemSetAccess", address, size, self._access[writable], 1, about=about)
         except BaseException:
-            self._call("cuMemUnmap", address, size, about=f"{size} bytes at {address:#x} can't be unmapped")
+            self._unmap(address, size)
             raise
-        self._mapped[address] = size
 
-    def unmap(self, address: int, size: int) -> None:
-        """The address stays reserved."""
-        if self._mapped.get(address) != size:
-            raise DeviceError(f"there is no mapping of exactly {size} bytes at {address:#x}")
+    def _unmap(self, address: int, size: int) -> None:
         self._call("cuMemUnmap", address, size, about=f"{size} bytes at {address:#x} can't be unmapped")
-        del self._mapped[address]
 
-    def free_address(self, address: int, size: int) -> None:
-        """Exactly what one `reserve` gave, with nothing mapped in it."""
-        if self._reserved.get(address) != size:
-            raise DeviceError(f"there is no reservation of exactly {size} bytes at {address:#x}")
-        if any(address <= mapped < address + size for mapped in self._mapped):
-            raise DeviceError(f"something is still mapped within the {size} bytes at {address:#x}")
+    def _free_address(self, address: int, size: int) -> None:
         self._call("cuMemAddressFree", address, size, about=f"addresses at {address:#x} can't be given back")
-        del self._reserved[address]
 
     def identity(self, descriptor: int) -> str:
-        """That it is memory of this GPU, and no more: all memory of one GPU has the same identity. Who has to know
-        which memory came back can only compare its contents."""
+        """That it is memory of this GPU, and no more: all memory of one GPU has the same identity. Which memory came
+        back only its contents tell."""
         self._call("cuMemRelease", self._import(descriptor), about="imported memory can't be released")
         return _IDENTITY.format(self.device)
 
     def held(self, identity: str) -> bool | None:
-        """Nobody can ask a GPU for one piece of memory, so always None."""
+        """A GPU can't be asked for one piece of memory, so always None."""
         if identity != _IDENTITY.format(self.device):
             raise DeviceError(f"{identity!r} is no identity of memory of {self.device}")
         return None
 
     def close(self) -> None:
-        """Gives back mappings, addresses, handles and the context. May be called again; nothing else may be."""
-        for address, size in list(self._mapped.items()):
-            self.unmap(address, size)
-        for address, size in list(self._reserved.items()):
-            self.free_address(address, size)
-        for handle in list(self._allocations):
-            self.release(handle)
-        if self._context:
-            self._context = False
+        super().close()
+        if self._context is not None:
+            self._context = None
             self._call("cuDevicePrimaryCtxRelease", self._ordinal, about="the context can't be released")
+
+    def copy_in(self, address: int, data: memoryview) -> None:
+        """Into memory that is mapped."""
+        self._copy("cuMemcpyHtoD", address, data, len(data))
+
+    def copy_out(self, data: memoryview, address: int) -> None:
+        self._copy("cuMemcpyDtoH", data, address, len(data))
+
+    def _copy(self, name: str, *arguments: object) -> None:
+        about = "its memory can't be copied"
+        self._call("cuCtxPushCurrent", self._context, about=about)
+        try:
+            self._call(name, *arguments, about=about)
+        finally:
+            self._call("cuCtxPopCurrent", about=about)
 
     def _import(self, descriptor: int) -> int:
         """A driver's handle of what is behind the descriptor, if that is memory of this GPU."""
@@ -222,25 +200,9 @@ class CudaMemory:
         return None
 
     def _retain_context(self) -> None:
-        if not self._context:
-            self._call("cuDevicePrimaryCtxRetain", self._ordinal, about="this process can't have a context there")
-            self._context = True
-
-    def _add(self, driver_handle: int, size: int) -> Handle:
-        self._last_handle += 1
-        handle = Handle(self._last_handle)
-        self._allocations[handle] = _Allocation(driver_handle, size)
-        return handle
-
-    def _allocation(self, handle: Handle) -> _Allocation:
-        try:
-            return self._allocations[handle]
-        except KeyError:
-            raise DeviceError(f"{handle} is no handle of {self.device}, or was released") from None
-
-    def _check_multiple(self, what: str, value: int, *, least: int = 1) -> None:
-        if value < least or value % self.granularity:
-            raise DeviceError(f"{what} is {value} and has to be a multiple of {self.granularity} (of {self.device})")
+        if self._context is None:
+            about = "this process can't have a context there"
+            self._context = self._call("cuDevicePrimaryCtxRetain", self._ordinal, about=about)
 
     def _call(self, name: str, *arguments: object, about: str) -> Any:
         return self._driver.call(name, *arguments, about=f"{self.device}: {about}")

@@ -22,11 +22,9 @@ Making and removing devices: `host_device.py`. The system calls: `libc.py`. Who 
 `sidecar/kernel/host_usage.py`.
 """
 
-import bisect
 import contextlib
 import errno
 import fcntl
-import itertools
 import os
 import re
 import stat
@@ -34,7 +32,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gms.memory import DeviceError, Handle, OutOfMemory, Unusable, libc
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Unusable, libc
 from gms.memory.host_device import GRANULARITY, device_path, open_device, reason, same_file, try_lock, unlock
 from sidecar.kernel import host_usage
 
@@ -53,43 +51,13 @@ class _Allocation(NamedTuple):
     size: int
 
 
-class _Spans:
-    """Spans of addresses that don't overlap. A wake maps hundreds of slabs in a millisecond: no search may be long."""
-
-    def __init__(self) -> None:
-        self._starts: list[int] = []
-        self._sizes: dict[int, int] = {}
-
-    def add(self, start: int, size: int) -> None:
-        bisect.insort(self._starts, start)
-        self._sizes[start] = size
-
-    def remove(self, start: int) -> None:
-        self._starts.remove(start)
-        del self._sizes[start]
-
-    def has(self, start: int, size: int) -> bool:
-        return self._sizes.get(start) == size
-
-    def covers(self, start: int, size: int) -> bool:
-        at = bisect.bisect_right(self._starts, start) - 1
-        return at >= 0 and start + size <= self._starts[at] + self._sizes[self._starts[at]]
-
-    def touches(self, start: int, size: int) -> bool:
-        at = bisect.bisect_left(self._starts, start + size) - 1
-        return at >= 0 and self._starts[at] + self._sizes[self._starts[at]] > start
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter([(start, self._sizes[start]) for start in self._starts])
-
-
-class HostMemory:
-    """One host device, as this process sees it. Threads may use it together, as long as no two of them are busy with
-    the same address or handle. A forked child has the handles and none of the mappings."""
+class HostMemory(Memory):
+    """One host device. A forked child has the handles and none of the mappings."""
 
     granularity = GRANULARITY
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
+        super().__init__()
         self.device = f"host:{name}"
         self._path = device_path(name, directory)
         try:
@@ -98,10 +66,6 @@ class HostMemory:
             raise DeviceError(f"{self.device} isn't there: {self._path} has to be made first, as `gms` does") from None
         status = os.fstat(self._probe)
         self._inode = (status.st_dev, status.st_ino)
-        self._allocations: dict[Handle, _Allocation] = {}
-        self._handles = itertools.count(1)
-        self._reserved = _Spans()
-        self._mapped = _Spans()
 
     def capacity(self) -> int:
         return os.fstat(self._probe).st_size
@@ -112,86 +76,54 @@ class HostMemory:
         return capacity - sum(stop - start for start, stop in host_usage.locks(self._probe, 0, capacity))
 
     def create(self, size: int) -> Handle:
-        """New memory; it reads as zeros. Raises OutOfMemory."""
         self._check_multiple("the size", size)
         fd = self._open()
         try:
             start = self._take_range(fd, size)
             self._fill(fd, start, size)
-            return self._add(fd, start, size)
+            return self._add(_Allocation(fd, start, size))
         except BaseException:
             os.close(fd)
             raise
 
     def export(self, handle: Handle) -> int:
-        """A descriptor of the same description. The caller closes it."""
         return self._copy(self._allocation(handle).fd)
 
     def import_(self, descriptor: int, size: int) -> Handle:
-        """What was sent may be anything; it stays the caller's."""
         fd = self._copy(descriptor)
         try:
             start, length = self._range_of(fd)
             if length != size:
                 raise DeviceError(f"the descriptor is {length} bytes of {self.device}, and {size} were announced")
-            return self._add(fd, start, size)
+            return self._add(_Allocation(fd, start, size))
         except BaseException:
             os.close(fd)
             raise
 
-    def release(self, handle: Handle) -> None:
-        """This process's handle; mappings and descriptors live on."""
-        allocation = self._allocation(handle)
-        del self._allocations[handle]
+    def _release(self, allocation: _Allocation) -> None:
         os.close(allocation.fd)
 
-    def reserve(self, size: int) -> int:
-        """Addresses at a multiple of the granularity, which huge pages need."""
-        self._check_multiple("the size", size)
+    def _reserve(self, size: int) -> int:
+        """At a multiple of the granularity, which huge pages need."""
         with _as_device_error(f"{size} bytes of addresses can't be reserved"):
-            address = libc.reserve_addresses(size, GRANULARITY)
-        self._reserved.add(address, size)
-        return address
+            return libc.reserve_addresses(size, GRANULARITY)
 
-    def map(self, address: int, handle: Handle, *, size: int, offset: int = 0, writable: bool) -> None:
+    def _map(self, address: int, allocation: _Allocation, size: int, offset: int, *, writable: bool) -> None:
         """No page is touched: pages come at the first access."""
-        allocation = self._allocation(handle)
-        self._check_multiple("the size", size)
-        self._check_multiple("the address", address)
-        self._check_multiple("the offset", offset, least=0)
-        if offset + size > allocation.size:
-            raise DeviceError(
-                f"{size} bytes from {offset} on can't be mapped: the memory has only {allocation.size} bytes"
-            )
-        if not self._reserved.covers(address, size):
-            raise DeviceError(f"{size} bytes at {address:#x} aren't within one reservation of {self.device}")
-        if self._mapped.touches(address, size):
-            raise DeviceError(f"something is mapped already within the {size} bytes at {address:#x}")
         with _as_device_error(f"{size} bytes of {self.device} can't be mapped at {address:#x}"):
             try:
                 libc.map_file(address, size, allocation.fd, allocation.start + offset, writable=writable)
             except OSError:
                 libc.unmap_file(address, size)  # the kernel may have taken the reservation away before it failed
                 raise
-        self._mapped.add(address, size)
 
-    def unmap(self, address: int, size: int) -> None:
-        """The address stays reserved."""
-        if not self._mapped.has(address, size):
-            raise DeviceError(f"there is no mapping of exactly {size} bytes at {address:#x}")
+    def _unmap(self, address: int, size: int) -> None:
         with _as_device_error(f"{size} bytes at {address:#x} can't be unmapped"):
             libc.unmap_file(address, size)
-        self._mapped.remove(address)
 
-    def free_address(self, address: int, size: int) -> None:
-        """Exactly what one `reserve` gave, with nothing mapped in it."""
-        if not self._reserved.has(address, size):
-            raise DeviceError(f"there is no reservation of exactly {size} bytes at {address:#x}")
-        if self._mapped.touches(address, size):
-            raise DeviceError(f"something is still mapped within the {size} bytes at {address:#x}")
+    def _free_address(self, address: int, size: int) -> None:
         with _as_device_error(f"{size} bytes of addresses at {address:#x} can't be given back"):
             libc.free_addresses(address, size)
-        self._reserved.remove(address)
 
     def identity(self, descriptor: int) -> str:
         """`host:DEVICE:INODE:START:LENGTH`. Unique among what is alive on this boot; later memory may get it again."""
@@ -199,7 +131,7 @@ class HostMemory:
         return "host:{}:{}:{}:{}".format(*self._inode, start, length)
 
     def held(self, identity: str) -> bool | None:
-        """Somebody has exactly that range locked. None: it was memory of a file that this device isn't any more."""
+        """A process has exactly that range locked. None: it was memory of a file that this device isn't any more."""
         parsed = _IDENTITY.fullmatch(identity)
         if parsed is None:
             raise DeviceError(f"{identity!r} is no identity of memory of a host device")
@@ -219,20 +151,14 @@ class HostMemory:
         return True
 
     def close(self) -> None:
-        """Gives back mappings, addresses and handles. May be called again; nothing else may be."""
-        for address, size in self._mapped:
-            self.unmap(address, size)
-        for address, size in self._reserved:
-            self.free_address(address, size)
-        for handle in list(self._allocations):
-            self.release(handle)
+        super().close()
         if self._probe >= 0:
             os.close(self._probe)
             self._probe = -1
 
     def _take_range(self, fd: int, size: int) -> int:
-        """The first free range that is large enough. Who finds that somebody was faster looks again: whoever is beaten
-        here has seen another succeed."""
+        """The first free range that is large enough. A process that finds another faster looks again: the other has
+        succeeded."""
         while True:
             capacity = os.fstat(fd).st_size
             with _as_device_error(f"{self._path} can't be locked", unusable="OFD locks, which local filesystems have"):
@@ -318,23 +244,6 @@ class HostMemory:
                 f" write lock on a multiple of {GRANULARITY} within {self.capacity()} bytes"
             )
         return start, stop - start
-
-    def _add(self, fd: int, start: int, size: int) -> Handle:
-        handle = Handle(next(self._handles))
-        self._allocations[handle] = _Allocation(fd, start, size)
-        return handle
-
-    def _allocation(self, handle: Handle) -> _Allocation:
-        try:
-            return self._allocations[handle]
-        except KeyError:
-            raise DeviceError(f"{self.device} has no handle {handle}; it may have been released") from None
-
-    def _check_multiple(self, what: str, number: int, *, least: int = GRANULARITY) -> None:
-        if number < least or number % GRANULARITY:
-            raise DeviceError(
-                f"{what} has to be a multiple of {GRANULARITY} on {self.device}, at least {least}; it is {number}"
-            )
 
 
 def _check_room(fd: int, size: int) -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from gms.rules import messages as m
-from gms.rules.pools import Phase, Pool, Shape
+from gms.rules.pools import Phase, Pool
 from gms.rules.sessions import Client
 
 
@@ -34,10 +34,6 @@ class Verdict(NamedTuple):
     """Why it gets new memory."""
 
 
-def shape_of(message: m.ClaimPool) -> Shape:
-    return Shape(message.digest, tuple(message.sizes), message.table_size)
-
-
 def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: bool) -> Verdict:
     """`may_come_back`: this server is so new that whoever has the memory may still bring it."""
     if message.token < pool.token:
@@ -52,9 +48,9 @@ def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: 
         return Verdict(Do.MAKE, why_empty="new")
     if pool.phase is Phase.AWAITED and owner is not None:
         return Verdict(Do.WAIT, f"pool {pool.key} is to be handed back by its owner, which claims it", "stale")
-    fits = pool.shape == shape_of(message)
+    fits = pool.shape == m.shape_of(message)
     if not fits and not message.replace:
-        return Verdict(Do.REFUSE, difference(pool, shape_of(message)), "differs")
+        return Verdict(Do.REFUSE, difference(pool, m.shape_of(message)), "differs")
     if owner is not None:
         if fits:
             return Verdict(Do.OWN_AGAIN)
@@ -72,7 +68,7 @@ def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: 
     return Verdict(Do.ADOPT)
 
 
-def difference(pool: Pool, wanted: Shape) -> str:
+def difference(pool: Pool, wanted: m.Shape) -> str:
     """Between what there is and what is wanted, for people."""
     there = pool.shape
     if there is None:

@@ -60,21 +60,10 @@ class Want(msgspec.Struct, frozen=True):
     expect: str = ""
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """What never changes about a pool's memory."""
-
-    digest: str
-    """It stands for all that has to agree before contents are of use: 1 to 128 of letters, digits and `._:-`."""
-    sizes: tuple[int, ...]
-    """One for each range, in multiples of the device's granularity; at most 250 ranges."""
-    table_size: int
-    """Bytes; 4 KiB to 256 MiB."""
-
-
 class Claim(msgspec.Struct, frozen=True):
     """To own a pool, alone."""
 
-    shape: Shape
+    shape: m.Shape
     token: int
     proven: bool
     replace: bool
@@ -149,7 +138,7 @@ class Got(msgspec.Struct, frozen=True):
 
 class Owned(msgspec.Struct, frozen=True):
     generation: int
-    shape: Shape
+    shape: m.Shape
     adopted: bool
     why_empty: str
 

@@ -97,8 +97,8 @@ class ClientMachine(RegionClient):
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
         self.draft = 0
         """A writer's number."""
-        self._make: Make | None = None
-        self._publish: Publish | None = None
+        self._asks: Make | Publish | None = None
+        """What a writer wants next."""
         self._sealed: Kept | None = None
         """A layout whose commit is under way: it may be in the file already."""
         self._arriving: m.Opened | None = None
@@ -107,7 +107,7 @@ class ClientMachine(RegionClient):
     @property
     def commits(self) -> bool:
         """A writer that has said its last word: what it made may be a layout by now."""
-        return self._publish is not None or self._sealed is not None
+        return isinstance(self._asks, Publish) or self._sealed is not None
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -130,12 +130,12 @@ class ClientMachine(RegionClient):
         elif self._want is not None and not self._session:
             assert isinstance(self._want, Want)
             self._open(self._want)
-        elif self._make is not None:
+        elif isinstance(self._asks, Make):
             self._awaiting = Awaiting.CREATE
-            self._say(m.Create(size=self._make.size))
-        elif self._publish is not None:
+            self._say(m.Create(size=self._asks.size))
+        elif self._asks is not None:
             self._awaiting = Awaiting.COMMIT
-            document, sizes = self._publish.document, list(self._publish.sizes)
+            document, sizes = self._asks.document, list(self._asks.sizes)
             self._sealed = Kept(self.draft, structure_hash(document), sizes, document, [])
             self._say(m.Commit(layout=document))
 
@@ -164,7 +164,7 @@ class ClientMachine(RegionClient):
 
     def _lose(self, why: str) -> None:
         """A writer's work."""
-        self.doing, self._sealed, self._make, self._publish = Doing.NOTHING, None, None, None
+        self.doing, self._sealed, self._asks = Doing.NOTHING, None, None
         self._let_go(self.draft)
         self._out.append(Lost(why))
 
@@ -191,7 +191,7 @@ class ClientMachine(RegionClient):
         elif isinstance(message, m.Slabs):
             self._slabs(message)
         elif isinstance(message, m.Created) and self._awaiting is Awaiting.CREATE:
-            self._awaiting, self._make = Awaiting.NONE, None
+            self._awaiting, self._asks = Awaiting.NONE, None
             self._out += [Keep(self.draft, message.slab), Made(message.slab, message.size)]
         elif isinstance(message, m.Committed) and self._awaiting is Awaiting.COMMIT:
             self._committed()
@@ -213,11 +213,11 @@ class ClientMachine(RegionClient):
     def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
         if self._awaiting is Awaiting.RETURN and not message.about:
             self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
-        wanted = asked is not None or self._make is not None or self._publish is not None
+        wanted = asked is not None or self._asks is not None
         if asked is not None:
             self._drop_want()
         if self.link is Link.IN:  # we said something that this server won't have, and what it was about is over
-            self._make = self._publish = self._sealed = None
+            self._asks = self._sealed = None
         if wanted:
             self._out.append(No(message.why, "problem"))
 
@@ -253,7 +253,7 @@ class ClientMachine(RegionClient):
         sealed = self._sealed
         if sealed is None:
             return
-        self._awaiting, self._sealed, self._publish = Awaiting.NONE, None, None
+        self._awaiting, self._sealed, self._asks = Awaiting.NONE, None, None
         old, self.kept, self.doing = self.kept, sealed, Doing.READING
         if old is not None:
             self._let_go(old.generation)
@@ -269,9 +269,9 @@ class ClientMachine(RegionClient):
             self._session = False
             self._drop_want()
         elif asked is Awaiting.CREATE:
-            self._make = None
+            self._asks = None
         elif asked is Awaiting.COMMIT:
-            self._publish = self._sealed = None
+            self._asks = self._sealed = None
         self._out.append(No(message.why, message.reason))
 
     def _told_to_drop(self, generation: int) -> None:
@@ -342,16 +342,10 @@ class ClientMachine(RegionClient):
         self._want, self.doing = event, Doing.WAITING
         self._want_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
 
-    def _on_make(self, event: Make) -> None:
-        if self.doing is Doing.WRITING and self._make is None and self._publish is None:
-            self._make = event
-        elif self._make != event:  # asked again after an interruption: its answer is under way
-            self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
-
-    def _on_publish(self, event: Publish) -> None:
-        if self.doing is Doing.WRITING and self._make is None and self._publish is None:
-            self._publish = event
-        elif self._publish != event:
+    def _on_writers_wish(self, event: Make | Publish) -> None:
+        if self.doing is Doing.WRITING and self._asks is None:
+            self._asks = event
+        elif self._asks != event:  # asked again after an interruption: its answer is under way
             self._out.append(No("this process isn't writing, or its last request isn't answered", "not_now"))
 
     def _on_sleep(self, event: Sleep) -> None:
@@ -369,7 +363,7 @@ class ClientMachine(RegionClient):
     def _on_release(self, event: Release) -> None:
         drafted = self.draft if self.doing is Doing.WRITING else 0
         self._want, self.doing = None, Doing.NOTHING
-        self._make = self._publish = self._sealed = None
+        self._asks = self._sealed = None
         self._end_arriving()
         self._let_go_of_condemned()
         kept, self.kept = self.kept, None
@@ -384,8 +378,8 @@ class ClientMachine(RegionClient):
 
     handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         Want: _on_want,
-        Make: _on_make,
-        Publish: _on_publish,
+        Make: _on_writers_wish,
+        Publish: _on_writers_wish,
         Sleep: _on_sleep,
         Release: _on_release,
         Sums: _on_sums,

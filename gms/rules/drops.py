@@ -70,6 +70,11 @@ class Drops:
             for drop in self._holders.pending
         ]
 
+    @property
+    def also(self) -> str:
+        """The same, behind why there is too little memory."""
+        return "".join(f"; {sentence}" for sentence in self.pending)
+
     def _what(self, conn: int, generation: int) -> str:
         key = self._sessions.clients[conn].key
         return f"layout {generation}" if key == m.WEIGHTS else f"memory {generation} of {key}"

@@ -51,3 +51,21 @@ class PoolDiffers(Refused):
 
 class PoolsOff(Refused):
     """The server has no pools on this device; the text says why."""
+
+
+_BY_REASON: dict[str, type[GmsError]] = {
+    "time_out": NotInTime,
+    "no_memory": NoRoom,
+    "too_large": NoRoom,
+    "owned": PoolOwned,
+    "older": PoolStale,
+    "differs": PoolDiffers,
+    "off": PoolsOff,
+    "protocol": NoCommonProtocol,
+    "place": NoPlace,
+}
+
+
+def error_of(reason: str) -> type[GmsError]:
+    """What a request raises that was refused for that reason (`messages.Reason`), or a problem about that."""
+    return _BY_REASON.get(reason, Refused)

@@ -13,48 +13,20 @@ import msgspec
 
 from gms.rules.messages import ClientMessage, ServerMessage
 from gms.rules.record import Record
-from sidecar.machine.context import (
-    Close as Close,
-)
-from sidecar.machine.context import (
-    Closed as Closed,
-)
-from sidecar.machine.context import (
-    Died as Died,
-)
-from sidecar.machine.context import (
-    DirectoryReplaced as DirectoryReplaced,
-)
-from sidecar.machine.context import (
-    Hindered as Hindered,
-)
-from sidecar.machine.context import (
-    Note as Note,
-)
-from sidecar.machine.context import (
-    PathWatched as PathWatched,
-)
-from sidecar.machine.context import (
-    Persisted as Persisted,
-)
-from sidecar.machine.context import (
-    PersistFailed as PersistFailed,
-)
-from sidecar.machine.context import (
-    Publish as Publish,
-)
-from sidecar.machine.context import (
-    Stop as Stop,
-)
-from sidecar.machine.context import (
-    Tick as Tick,
-)
-from sidecar.machine.context import (
-    Time as Time,
-)
-from sidecar.machine.context import (
-    WatchDeath as WatchDeath,
-)
+from sidecar.machine.context import Close as Close
+from sidecar.machine.context import Closed as Closed
+from sidecar.machine.context import Died as Died
+from sidecar.machine.context import DirectoryReplaced as DirectoryReplaced
+from sidecar.machine.context import Hindered as Hindered
+from sidecar.machine.context import Note as Note
+from sidecar.machine.context import PathWatched as PathWatched
+from sidecar.machine.context import Persisted as Persisted
+from sidecar.machine.context import PersistFailed as PersistFailed
+from sidecar.machine.context import Publish as Publish
+from sidecar.machine.context import Stop as Stop
+from sidecar.machine.context import Tick as Tick
+from sidecar.machine.context import Time as Time
+from sidecar.machine.context import WatchDeath as WatchDeath
 from sidecar.wire.frames import MAX_DESCRIPTORS
 
 

@@ -24,7 +24,7 @@ import msgspec
 
 from gms.rules import events as e
 from gms.rules import messages as m
-from gms.rules.claims import Do, Verdict, shape_of, verdict
+from gms.rules.claims import Do, Verdict, verdict
 from gms.rules.hand_back import Memory
 from gms.rules.making import Wanted
 from gms.rules.pools import Owner, Phase, Pool, Shape
@@ -117,13 +117,9 @@ class ExclusiveRegion(Region):
     def without_memory(self, why: str) -> Recorded:
         return Pool(self.key, token=self.pool.token, dropped=why == "dropped").record()
 
-    def doing(self, client: Client) -> Doing:
+    def works(self, client: Client) -> Doing | None:
         owner = self.pool.owner
-        if owner is not None and owner.conn == client.conn:
-            return Doing.WRITING
-        if client.request is not None:
-            return Doing.WAITING
-        return Doing.ASLEEP if self.device.holders.keeps_some(client.conn) else Doing.WATCHING
+        return Doing.WRITING if owner is not None and owner.conn == client.conn else None
 
     def _owns(self, client: Client) -> bool:
         """On this connection, or on one that ended."""
@@ -293,7 +289,7 @@ class ExclusiveRegion(Region):
     def _on_claim(self, client: Client, message: m.ClaimPool) -> m.Problem | None:
         if client.request is not None:
             return m.Problem(why="ClaimPool: the last one isn't answered yet")
-        config, wanted = self.device.config, shape_of(message)
+        config, wanted = self.device.config, m.shape_of(message)
         why = self.device.why_closed or config.pools_off
         if why:
             self.refuse(client, why, "not_now" if self.device.why_closed else "off")
@@ -418,7 +414,7 @@ class ExclusiveRegion(Region):
             return
         client, claim = asking
         assert isinstance(claim.message, m.ClaimPool)
-        owner, shape = self._as_owner(client, adopted=False), shape_of(claim.message)
+        owner, shape = self._as_owner(client, adopted=False), m.shape_of(claim.message)
         generation, token = self.device.generations.next(), claim.message.token
         planned = Pool(self.key, Phase.MAKING, self.pool.token)
         planned.made(generation, shape, slabs, token, owner)
@@ -429,8 +425,7 @@ class ExclusiveRegion(Region):
         asking = self.device.sessions.asking(wanted.conn, wanted.request)
         if asking is None:
             return
-        have = "".join(f"; {sentence}" for sentence in self.device.drops.pending)
-        why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{have}"
+        why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{self.device.drops.also}"
         self.refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
 
     def _made(self, owed: Made) -> None:

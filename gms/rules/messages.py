@@ -57,6 +57,22 @@ Token = Annotated[int, Meta(gt=0, lt=1 << 62)]
 """A fencing token of the lock's."""
 
 
+class Shape(msgspec.Struct, frozen=True):
+    """What never changes about a pool's memory while it lives."""
+
+    digest: str
+    """It stands for all that has to agree before contents are of use: 1 to 128 of letters, digits and `._:-`."""
+    sizes: tuple[int, ...]
+    """One for each range, in multiples of the device's granularity; at most 250 ranges."""
+    table_size: int
+    """Bytes; 4 KiB to 256 MiB."""
+
+    @property
+    def bytes(self) -> int:
+        """What it takes of the device."""
+        return sum(self.sizes)
+
+
 # -- from a client -------------------------------------------------------------------------------------------------
 
 
@@ -468,6 +484,11 @@ ServerMessage = (
     | PoolReleased
     | RegionDropped
 )
+
+
+def shape_of(message: ClaimPool | PoolIs) -> Shape:
+    return Shape(message.digest, tuple(message.sizes), message.table_size)
+
 
 from_client: "msgspec.msgpack.Decoder[ClientMessage]" = msgspec.msgpack.Decoder(ClientMessage)
 from_server: "msgspec.msgpack.Decoder[ServerMessage]" = msgspec.msgpack.Decoder(ServerMessage)

@@ -29,7 +29,6 @@ from gms.rules.client_events import (
     Release,
     Released,
     Say,
-    Shape,
     Want,
 )
 from gms.rules.region_client import RegionClient
@@ -41,7 +40,7 @@ class There(msgspec.Struct, frozen=True):
     """A pool, as far as this process was told."""
 
     generation: int
-    shape: Shape
+    shape: m.Shape
     owner: str = ""
     """In words; empty: no process may write."""
 
@@ -163,8 +162,7 @@ class PoolClientMachine(RegionClient):
         if not message.generation:
             self.there = None
         else:
-            shape = Shape(message.digest, tuple(message.sizes), message.table_size)
-            self.there = There(message.generation, shape, message.owner)
+            self.there = There(message.generation, m.shape_of(message), message.owner)
             if message.fds:
                 self._keep(self.there)
         self._changed()

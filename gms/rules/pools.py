@@ -16,8 +16,8 @@ What this file may not do: decide who may become the owner (`claims.py`), speak 
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
 
+from gms.rules.messages import Shape as Shape
 from gms.rules.record import Owner as RecordedOwner
 from gms.rules.record import Region as RecordedRegion
 from gms.rules.record import Slab as RecordedSlab
@@ -44,19 +44,6 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     # It is handed back, by its owner or by somebody else; it is given up.
     Phase.AWAITED: frozenset({Phase.OWNED, Phase.FREE, Phase.EMPTY}),
 }
-
-
-class Shape(NamedTuple):
-    """What never changes about memory while it lives."""
-
-    digest: str
-    sizes: tuple[int, ...]
-    table_size: int
-
-    @property
-    def bytes(self) -> int:
-        """What it takes of the device."""
-        return sum(self.sizes)
 
 
 @dataclass

@@ -208,7 +208,8 @@ class Region(ABC):
         """A new server reads of it in the file."""
 
     @abstractmethod
-    def doing(self, client: Client) -> Doing: ...
+    def works(self, client: Client) -> Doing | None:
+        """What it does with the memory: it reads or writes; None: neither."""
 
     @abstractmethod
     def why_waits(self, client: Client, request: Request) -> tuple[str, m.Reason]:
@@ -276,6 +277,10 @@ class Region(ABC):
         """For a report of a mistake."""
 
     # -- those that have to do with it -----------------------------------------------------------------------------
+
+    def doing(self, client: Client) -> Doing:
+        idle = Doing.ASLEEP if self.device.holders.keeps_some(client.conn) else Doing.WATCHING
+        return self.works(client) or (Doing.WAITING if client.request is not None else idle)
 
     @property
     def clients(self) -> list[Client]:

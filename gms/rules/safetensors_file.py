@@ -16,7 +16,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from msgspec import Meta
 
-from gms.layout import ITEM_BITS, MAX_TENSORS
+from gms.layout import ITEM_BITS, MAX_TENSORS, TYPES
 
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
@@ -24,29 +24,8 @@ MAX_HEADER_BYTES = 100_000_000
 METADATA = "__metadata__"
 MAX_NAME = 1024
 
-DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "U16": "uint16",
-    "I16": "int16",
-    "U32": "uint32",
-    "I32": "int32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-}
+DTYPES = {type.in_files: name for name, type in TYPES.items() if type.in_files}
 """The file's names, and the layout's."""
-FILE_NAMES = {ours: theirs for theirs, ours in DTYPES.items()}
 
 
 class BadFile(Exception):
@@ -183,10 +162,11 @@ def compose(tensors: Iterable[tuple[str, str, Sequence[int]]], metadata: dict[st
     header: dict[str, object] = {METADATA: metadata} if metadata else {}
     reached = 0
     for name, dtype, shape in tensors:
-        if dtype not in FILE_NAMES:
+        in_file = TYPES[dtype].in_files if dtype in TYPES else ""
+        if not in_file:
             raise BadFile(f"{name!r} is of type {dtype}, which a safetensors file can't hold")
         end = reached + math.prod(shape) * ITEM_BITS[dtype] // 8
-        header[name] = {"dtype": FILE_NAMES[dtype], "shape": list(shape), "data_offsets": [reached, end]}
+        header[name] = {"dtype": in_file, "shape": list(shape), "data_offsets": [reached, end]}
         reached = end
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 8)

@@ -72,14 +72,10 @@ class SharedRegion(Region):
     def record(self) -> Recorded:
         return self.weights.record()
 
-    def doing(self, client: Client) -> Doing:
+    def works(self, client: Client) -> Doing | None:
         if client.conn == self.weights.writer:
             return Doing.WRITING
-        if client.conn in self.weights.readers:
-            return Doing.READING
-        if client.request is not None:
-            return Doing.WAITING
-        return Doing.ASLEEP if self.device.holders.keeps_some(client.conn) else Doing.WATCHING
+        return Doing.READING if client.conn in self.weights.readers else None
 
     @property
     def writer(self) -> Client | None:
@@ -320,8 +316,7 @@ class SharedRegion(Region):
             self.context.refuse(wanted.conn, why, "not_now")
             return
         self.note("no_memory", needed=wanted.bytes, free=event.free)
-        have = "".join(f"; {drop}" for drop in self.device.drops.pending)
-        why = f"a slab of {wanted.bytes} bytes is needed, and {event.free} are free{have}"
+        why = f"a slab of {wanted.bytes} bytes is needed, and {event.free} are free{self.device.drops.also}"
         self.context.refuse(wanted.conn, why, "no_memory")
 
     def _on_commit(self, client: Client, message: m.Commit) -> m.Problem | None:

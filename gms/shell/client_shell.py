@@ -15,20 +15,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from gms.layout import structure_hash
 from gms.memory import Memory
+from gms.memory.opening import memory_of, open_memory
 from gms.rules import client_events as c
 from gms.rules.client_machine import ClientMachine, Kept
-from gms.rules.errors import GmsError, Lost, NoCommonProtocol, NoPlace, NoRoom, NotInTime, Refused, StaleLayout
+from gms.rules.errors import Lost, NotInTime, StaleLayout, error_of
+from gms.rules.messages import WEIGHTS
 from gms.shell.background import Background
 from gms.shell.layout_slabs import LayoutSlabs
-from gms.shell.region_shell import RegionShell, memory_of, open_memory
+from gms.shell.region_shell import RegionShell
 from sidecar.machine.client_shell import Ask
-
-_ERRORS: dict[str, type[GmsError]] = {
-    "time_out": NotInTime,
-    "stale": StaleLayout,
-    "no_memory": NoRoom,
-    "too_large": NoRoom,
-}
+from sidecar.terminal.logs import complain
 
 
 class Use:
@@ -56,26 +52,39 @@ _Answer = Granted | c.Made | c.Done | c.No | c.Lost
 class ClientShell(RegionShell):
     def __init__(
         self,
-        run_dir: Path,
+        run_dir: Path | str,
         device: str,
         engine_id: str,
         *,
-        region: str,
-        memory: Memory | None,
-        on_change: Callable[[int, str], object],
-        on_lost: Callable[[str], object],
-        on_problem: Callable[[str], object],
-        checksums: bool,
-        huge_pages: bool,
+        region: str = WEIGHTS,
+        memory: Memory | None = None,
+        on_change: Callable[[int, str], object] = lambda generation, hash: None,
+        on_lost: Callable[[str], object] = lambda why: None,
+        on_problem: Callable[[str], object] | None = None,
+        checksums: bool = True,
+        huge_pages: bool = True,
     ) -> None:
+        """`region`: which model's weights, where a device has several.
+
+        `on_change(generation, hash)`: which layout there is now (0: none), also while this process sleeps, and each
+        time that it is connected anew. `on_lost(why)`: what is being read is the layout no longer (it can still be
+        read, but its memory should be given up soon), or a writer's work is gone. `on_problem(why)`: the server there
+        won't have this process, or speaks no protocol that both know; it reads on, and an empty `why` says that all is
+        well again. By default that is a line on stderr. The three run in the client's thread: they must be short, and
+        ask nothing of this client. What they raise is a line on stderr: it ends nothing.
+
+        After a commit, a thread of low priority makes huge pages of the slabs, and sums up their contents for a later
+        `verify`.
+        """
         self._machine = ClientMachine(engine_id, os.getpid(), region=region)
-        super().__init__("gms-client", run_dir, device, self._machine)
+        super().__init__("gms-client", Path(run_dir), device, self._machine)
         self.generation, self.hash = 0, ""
         """The layout's that there was last."""
-        self._problem: type[Refused] = Refused
+        self._about = ""
+        """What the last problem was about."""
         self._on_change = on_change
         self._on_lost = on_lost
-        self._on_problem = on_problem
+        self._on_problem = on_problem or self._say_problem
         self.store.memory = memory
         self.background = Background(self.store, huge_pages=huge_pages, checksums=checksums, summed=self._summed)
         self._use: Use | None = None
@@ -92,12 +101,14 @@ class ClientShell(RegionShell):
             self.store.memory = open_memory(self.device)
         return self.store.memory
 
-    def connected(self, timeout_s: float | None) -> None:
-        """Waits for the server. Raises Refused when it won't have this process."""
+    def connected(self, timeout_s: float | None = None) -> None:
+        """Waits for the server. Nothing else needs this: what is asked while it is away waits, too. Raises Refused when
+        the server won't have this process.
+        """
         if not self.loop.wait(lambda: bool(self.incarnation or self.problem), timeout_s):
             raise NotInTime(f"no GMS answered within {timeout_s:g} s{self.where()}")
         if self.problem and not self.incarnation:
-            raise self._problem(self.problem)
+            raise error_of(self._about)(self.problem)
 
     def close(self) -> None:
         """Gives everything up. A forked child only closes what it has: the rest is its parent's."""
@@ -154,7 +165,8 @@ class ClientShell(RegionShell):
             if not isinstance(event, c.Want) and self._use is not None and self._use.lost:
                 raise Lost(self._use.lost)  # just before it was asked
             where = self.where() if answer.reason == "time_out" and not self.connection.up else ""
-            raise _ERRORS.get(answer.reason, Refused)(answer.why + where)
+            kind = StaleLayout if answer.reason == "stale" else error_of(answer.reason)
+            raise kind(answer.why + where)
         return answer
 
     def _summed(self, generation: int, sums: tuple[str, ...]) -> None:
@@ -257,10 +269,14 @@ class ClientShell(RegionShell):
 
     def is_unwelcome(self, why: str, about: str) -> None:
         if why:
-            self._problem = {"protocol": NoCommonProtocol, "place": NoPlace}.get(about, Refused)
+            self._about = about
         if why != self.problem:
             self.problem = why
             self.call("on_problem", partial(self._on_problem, why))
+
+    def _say_problem(self, why: str) -> None:
+        said = f"{why}; it goes on with what it has, and tries again" if why else "all is well again"
+        complain(f"gms client: GMS of {self.device} at {self.run_dir}: {said}")
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         **RegionShell.common,

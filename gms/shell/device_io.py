@@ -1,15 +1,16 @@
 """Between files and device memory that is mapped in this process.
 
 On host memory the kernel reads straight into the mapping, and files are written straight from it. A GPU's memory goes
-through a buffer and the driver's copies.
+through a buffer and the driver's copies (`CudaMemory.copy_in`, `copy_out`).
 
 What this file may not do: know layouts, or the server. Who needs it: `transfer.py`.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
 
+from gms.memory import Memory
+from gms.memory.cuda import CudaMemory
 from gms.shell.mapping import buffer
 
 PIECE_BYTES = 16 << 20
@@ -19,70 +20,35 @@ class CutShort(Exception):
     """The file ends before it should."""
 
 
-class DeviceIO(Protocol):
-    def fill(self, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]) -> None:
-        """From a file. Says how much was copied each time some was. Raises CutShort and OSError."""
-        ...
-
-    def pieces(self, address: int, size: int) -> Iterator[memoryview]:
-        """The contents, from the first byte on. A piece is good until the next one is asked for."""
-        ...
-
-    def close(self) -> None: ...
-
-
-def device_io(device: str) -> DeviceIO:
-    return HostIO() if device.startswith("host:") else CudaIO(device)
-
-
-class HostIO:
-    def fill(self, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]) -> None:
+def fill(
+    memory: Memory, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]
+) -> None:
+    """From a file. Says how much was copied each time some was. Raises CutShort and OSError."""
+    if not isinstance(memory, CudaMemory):
         _read(buffer(address, size), descriptor, position, copied)
+        return
+    for at, piece in _bounces(size):
+        _read(piece, descriptor, position + at, lambda _: None)
+        memory.copy_in(address + at, piece)
+        copied(len(piece))
 
-    def pieces(self, address: int, size: int) -> Iterator[memoryview]:
+
+def pieces(memory: Memory, address: int, size: int) -> Iterator[memoryview]:
+    """The contents, from the first byte on. A piece is good until the next one is asked for."""
+    if not isinstance(memory, CudaMemory):
         for at in range(0, size, PIECE_BYTES):
             yield buffer(address + at, min(PIECE_BYTES, size - at)).toreadonly()
+        return
+    for at, piece in _bounces(size):
+        memory.copy_out(piece, address + at)
+        yield piece.toreadonly()
 
-    def close(self) -> None:
-        pass
 
-
-class CudaIO:
-    """The primary context of the GPU, which torch uses too, is current only during a copy."""
-
-    def __init__(self, device: str) -> None:
-        from gms.memory.cuda import Driver
-
-        self._driver, self._device = Driver(), device
-        self._ordinal = self._driver.ordinal(device)
-        self._context = self._call("cuDevicePrimaryCtxRetain", self._ordinal)
-        self._bounce = bytearray(PIECE_BYTES)
-
-    def fill(self, address: int, size: int, descriptor: int, position: int, copied: Callable[[int], None]) -> None:
-        for at in range(0, size, PIECE_BYTES):
-            piece = memoryview(self._bounce)[: min(PIECE_BYTES, size - at)]
-            _read(piece, descriptor, position + at, lambda _: None)
-            self._copy("cuMemcpyHtoD", address + at, piece, len(piece))
-            copied(len(piece))
-
-    def pieces(self, address: int, size: int) -> Iterator[memoryview]:
-        for at in range(0, size, PIECE_BYTES):
-            piece = memoryview(self._bounce)[: min(PIECE_BYTES, size - at)]
-            self._copy("cuMemcpyDtoH", piece, address + at, len(piece))
-            yield piece.toreadonly()
-
-    def close(self) -> None:
-        self._call("cuDevicePrimaryCtxRelease", self._ordinal)
-
-    def _copy(self, name: str, *arguments: object) -> None:
-        self._call("cuCtxPushCurrent", self._context)
-        try:
-            self._call(name, *arguments)
-        finally:
-            self._call("cuCtxPopCurrent")
-
-    def _call(self, name: str, *arguments: object) -> Any:
-        return self._driver.call(name, *arguments, about=f"{self._device}: its memory can't be copied")
+def _bounces(size: int) -> Iterator[tuple[int, memoryview]]:
+    """The same buffer again and again, as much of it as is left from each offset on."""
+    bounce = memoryview(bytearray(min(PIECE_BYTES, size)))
+    for at in range(0, size, PIECE_BYTES):
+        yield at, bounce[: min(PIECE_BYTES, size - at)]
 
 
 def _read(target: memoryview, descriptor: int, position: int, copied: Callable[[int], None]) -> None:

@@ -22,7 +22,7 @@ from sidecar.terminal.logs import Log
 
 MOST_SHARERS = 16
 PREDECESSOR_S = 5.0
-"""The predecessor on the same run directory was killed, and ends within that."""
+"""The predecessor on the same run directory was killed, and the kernel kills its children: they end within that."""
 _ANSWER_S = 0.5
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from gms.memory import DeviceError, Memory
+from gms.memory import DeviceError
+from gms.memory.opening import open_memory
 from gms.shell.server import Server
 from gms.shell.settings import CannotStart, Settings
 from sidecar.kernel import process_setup
@@ -20,18 +21,7 @@ from sidecar.kernel.durable import AlreadyLocked
 from sidecar.machine.shell import STOPPED_BY_SIGNAL
 from sidecar.terminal.logs import Log
 
-__all__ = ["Settings", "main", "memory"]
-
-
-def memory(device: str, host_devices: Path) -> Memory:
-    """Only what this device needs is loaded."""
-    if device.startswith("host:"):
-        from gms.memory.host import HostMemory
-
-        return HostMemory(device.removeprefix("host:"), host_devices)
-    from gms.memory.cuda import CudaMemory
-
-    return CudaMemory(device)
+__all__ = ["Settings", "main"]
 
 
 def main(argv: list[str]) -> int:
@@ -41,7 +31,7 @@ def main(argv: list[str]) -> int:
     process_setup.raise_descriptor_limit()
     log = Log("gms", json=settings.log_json, fields={"device": device})
     try:
-        server = Server(settings, memory(device, Path(settings.host_devices)), log)
+        server = Server(settings, open_memory(device, Path(settings.host_devices)), log)
     except (CannotStart, DeviceError, AlreadyLocked) as error:
         print(f"gms: {device}: {error}", file=sys.stderr)
         return 1

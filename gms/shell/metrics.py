@@ -27,7 +27,7 @@ DOING = ("writing", "reading", "asleep", "waiting", "watching")
 POOL_STATES = ("EMPTY", "MAKING", "OWNED", "FREE", "AWAITED")
 POOL_DROPS = ("replaced", "unproven", "second_death", "lost", "dropped")
 """Why contents were given up: another shape; the grant, or the owner's end, wasn't proven; its owner died soon after it
-had adopted; nobody brought it to a new server; by hand.
+had adopted; no process brought it to a new server; by hand.
 """
 ANSWER_S = 1.0
 EVENTS = {
@@ -101,13 +101,17 @@ class _Collector:
         yield clients
 
         for name, what, of in (
-            ("generation", "Of the committed layout, or of the one that is to be handed back; 0: none", _generation),
+            ("generation", "Of the committed layout, or of the one to be handed back; 0: none", lambda s: s.generation),
             ("weights_bytes", "Bytes in slabs", lambda s: s.bytes),
             ("slabs", "Slabs", lambda s: s.slabs),
             ("tensors", "Tensors of the layout", lambda s: s.tensors),
-            ("free_bytes", "Bytes of the device that nobody has", lambda s: s.free),
+            ("free_bytes", "Bytes of the device that no process has", lambda s: s.free),
             ("capacity_bytes", "Bytes of the device in all", lambda s: s.capacity),
-            ("pending_drops", "Drops of a layout that is gone, asked for and not done yet", _pending_drops),
+            (
+                "pending_drops",
+                "Drops of a layout that is gone, asked for and not done yet",
+                lambda s: len(s.pending_drops),
+            ),
             ("alarms", "Alarms that last", lambda s: len(s.alarms)),
         ):
             family = gauge(name, what)
@@ -164,11 +168,3 @@ class _Collector:
                 return observer.ask(m.AskStatus(), m.Status)
         except ObserverError:
             return None  # which is what `up` says
-
-
-def _generation(status: m.Status) -> int:
-    return status.generation
-
-
-def _pending_drops(status: m.Status) -> int:
-    return len(status.pending_drops)

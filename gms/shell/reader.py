@@ -1,14 +1,13 @@
 """What a program has of a committed layout: all its slabs, mapped read-only.
 
-Addresses belong to the reader, descriptors to the store of the process (`layout_slabs.py`). Addresses stay while it
-sleeps, and so do views and whatever was built on them; touching one meanwhile ends the process with SIGSEGV.
+Addresses belong to the reader, and stay while it sleeps (`mapping.py`); descriptors to the store of the process
+(`layout_slabs.py`).
 
 What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
 """
 
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from gms import layout as lay
 from gms.rules import client_events as c
@@ -17,20 +16,12 @@ from gms.shell.client_shell import ClientShell, Use
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.mapping import Addresses, buffer
 
-_NUMPY_TYPES = {
-    "bfloat16": "uint16",
-    "float8_e4m3fn": "uint8",
-    "float8_e5m2": "uint8",
-    "float8_e4m3fnuz": "uint8",
-    "float8_e5m2fnuz": "uint8",
-    "float8_e8m0fnu": "uint8",
-}
-"""Types that numpy hasn't: their bits."""
-
 
 class Reader:
     def __init__(self, shell: ClientShell, use: Use, hash: str, document: bytes, addresses: Addresses) -> None:
-        self.device = addresses.memory.device
+        self.maker = addresses.memory
+        """The device's memory, as this process sees it."""
+        self.device = self.maker.device
         self.hash = hash
         self.document = document
         self.sums: list[str] = []
@@ -121,12 +112,10 @@ class Reader:
             self._addresses.free()
             self._shell.release(self._use, slabs)
 
-    def __enter__(self) -> "Reader":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def take(self, slabs: LayoutSlabs, sums: Sequence[str]) -> None:
@@ -150,7 +139,7 @@ class Reader:
 
         slabs = [buffer(*slab).toreadonly() for slab in self._addresses.slabs]
         for tensor in self.layout.tensors:
-            dtype = numpy.dtype(_NUMPY_TYPES.get(tensor.dtype, tensor.dtype))
+            dtype = numpy.dtype(lay.TYPES[tensor.dtype].in_numpy or tensor.dtype)
             strides = tuple(step * dtype.itemsize for step in tensor.stride)
             offset = 0 if 0 in tensor.shape else tensor.offset
             self._views[tensor.name] = (tensor.shape, dtype, slabs[tensor.slab], offset, strides)

@@ -8,11 +8,9 @@ What this file may not do: know what is in the memory, or what a program does wi
 """
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gms.memory import Memory
 from gms.rules import client_events as c
 from gms.rules import messages as m
 from gms.rules.errors import GmsError
@@ -33,6 +31,7 @@ class RegionShell(client_shell.ClientShell):
         self.incarnation = ""
         """The server's that it spoke to last."""
         self.granularity = 0
+        """Sizes are multiples of it; known once it has spoken to a server."""
         self.problem = ""
         """Why the server there won't have this process; empty while all is well."""
         self.store = SlabStore(lambda generation: self.tell(c.Gone(generation)))
@@ -103,21 +102,3 @@ class RegionShell(client_shell.ClientShell):
         c.Unwelcome: _do_unwelcome,
         c.ServerIs: _do_server_is,
     }
-
-
-def open_memory(device: str) -> Memory:
-    """The device's memory, as this process sees it: `host:NAME`, or a GPU by its UUID."""
-    return memory_of(device)()
-
-
-def memory_of(device: str) -> Callable[[], Memory]:
-    """Loads what opening it needs, before anything is asked for: a Ctrl-C in the middle of an import can get lost, and
-    a writer must hear it.
-    """
-    if device.startswith("host:"):
-        from gms.memory.host import HostMemory
-
-        return partial(HostMemory, device.removeprefix("host:"))
-    from gms.memory.cuda import CudaMemory
-
-    return partial(CudaMemory, device)

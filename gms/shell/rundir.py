@@ -46,9 +46,9 @@ def socket_path(run_dir: Path, device: str) -> Path:
     return run_dir / GMS / f"{device}.sock"
 
 
-def lock(run_dir: Path, name: str) -> DirectoryLock:
+def lock(run_dir: Path, name: str, patience_s: float = 0.0) -> DirectoryLock:
     """One process has it at a time. Raises AlreadyLocked, and OSError that says which file it is about."""
-    return DirectoryLock(directory(run_dir), name).acquire()
+    return DirectoryLock(directory(run_dir), name).acquire(patience_s)
 
 
 def record_name(device: str) -> str:

@@ -51,6 +51,7 @@ class Server(Shell):
 
     def __init__(self, options: Options, memory: Memory, log: Log) -> None:
         super().__init__(log)
+        self.encode = record.encode
         self.memory = memory
         self.device = memory.device
         self._slabs: dict[int, int] = {}
@@ -66,10 +67,10 @@ class Server(Shell):
         socket_path = rundir.socket_path(Path(options.run_dir), self.device)
         try:
             make_private_directory(self._directory)
-            self._socket = ServerSocket(self._directory, socket_path.name)
+            self.server_socket = ServerSocket(self._directory, socket_path.name)
             self._lock = rundir.lock(Path(options.run_dir), rundir.lock_name(self.device))
-            self._record = DurableFile(self._directory, rundir.record_name(self.device))
-            self._record.reserve()
+            self.file = DurableFile(self._directory, rundir.record_name(self.device))
+            self.file.reserve()
         except OSError as error:
             raise rundir.unusable(self._directory, error) from None
         self.machine = Machine(
@@ -96,14 +97,14 @@ class Server(Shell):
     def _first_event(self) -> e.Started:
         floor = int(time.time() * 1000)  # it grows across reboots, faster than numbers do
         try:
-            data = self._record.read()
+            data = self.file.read()
             if data is None:
                 # One that was kept aside by a server that then crashed is still the last word.
-                aside = sorted(path.name for path in self._directory.glob(f"{self._record.path.name}.unreadable-*"))
+                aside = sorted(path.name for path in self._directory.glob(f"{self.file.path.name}.unreadable-*"))
                 return e.Started(None, f"kept aside as {ascii(aside[-1])[1:-1]}" if aside else "", floor)
             file = record.decode(data)
         except (record.UnreadableRecord, OSError) as error:
-            return e.Started(None, self._keep_aside(self._record, error), floor)
+            return e.Started(None, self._keep_aside(error), floor)
         owned = [region for region in file.regions if region.owner is not None]
         return e.Started(file, "", floor, tuple(self._owner_of(file, region) for region in owned))
 
@@ -117,52 +118,45 @@ class Server(Shell):
             return e.FoundOwner(region.key, gone=found is Whereabouts.GONE)
         return e.FoundOwner(region.key, found.process)
 
-    def _keep_aside(self, file: DurableFile, error: Exception) -> str:
+    def _keep_aside(self, error: Exception) -> str:
         """A file that can't be read. Returns why."""
         why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         try:
-            kept = file.set_aside()
+            kept = self.file.set_aside()
         except OSError as failed:
             raise CannotStart(
-                f"{file.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
+                f"{self.file.path} can't be read ({why}), nor be kept aside ({failed.strerror}): move it away"
             ) from None
         self.log.alarm("state_file_unreadable", why=why, kept_as=str(kept))
         return why[:1000]
 
     def _open(self, mode: int) -> None:
         try:
-            self.connections.listen(self._socket.open(mode))
-            self._socket.keep_inode()
-            self.watch_over(self._socket.path, self._look_at_path)
-            self.watch_over(self._record.path, self._look_at_files)
+            self.connections.listen(self.server_socket.open(mode))
+            self.server_socket.keep_inode()
+            self.watch_over(self.server_socket.path, self.look_at_path)
+            self.watch_over(self.file.path, self._look_at_files)
         except OSError as error:
-            raise rundir.unusable(self._socket.path, OSError(error.errno, error.strerror)) from None
+            raise rundir.unusable(self.server_socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
         self.log.info(
             "ready",
             state=status.state,
             generation=status.generation,
             capacity=status.capacity,
-            socket=self._socket.path,
+            socket=self.server_socket.path,
             pid=os.getpid(),
             evidence=self.processes.evidence.value,
         )
 
     def _look_at_files(self) -> None:
         """A file that a cleaner has deleted is written again."""
-        if self._record.deleted() and not self._socket.replaced():
+        if self.file.deleted() and not self.server_socket.replaced():
             self.feed(e.FileGone())
-
-    def _look_at_path(self) -> None:
-        if self._socket.replaced():
-            self.feed(self._replaced())
-
-    def _replaced(self) -> e.DirectoryReplaced:
-        return e.DirectoryReplaced(f"{self._directory} or the socket in it was replaced")
 
     def close(self) -> None:
         self.unwatch()
-        self._socket.close()
+        self.server_socket.close()
         self.connections.close()
         close_all(self._slabs.values())
         self._slabs.clear()
@@ -201,18 +195,13 @@ class Server(Shell):
                 finally:
                     self.memory.release(handle)
             if effect.table_size:
-                made.append(self._keep_table(tables.create(effect.table_size)))
+                made.append(self._keep(tables.create(effect.table_size), table=True))
         except (DeviceError, OSError) as error:  # OSError: no descriptors left
             self._do_forget(e.Forget(tuple(slab.handle for slab in made)))
             why = "" if isinstance(error, OutOfMemory) else str(error)
             self.answer(e.NotAllocated(effect.conn, sum(effect.sizes), self._free(), why))
         else:
             self.answer(e.Allocated(effect.conn, tuple(made)))
-
-    def _keep_table(self, descriptor: int) -> e.Slab:
-        self._last_slab += 1
-        self._slabs[self._last_slab] = descriptor
-        return e.Slab(self._last_slab, tables.identity(descriptor))
 
     def _exported(self, handle: Handle) -> e.Slab:
         descriptor = self.memory.export(handle)
@@ -222,9 +211,9 @@ class Server(Shell):
             os.close(descriptor)
             raise
 
-    def _keep(self, descriptor: int) -> e.Slab:
+    def _keep(self, descriptor: int, *, table: bool = False) -> e.Slab:
         """Owns the descriptor from now on; unless it raises DeviceError."""
-        identity = self.memory.identity(descriptor)
+        identity = tables.identity(descriptor) if table else self.memory.identity(descriptor)
         self._last_slab += 1
         self._slabs[self._last_slab] = descriptor
         return e.Slab(self._last_slab, identity)
@@ -263,20 +252,6 @@ class Server(Shell):
         except (DeviceError, OSError) as error:
             self.log.warning("free_memory_unknown", why=error)
             return 0
-
-    def _do_persist(self, effect: e.Persist) -> None:
-        if self._socket.replaced():
-            self.answer(self._replaced())
-            return
-        try:
-            self._record.write(record.encode(effect.record))
-        except OSError as error:
-            self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
-        else:
-            self.answer(e.Persisted(effect.seq))
-
-    def _do_stop(self, effect: e.Stop) -> None:
-        self.stop(effect.why)
 
     def show(self) -> None:
         watchers = self.machine.watchers
@@ -331,10 +306,9 @@ class Server(Shell):
             for number, (descriptor, size) in enumerate(zip(descriptors, sizes, strict=True), message.first):
                 if number == table_at:
                     tables.check(descriptor, size)
-                    slabs.append(self._keep_table(descriptor))
                 else:
                     self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size
-                    slabs.append(self._keep(descriptor))
+                slabs.append(self._keep(descriptor, table=number == table_at))
         except DeviceError as error:
             self._do_forget(e.Forget(tuple(slab.handle for slab in slabs)))
             close_all(descriptors[len(slabs) :])
@@ -351,10 +325,10 @@ class Server(Shell):
         e.Forget: _do_forget,
         e.CheckMemory: _do_check_memory,
         e.CheckPeer: _do_check_peer,
-        e.Persist: _do_persist,
+        e.Persist: Shell.persist,
         e.Publish: Shell.publish,
         e.Note: Shell.note,
-        e.Stop: _do_stop,
+        e.Stop: Shell.stop,
     }
 
 

@@ -23,10 +23,10 @@ from gms.memory import DeviceError
 from gms.memory.host_device import create_device, device_path
 from gms.rules.silence import ASK_S, Do, Silence
 from gms.shell import rundir
-from gms.shell.device_names import DeviceNames
+from gms.shell.device_names import PREDECESSOR_S, DeviceNames
 from gms.shell.settings import CannotStart, Settings
 from sidecar.kernel import signals
-from sidecar.kernel.durable import AlreadyLocked, DurableFile
+from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.process_state import state_of
 from sidecar.machine.loop import Loop
@@ -35,8 +35,6 @@ from sidecar.terminal.logs import Log
 
 STOP_S = 5.0
 """How long a child may take to end when it is told to."""
-PREDECESSOR_S = 5.0
-"""Children of a supervisor that was killed are killed by the kernel, which takes its time."""
 _ASK_DRIVER = "from gms.memory.cuda import devices; print('\\n'.join(devices()))"
 
 
@@ -72,7 +70,7 @@ def make_host_device(device: str, capacity: int | None, directory: Path) -> str:
 
 class Supervisor:
     def __init__(self, settings: Settings, devices: list[str], log: Log, silent_s: float) -> None:
-        """Nobody else supervises this directory from now on. Raises CannotStart and AlreadyLocked."""
+        """No other process supervises this directory from now on. Raises CannotStart and AlreadyLocked."""
         self.settings = settings
         self._silent_s = silent_s
         self.devices = devices
@@ -89,7 +87,7 @@ class Supervisor:
             self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
             DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
             for device in devices:
-                self._await_predecessor(device)
+                rundir.lock(self.run_dir, rundir.lock_name(device), PREDECESSOR_S).close()
         except OSError as error:
             raise rundir.unusable(here, error) from None
 
@@ -99,17 +97,6 @@ class Supervisor:
         for device, key in keys.items():
             names.take(device, key)
         names.answer(self.loop)
-
-    def _await_predecessor(self, device: str) -> None:
-        until = time.monotonic() + PREDECESSOR_S
-        while True:
-            try:
-                rundir.lock(self.run_dir, rundir.lock_name(device)).close()
-                return
-            except AlreadyLocked:
-                if time.monotonic() >= until:
-                    raise
-            time.sleep(0.01)
 
     def run(self) -> int:
         """Until a child dies or a signal comes; returns the exit code."""

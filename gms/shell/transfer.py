@@ -14,15 +14,14 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple, Self
 
 from gms import layout as lay
 from gms.client import Reader, Writer
 from gms.pack import pack
 from gms.rules import safetensors_file as st
 from gms.shell.background import CHECKSUM, Checksum
-from gms.shell.device_io import CutShort, DeviceIO, device_io
+from gms.shell.device_io import CutShort, fill, pieces
 
 _WORDS: dict[int, Literal["B", "H", "I", "Q"]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
 Progress = Callable[[int], None]
@@ -137,12 +136,10 @@ class Checkpoint:
             os.close(file.descriptor)
         self.files = []
 
-    def __enter__(self) -> "Checkpoint":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -161,17 +158,16 @@ class Plan(NamedTuple):
 def put(plan: Plan, writer: Writer, progress: Progress = lambda done: None) -> Reader:
     """Writes all of it and commits. Raises CannotTransfer and what a writer raises; then nothing is committed."""
     layout, runs = plan
-    with contextlib.closing(device_io(writer.device)) as how:
-        for run in runs:
-            while len(writer.sizes) <= run.slab:
-                writer.create(layout.slabs[len(writer.sizes)])
-            address = writer.address(run.slab) + run.offset
-            try:
-                how.fill(address, run.size, run.file.descriptor, run.position, progress)
-            except CutShort as error:
-                raise CannotTransfer(f"{run.file.path} changed while it was read: {error}") from None
-            except OSError as error:
-                raise CannotTransfer(f"{run.file.path} can't be read: {error.strerror}") from None
+    for run in runs:
+        while len(writer.sizes) <= run.slab:
+            writer.create(layout.slabs[len(writer.sizes)])
+        address = writer.address(run.slab) + run.offset
+        try:
+            fill(writer.maker, address, run.size, run.file.descriptor, run.position, progress)
+        except CutShort as error:
+            raise CannotTransfer(f"{run.file.path} changed while it was read: {error}") from None
+        except OSError as error:
+            raise CannotTransfer(f"{run.file.path} can't be read: {error.strerror}") from None
     return writer.commit(layout)
 
 
@@ -183,10 +179,10 @@ def get(reader: Reader, path: Path, progress: Progress = lambda done: None) -> N
     except st.BadFile as error:
         raise CannotTransfer(f"{path} can't be made: {error}") from None
     try:
-        with _opened(path) as file, contextlib.closing(device_io(reader.device)) as how:
+        with _opened(path) as file:
             file.write(head)
             for tensor in layout.tensors:
-                for piece in _contents(tensor, reader.address(tensor.slab), how):
+                for piece in _contents(tensor, reader):
                     progress(file.write(piece))
     except OSError as error:
         raise CannotTransfer(f"{path} can't be written: {error.strerror}") from None
@@ -246,14 +242,13 @@ def check_layout(reader: Reader) -> None:
 
 def verify(reader: Reader, progress: Progress = lambda done: None) -> Iterator[Finding]:
     """The contents of each slab, summed up now, beside what was recorded after the commit."""
-    with contextlib.closing(device_io(reader.device)) as how:
-        for slab, (recorded, size) in enumerate(zip(reader.sums, reader.sizes, strict=True)):
-            total = Checksum()
-            for piece in how.pieces(reader.address(slab), size):
-                total.add(piece)
-                progress(len(piece))
-            known = recorded.startswith(CHECKSUM)
-            yield Finding(slab, recorded, total.text if known else f"{recorded} is of no kind known here")
+    for slab, (recorded, size) in enumerate(zip(reader.sums, reader.sizes, strict=True)):
+        total = Checksum()
+        for piece in pieces(reader.maker, reader.address(slab), size):
+            total.add(piece)
+            progress(len(piece))
+        known = recorded.startswith(CHECKSUM)
+        yield Finding(slab, recorded, total.text if known else f"{recorded} is of no kind known here")
 
 
 def _follows(last: _Run, run: _Run) -> bool:
@@ -270,16 +265,16 @@ def _strides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _contents(tensor: lay.Tensor, slab: int, how: DeviceIO) -> Iterator[memoryview | bytes]:
+def _contents(tensor: lay.Tensor, reader: Reader) -> Iterator[memoryview | bytes]:
     """A tensor's bytes as a file has them, the last index running fastest."""
     item = lay.ITEM_BITS[tensor.dtype] // 8
-    start = slab + tensor.offset
+    start = reader.address(tensor.slab) + tensor.offset
     if 0 in tensor.shape:
         return
     if tensor.stride == _strides(tensor.shape) or math.prod(tensor.shape) == 1:
-        yield from how.pieces(start, math.prod(tensor.shape) * item)
+        yield from pieces(reader.maker, start, math.prod(tensor.shape) * item)
         return
-    whole = memoryview(b"".join(bytes(piece) for piece in how.pieces(start, lay.extent_bytes(tensor))))
+    whole = memoryview(b"".join(bytes(piece) for piece in pieces(reader.maker, start, lay.extent_bytes(tensor))))
     shape, stride = tensor.shape, tensor.stride
     if item == 16:  # no machine word: two halves, side by side
         item, shape, stride = 8, (*shape, 2), (*(2 * step for step in stride), 1)

@@ -4,7 +4,7 @@ nothing.
 What this file may not do: speak to the server. It asks the shell (`client_shell.py`).
 """
 
-from types import TracebackType
+from typing import Self
 
 from gms import layout as lay
 from gms.memory import Memory
@@ -17,6 +17,7 @@ from gms.shell.reader import Reader
 
 class Writer:
     def __init__(self, shell: ClientShell, use: Use, memory: Memory, slabs: LayoutSlabs) -> None:
+        self.maker = memory
         self.device = memory.device
         self.granularity = memory.granularity
         self._shell = shell
@@ -61,8 +62,8 @@ class Writer:
         return buffer(*self._addresses.slabs[slab])
 
     def keep_mapped(self) -> None:
-        """If this fails from here on, what is written stays mapped until the process ends: somebody has views of it
-        who can't be told.
+        """If this fails from here on, what is written stays mapped until the process ends: the program has views
+        of it that can't be told.
         """
         self._keeps_mapped = True
 
@@ -93,10 +94,8 @@ class Writer:
                 self._addresses.free()
             self._shell.release(self._use, None if self._keeps_mapped else self._slabs)
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.abort()

@@ -71,6 +71,7 @@ class Server(Shell):
         self, options: Options, reader: Reader | None, log: Log, observe: "Callable[[m.Status], None] | None" = None
     ) -> None:
         super().__init__(log)
+        self.encode = record.encode
         self.options = options = replace(options, run_dir=absolute(options.run_dir))
         self.incarnation = secrets.token_hex(8)
         self._observe = observe
@@ -86,13 +87,13 @@ class Server(Shell):
         self.connections = Connections(
             self.loop, log, _SPOKEN, options.allow_uids, heard=self._on_message, closed=self._on_closed
         )
-        self._holder = DurableFile(options.run_dir, HOLDER)
+        self.file = DurableFile(options.run_dir, HOLDER)
         try:
             make_private_directory(options.run_dir)
             make_private_directory(options.run_dir / LIFE)
-            self._socket = ServerSocket(options.run_dir, SOCKET)
+            self.server_socket = ServerSocket(options.run_dir, SOCKET)
             self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
-            self._holder.reserve()
+            self.file.reserve()
         except OSError as error:
             raise CannotStart(_why_not(options.run_dir, error)) from None
         self.machine = Machine(self._config())
@@ -133,23 +134,23 @@ class Server(Shell):
     def _first_event(self) -> e.Started:
         floor = int(time.time() * 1000)
         try:
-            data = self._holder.read()
+            data = self.file.read()
             if data is not None:
                 return e.Started(record.decode(data), token_floor=floor)
             # One that was put aside by a server that then crashed is still the last word.
             aside = sorted(path.name for path in self.options.run_dir.glob(f"{HOLDER}.unreadable-*"))
             return e.Started(None, unreadable=f"put aside as {aside[-1]}" if aside else "", token_floor=floor)
         except (record.UnreadableRecord, OSError) as error:
-            aside_as = self._holder.set_aside()
+            aside_as = self.file.set_aside()
             self.log.alarm("holder_file_unreadable", why=str(error), put_aside_as=str(aside_as))
             return e.Started(None, unreadable=str(error), token_floor=floor)
 
     def _open(self) -> None:
-        self.connections.listen(self._socket.open(self.options.socket_mode))
-        self._socket.keep_inode()
+        self.connections.listen(self.server_socket.open(self.options.socket_mode))
+        self.server_socket.keep_inode()
         self.log.info(
             "ready",
-            socket=self._socket.path,
+            socket=self.server_socket.path,
             pid=os.getpid(),
             state=self.machine.succession.state,
             evidence=self.machine.config.evidence,
@@ -157,18 +158,11 @@ class Server(Shell):
         )
         if self.options.memory_why:
             self.log.warning("memory_unverified", why=f"{self.options.memory_why}; what engines need is not checked")
-        self.watch_over(self._socket.path, self._look_at_path)
-
-    def _look_at_path(self) -> None:
-        if self._socket.replaced():
-            self.feed(self._replaced())
-
-    def _replaced(self) -> e.DirectoryReplaced:
-        return e.DirectoryReplaced(f"{self.options.run_dir} or its socket was replaced")
+        self.watch_over(self.server_socket.path, self.look_at_path)
 
     def close(self) -> None:
         self.unwatch()
-        self._socket.close()
+        self.server_socket.close()
         self.connections.close()
         self._lock.close()
 
@@ -219,20 +213,6 @@ class Server(Shell):
     def _do_read_memory(self, effect: e.ReadMemory) -> None:
         if self._reader is not None:
             self._reader.ask()
-
-    def _do_persist(self, effect: e.Persist) -> None:
-        if self._socket.replaced():
-            self.answer(self._replaced())
-            return
-        try:
-            self._holder.write(record.encode(effect.record))
-        except OSError as error:
-            self.answer(e.PersistFailed(effect.seq, error.strerror or str(error)))
-        else:
-            self.answer(e.Persisted(effect.seq))
-
-    def _do_stop(self, effect: e.Stop) -> None:
-        self.stop(effect.why)
 
     def show(self) -> None:
         watchers = self.machine.callers.watchers()
@@ -304,10 +284,10 @@ class Server(Shell):
         e.TakeNames: _do_take_names,
         e.Unlink: lambda server, effect: server.evidence.unlink(effect),
         e.ReadMemory: _do_read_memory,
-        e.Persist: _do_persist,
+        e.Persist: Shell.persist,
         e.Publish: Shell.publish,
         e.Note: Shell.note,
-        e.Stop: _do_stop,
+        e.Stop: Shell.stop,
     }
 
 

@@ -16,13 +16,25 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from sidecar.kernel import peers
+from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
-from sidecar.machine.context import Hindered, Note, PathWatched, Tick, Time
+from sidecar.machine.context import (
+    DirectoryReplaced,
+    Hindered,
+    Note,
+    PathWatched,
+    Persisted,
+    PersistFailed,
+    Stop,
+    Tick,
+    Time,
+)
 from sidecar.machine.loop import Loop
 from sidecar.machine.turns import Turns
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections
+from sidecar.wire.sockets import ServerSocket
 
 LOOK_EVERY_S = 1.0
 """Where the kernel doesn't say when to look."""
@@ -53,6 +65,11 @@ class Shell:
     machine: Machine
     connections: Connections
     processes: Processes
+    server_socket: ServerSocket
+    file: DurableFile
+    """What it must not forget. (A server that keeps no record has neither.)"""
+    encode: Callable[[Any], bytes]
+    """A record, for the file."""
 
     def __init__(self, log: Log) -> None:
         self.log = log
@@ -84,9 +101,30 @@ class Shell:
         """Carries out: a line for the log. Written when nothing waits: a grant shouldn't wait for it."""
         self._notes.append(effect)
 
-    def stop(self, why: str) -> None:
-        self.log.alarm("stopping", why=why)
-        self.loop.stopping = why
+    def persist(self, effect: Any) -> None:
+        """Carries out: a record is to be on disk, in the directory in which callers find this server."""
+        if self.server_socket.replaced():
+            self.answer(self.replaced())
+            return
+        try:
+            self.file.write(self.encode(effect.record))
+        except OSError as error:
+            self.answer(PersistFailed(effect.seq, error.strerror or str(error)))
+        else:
+            self.answer(Persisted(effect.seq))
+
+    def stop(self, effect: Stop) -> None:
+        """Carries out."""
+        self.log.alarm("stopping", why=effect.why)
+        self.loop.stopping = effect.why
+
+    def replaced(self) -> DirectoryReplaced:
+        return DirectoryReplaced(f"{self.server_socket.path.parent} or its socket was replaced")
+
+    def look_at_path(self) -> None:
+        """For `watch_over`, by a server that a process finds under its path."""
+        if self.server_socket.replaced():
+            self.feed(self.replaced())
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be

@@ -20,7 +20,7 @@ from gms.rules.region_client import Link
 from sidecar.machine.context import Time
 
 CAPACITY = 300
-SHAPES = (c.Shape("a", (60, 40), 4096), c.Shape("b", (60, 40), 4096), c.Shape("a", (50,), 4096))
+SHAPES = (m.Shape("a", (60, 40), 4096), m.Shape("b", (60, 40), 4096), m.Shape("a", (50,), 4096))
 KEY = "kv"
 
 

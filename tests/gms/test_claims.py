@@ -87,7 +87,7 @@ def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
 # -- a process's side --------------------------------------------------------------------------------------------------
 
 
-WANT = c.Claim(c.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
+WANT = c.Claim(m.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
 
 
 def hello_back(**more: Any) -> m.Welcome:

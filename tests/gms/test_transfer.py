@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gms.layout import ITEM_BITS, Layout, Tensor
-from gms.rules.safetensors_file import FILE_NAMES, compose
+from gms.rules.safetensors_file import DTYPES, compose
 from gms.shell.transfer import get
 from tests.gms.live import MIB, House, houses
 from tests.support.processes import ROOT
@@ -184,7 +184,7 @@ def test_the_library_reads_what_comes_out(house: House, tmp_path: Path) -> None:
 
 
 def test_every_dtype_survives(house: House, tmp_path: Path) -> None:
-    shapes: Shapes = [(f"t.{dtype}", dtype, (3, 5)) for dtype in FILE_NAMES]
+    shapes: Shapes = [(f"t.{dtype}", dtype, (3, 5)) for dtype in DTYPES.values()]
     file = write_file(tmp_path / "in.safetensors", shapes, 4)
     assert gmsctl(house, "put", file).returncode == 0
     assert gmsctl(house, "get", tmp_path / "out.safetensors").returncode == 0

@@ -242,7 +242,7 @@ def mappings(uuid: str) -> Counters:
         refused = device_error(partial(memory.map, at, handle, size=size, writable=True))
         expect(refused is not None, "something was mapped over a mapping")
     for at in (one + 4 * unit, one - unit):
-        if not any(start <= at < start + size for start, size in memory._reserved.items()):
+        if not any(start <= at < start + size for start, size in memory._reserved):
             refused = device_error(partial(memory.map, at, handle, size=unit, writable=True))
             expect(refused is not None, "something was mapped outside of a reservation")
     memory.unmap(one, 4 * unit)

@@ -151,7 +151,7 @@ BY_HAND = (
             (
                 "gms/shell/server.py",
                 "                    self.memory.release(self.memory.import_(descriptor, size))  # of this device, and of that size\n",
-                "",
+                "                    pass\n",
             ),
         ),
         tests=("tests/gms/test_shell.py",),

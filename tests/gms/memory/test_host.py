@@ -19,8 +19,8 @@ from pathlib import Path
 
 import pytest
 
-from gms.memory import DeviceError, Handle, Memory, OutOfMemory, libc
-from gms.memory.host import MAX_ALLOCATIONS, HostMemory, _Spans
+from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Spans, libc
+from gms.memory.host import MAX_ALLOCATIONS, HostMemory
 from gms.memory.host_device import GRANULARITY, create_device
 from sidecar.kernel import host_usage
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd, process
@@ -78,7 +78,8 @@ def test_the_first_range_that_is_large_enough_is_taken(host: HostMemory) -> None
     unit = GRANULARITY
 
     def start(handle: int) -> int:
-        return host._allocation(Handle(handle)).start // unit
+        start: int = host._allocation(Handle(handle)).start
+        return start // unit
 
     first, second, third = (host.create(units * unit) for units in (1, 3, 2))
     assert [start(handle) for handle in (first, second, third)] == [0, 1, 4]
@@ -346,7 +347,7 @@ def test_spans_agree_with_a_plain_list_of_them() -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
-    spans, plain = _Spans(), dict[int, int]()
+    spans, plain = Spans(), dict[int, int]()
     for _ in range(3000):
         start, size = chance.randrange(60), chance.randrange(1, 9)
         overlap = any(at < start + size and start < at + length for at, length in plain.items())

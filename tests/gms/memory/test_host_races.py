@@ -11,7 +11,7 @@ import pytest
 
 from gms.memory import DeviceError, OutOfMemory
 from gms.memory import host as host_module
-from gms.memory.host import HostMemory
+from gms.memory.host import HostMemory, _Allocation
 from gms.memory.host_device import GRANULARITY, create_device, remove_device, try_lock
 from tests.gms.memory.host_stage import CAPACITY, UNITS, crowd
 from tests.support.children import stay
@@ -120,7 +120,7 @@ def _take_elsewhere(memory: HostMemory) -> None:
     """At the end of the device, where the other doesn't look first."""
     fd = memory._open()
     assert try_lock(fd, CAPACITY - GRANULARITY, GRANULARITY)
-    memory._add(fd, CAPACITY - GRANULARITY, GRANULARITY)
+    memory._add(_Allocation(fd, CAPACITY - GRANULARITY, GRANULARITY))
 
 
 def test_nobody_dies_of_a_device_that_others_make_smaller_and_larger(devices: Path) -> None:
