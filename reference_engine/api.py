@@ -55,21 +55,14 @@ class StreamOptions(msgspec.Struct):
     continuous_usage_stats: bool | None = False
 
 
-class _Schema(msgspec.Struct):
-    schema: _Json | None = None
-    name: str = ""
-
-
 class ResponseFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
+    type: Literal["text", "json_object"]
 
 
 class Structured(msgspec.Struct):
     """vLLM's own words for a grammar."""
 
-    choice: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
-    json: _Json | str | None = None
+    choice: Annotated[list[str], Meta(min_length=1, max_length=100)]
 
 
 class Begun(msgspec.Struct, rename=lambda name: f"failover_answer_{name}"):
@@ -88,13 +81,11 @@ class Common(msgspec.Struct, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
     top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    allowed_token_ids: list[Token] | None = None
     bad_words: list[str] | None = None
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=64)] | None = None
     stop_token_ids: Annotated[list[Token], Meta(max_length=1000)] | None = None
@@ -107,7 +98,6 @@ class Common(msgspec.Struct, kw_only=True):
     add_special_tokens: bool | None = None
     response_format: ResponseFormat | None = None
     structured_outputs: Structured | None = None
-    prompt_logprobs: _Top | None = None
 
 
 class Completion(Common, kw_only=True):
@@ -165,8 +155,6 @@ class ToolChoice(msgspec.Struct):
 class Chat(Common, kw_only=True):
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = False
     logprobs: bool | None = False
     top_logprobs: _Top | None = None
     tools: list[Tool] | None = None
@@ -174,33 +162,17 @@ class Chat(Common, kw_only=True):
     chat_template_kwargs: _Json | None = None
 
 
-class Tokenize(msgspec.Struct):
-    model: str | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = False
-    return_token_strs: bool | None = False
-
-
-class Detokenize(msgspec.Struct):
-    tokens: list[Token]
-    model: str | None = None
-
-
 class Embedding(msgspec.Struct):
     input: str | list[str]
     model: str | None = None
 
 
-class Score(msgspec.Struct):
-    text_1: str
-    text_2: str | list[str]
-    model: str | None = None
-
-
 _NEUTRAL: dict[str, tuple[object, ...]] = {
+    "min_p": (0, 0.0),
+    "allowed_token_ids": (),
+    "prompt_logprobs": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
     "best_of": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
@@ -212,7 +184,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
 }
 """What isn't offered here, and the values that ask for nothing (as null does)."""
 
-RequestT = TypeVar("RequestT", Completion, Chat, Tokenize, Detokenize, Embedding, Score)
+RequestT = TypeVar("RequestT", Completion, Chat, Embedding)
 
 
 def read(body: bytes, kind: type[RequestT]) -> RequestT:

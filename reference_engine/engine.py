@@ -99,7 +99,7 @@ class ReferenceEngine:
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
         scheduler = self._scheduler = Scheduler(self._blocks, max_batch=chosen.max_batch, period_s=period_s)
         service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
-        app = App(service, chosen.model, shape.max_len, self._log, chosen.adapters)
+        app = App(service, chosen.model, shape.max_len, self._log)
         app.more_metrics = lambda: metrics(self._blocks, self.adopted, self.adoption, chosen.model)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
         service.on_broken = server.close
@@ -162,7 +162,6 @@ class ReferenceEngine:
         chosen, shape = self.options, self.options.shape
         return {
             "--model": chosen.model,
-            "--adapters": ",".join(chosen.adapters),
             "--max-model-len": str(shape.max_len),
             "--kv-bytes": str(chosen.kv_bytes),
         }

@@ -45,8 +45,6 @@ class Form:
         self._usage = bool(options.include_usage)
         self._running_usage = self._usage and bool(options.continuous_usage_stats)
         self._opened = False
-        self.prompt_logprobs: list[list[Chosen | None]] = []
-        """One list for each prompt, when they were asked for."""
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{name}",
             "object": "chat.completion.chunk" if self._chat else "text_completion",
@@ -132,8 +130,6 @@ class Form:
             body["object"] = "chat.completion"
             if self._ids:
                 body["prompt_token_ids"] = self._choices[0].question.prompt
-            if self.prompt_logprobs:
-                body["prompt_logprobs"] = _prompt_logprobs(self.prompt_logprobs[0])
         return msgspec.json.encode(body)
 
     def _whole(self, index: int) -> dict[str, Any]:
@@ -158,8 +154,6 @@ class Form:
             choice["token_ids"] = tokens
             if not self._chat:
                 choice["prompt_token_ids"] = said.question.prompt
-        if not self._chat and self.prompt_logprobs:
-            choice["prompt_logprobs"] = _prompt_logprobs(self.prompt_logprobs[index // self._per_prompt])
         return choice
 
     # -- figures ---------------------------------------------------------------------------------------------------
@@ -228,18 +222,6 @@ def _chat_logprob(chosen: Chosen) -> dict[str, Any]:
 
 def _bytes(token: int) -> list[int]:
     return list(tokenizer.token_bytes(token))
-
-
-def _prompt_logprobs(found: list[Chosen | None]) -> list[dict[str, Any] | None]:
-    return [
-        None
-        if chosen is None
-        else {
-            str(token): {"logprob": logprob, "decoded_token": _name(token)}
-            for token, logprob in (*chosen.top, (chosen.token, chosen.logprob))
-        }
-        for chosen in found
-    ]
 
 
 def _usage(prompt: int, count: int) -> dict[str, int]:

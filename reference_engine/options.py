@@ -5,7 +5,7 @@ The program in front has settings of its own (`FAILOVER_...` in the environment)
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from engine_shim.engine import Listen
 from reference_engine.kv import block_bytes
@@ -28,7 +28,6 @@ KV_BYTES = 16 << 20
 class Options:
     shape: Shape
     model: str
-    adapters: tuple[str, ...]
     devices: tuple[str, ...]
     kv_bytes: int
     max_batch: int
@@ -54,10 +53,6 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         epilog="presets: " + "; ".join(f"{name}: {_numbers(preset)}" for name, preset in PRESETS.items()),
     )
     it.setting("--model", default="reference", env="REFERENCE_MODEL", metavar="NAME", help="the name it is served as")
-    it.setting(
-        "--adapters", default="", parse=_names, env="REFERENCE_ADAPTERS", metavar="NAME,...",
-        help="further names, each with a taste of its own, as LoRA modules have",
-    )  # fmt: skip
     it.setting("--preset", default="tiny", env="REFERENCE_PRESET", choices=list(PRESETS), help="the model's size")
     for name in ("layers", "width", "heads", "hidden"):
         it.setting(
@@ -133,38 +128,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         )
     if given.workers >= shape.heads:
         it.error(f"--workers: {given.workers + 1} processes can't share {shape.heads} heads")
-    return Options(
-        shape=shape,
-        model=given.model,
-        adapters=given.adapters,
-        devices=given.devices,
-        kv_bytes=kv_bytes,
-        max_batch=given.max_batch,
-        tokens_per_s=given.tokens_per_s,
-        workers=given.workers,
-        weights_timeout_s=given.weights_timeout_s,
-        wake_timeout_s=given.wake_timeout_s,
-        init_delay_s=given.init_delay_s,
-        wake_delay_s=given.wake_delay_s,
-        standalone=given.standalone,
-        listen=given.listen,
-    )
+    same = {each.name: getattr(given, each.name) for each in fields(Options) if each.name not in ("shape", "kv_bytes")}
+    return Options(shape=shape, kv_bytes=kv_bytes, **same)
 
 
 def _numbers(preset: Mapping[str, int]) -> str:
     return " ".join(f"{name} {number}" for name, number in preset.items())
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 31:
-        raise BadValue(f"{text!r} is no number; allowed: 0 to {(1 << 31) - 1}")
+def _number(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or not least <= int(text) < 1 << 31:
+        raise BadValue(f"{text!r} is no number; allowed: {least} to {(1 << 31) - 1}")
     return int(text)
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise BadValue(f"{text!r} is no number; allowed: 1 to {(1 << 31) - 1}")
-    return int(text)
+    return _number(text, 1)
 
 
 def _rate(text: str) -> float:
@@ -175,10 +154,6 @@ def _rate(text: str) -> float:
     if not 0 <= value < math.inf:
         raise BadValue(f"{text!r} is not allowed; 0 or more, such as 0.5")
     return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _devices(text: str) -> tuple[str, ...]:
