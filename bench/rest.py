@@ -23,7 +23,6 @@ from bench import crowd, stage
 from bench.cast import Line, Player
 from bench.figures import Comparison, Reading
 from lockserver.client import LockClient
-from lockserver.shell.rundir import connect
 
 WARM_UP = 2
 WATCHERS = 10
@@ -92,17 +91,5 @@ def _bare() -> int:
 def _start(parent: Path) -> int:
     with stage.directory(parent) as scratch:
         before = time.monotonic_ns()
-        process = stage.spawn(scratch / "run")
-        try:
-            while True:
-                try:
-                    connect(scratch / "run").close()
-                except OSError:
-                    if time.monotonic_ns() > before + stage.DEADLINE_S * 1e9:
-                        raise stage.Broken("no lock server to connect to") from None
-                    time.sleep(0.0005)
-                else:
-                    return time.monotonic_ns() - before
-        finally:
-            process.kill()
-            process.wait()
+        with stage.listening(scratch / "run"):
+            return time.monotonic_ns() - before

@@ -143,22 +143,13 @@ class Tool(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class ToolChoice(msgspec.Struct):
-    function: _Named
-    type: Literal["function"] = "function"
-
-
 class Chat(Common, kw_only=True):
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     logprobs: bool | None = False
     top_logprobs: _Top | None = None
     tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | None = None
     chat_template_kwargs: _Json | None = None
 
 

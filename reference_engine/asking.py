@@ -136,16 +136,9 @@ def thinks(request: Chat) -> bool:
 
 def _tools(request: Chat) -> dict[str, dict[str, Any] | None]:
     """Those that may be called."""
-    choice = request.tool_choice
-    tools = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
-    if choice == "none" or not tools:
+    if request.tool_choice == "none":
         return {}
-    if choice is not None and not isinstance(choice, str):
-        name = choice.function.name
-        if name not in tools:
-            raise Bad(f"there is no tool {name!r} to choose", param="tool_choice")
-        return {name: tools[name]}
-    return tools
+    return {tool.function.name: tool.function.parameters for tool in request.tools or ()}
 
 
 def _grammar(request: Completion | Chat) -> Grammar | None:

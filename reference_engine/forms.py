@@ -39,7 +39,6 @@ class Form:
         self._chat = isinstance(request, Chat)
         self._ids = bool(request.return_token_ids)
         self._echo = isinstance(request, Completion) and bool(request.echo)
-        self._named = isinstance(request, Chat) and not isinstance(request.tool_choice, str | None)
         self._choices = [_Said(question, asking.parses(request)) for question in questions]
         self._per_prompt = request.n or 1
         self._usage = bool(options.include_usage)
@@ -101,7 +100,7 @@ class Form:
             return {"content": piece.text}, piece.finish_reason
         delta = said.parser.push(piece.text, last=piece.finish_reason is not None)
         reason = piece.finish_reason
-        if reason == "stop" and said.parser.called and not self._named:
+        if reason == "stop" and said.parser.called:
             reason = "tool_calls"
         return _written(delta), reason
 
