@@ -169,6 +169,14 @@ def test_a_choice_is_one_of_them(wanted: str, others: list[str]) -> None:
     assert tokenizer.END in (grammar.allowed(it) or ())
 
 
+def test_behind_thoughts_an_answer_is_free_and_may_end() -> None:
+    it = grammar.thoughts(None)
+    for token in tokenizer.encode("<think>a sea </think>"):
+        assert token in (grammar.allowed(it) or ())
+        it = grammar.after(it, token)
+    assert grammar.allowed(it) is None
+
+
 # -- tools and thoughts ------------------------------------------------------------------------------------------
 
 
