@@ -25,7 +25,7 @@ def completion_prompts(request: Completion, max_len: int) -> list[list[int]]:
 def _prompt(request: Completion, prompt: Any, max_len: int) -> list[int]:
     if isinstance(prompt, str):
         check_size(prompt, max_len)
-        return [*([] if request.add_special_tokens is False else [tokenizer.BEGIN]), *tokenizer.encode(prompt)]
+        return [*([tokenizer.BEGIN] if request.add_special_tokens else []), *tokenizer.encode(prompt)]
     if not isinstance(prompt, list):
         raise Bad("the prompt is a text or a list of token ids", param="prompt")
     tokens = [token for token in prompt if isinstance(token, int)]
@@ -45,25 +45,24 @@ def chat_prompt(request: Chat, max_len: int) -> list[int]:
 
 def questions(request: Completion | Chat, prompts: list[list[int]], max_len: int) -> list[Question]:
     """One for each choice of each prompt. Raises Bad."""
-    return [_question(request, prompt, max_len, choice) for prompt in prompts for choice in range(request.n or 1)]
+    return [_question(request, prompt, max_len, choice) for prompt in prompts for choice in range(request.n)]
 
 
 def _question(request: Completion | Chat, prompt: list[int], max_len: int, choice: int) -> Question:
     max_tokens = _max_tokens(request, prompt, max_len)
-    if (request.min_tokens or 0) > max_tokens:
+    if request.min_tokens > max_tokens:
         raise Bad(f"min_tokens {request.min_tokens} is more than max_tokens {max_tokens}", param="min_tokens")
-    _check_tokens(request.stop_token_ids or [], "stop_token_ids")
-    stop = request.stop or []
+    _check_tokens(request.stop_token_ids, "stop_token_ids")
     return Question(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
         sampling=_sampling(request, choice),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=frozenset(request.stop_token_ids or ()),
-        keep_stop=bool(request.include_stop_str_in_output),
-        ignore_end=bool(request.ignore_eos),
-        min_tokens=request.min_tokens or 0,
-        show_special=request.skip_special_tokens is False,
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop),
+        stop_token_ids=frozenset(request.stop_token_ids),
+        keep_stop=request.include_stop_str_in_output,
+        ignore_end=request.ignore_eos,
+        min_tokens=request.min_tokens,
+        show_special=not request.skip_special_tokens,
         grammar=_grammar(request),
         logprobs=_logprobs(request),
         **_begun(request, prompt),
@@ -77,7 +76,7 @@ def _begun(request: Completion | Chat, prompt: list[int]) -> dict[str, int]:
     begun = request.vllm_xargs if isinstance(request, Completion) and request.stream else None
     if begun is None or not 0 < begun.tokens < len(prompt):
         return {}
-    shown = tokenizer.Detokenizer(special=request.skip_special_tokens is False)
+    shown = tokenizer.Detokenizer(special=not request.skip_special_tokens)
     text = "".join(map(shown.push, prompt[-begun.tokens :]))[: begun.chars]
     if len(text) < begun.chars or zlib.crc32(text.encode()) != begun.crc32:
         return {}
@@ -101,19 +100,19 @@ def _max_tokens(request: Completion | Chat, prompt: list[int], max_len: int) -> 
 
 def _sampling(request: Common, choice: int) -> Sampling:
     try:
-        bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+        bias = {int(token): value for token, value in request.logit_bias.items()}
     except ValueError:
         raise Bad("logit_bias names tokens by their numbers", param="logit_bias") from None
     _check_tokens(list(bias), "logit_bias")
-    words = [tuple(tokenizer.encode(word)) for word in request.bad_words or () if word]
+    words = [tuple(tokenizer.encode(word)) for word in request.bad_words if word]
     return Sampling(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
-        top_k=max(0, request.top_k or 0),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=max(0, request.top_k),
         seed=None if request.seed is None else request.seed + choice,
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
         logit_bias=bias,
         bad_words=tuple(words),
     )
@@ -121,7 +120,7 @@ def _sampling(request: Common, choice: int) -> Sampling:
 
 def _logprobs(request: Completion | Chat) -> int | None:
     if isinstance(request, Chat):
-        return (request.top_logprobs or 0) if request.logprobs else None
+        return request.top_logprobs if request.logprobs else None
     return request.logprobs
 
 
@@ -131,14 +130,14 @@ def parses(request: Completion | Chat) -> bool:
 
 
 def thinks(request: Chat) -> bool:
-    return (request.chat_template_kwargs or {}).get("enable_thinking") is True
+    return request.chat_template_kwargs.get("enable_thinking") is True
 
 
 def _tools(request: Chat) -> dict[str, dict[str, Any] | None]:
     """Those that may be called."""
     if request.tool_choice == "none":
         return {}
-    return {tool.function.name: tool.function.parameters for tool in request.tools or ()}
+    return {tool.function.name: tool.function.parameters for tool in request.tools}
 
 
 def _grammar(request: Completion | Chat) -> Grammar | None:
@@ -152,7 +151,7 @@ def _grammar(request: Completion | Chat) -> Grammar | None:
         return found
     if tools := _tools(request):
         try:
-            found = grammar.tool_call(tools, text=request.tool_choice in (None, "auto"))
+            found = grammar.tool_call(tools, text=request.tool_choice == "auto")
         except grammar.Unknown as error:
             raise Bad(str(error), param="tools") from None
     return grammar.thoughts(found) if thinks(request) else found

@@ -12,7 +12,7 @@ import msgspec
 
 from reference_engine import asking, tokenizer
 from reference_engine.answer import Piece, Question
-from reference_engine.api import Chat, Completion, StreamOptions
+from reference_engine.api import Chat, Completion
 from reference_engine.parser import Call, Delta, Parser
 from reference_engine.sampling import Chosen
 
@@ -35,12 +35,12 @@ class Form:
     def __init__(
         self, request: Completion | Chat, questions: Sequence[Question], model: str, name: str, created: int
     ) -> None:
-        options = request.stream_options or StreamOptions()
+        options = request.stream_options
         self._chat = isinstance(request, Chat)
-        self._ids = bool(request.return_token_ids)
-        self._echo = isinstance(request, Completion) and bool(request.echo)
+        self._ids = request.return_token_ids
+        self._echo = isinstance(request, Completion) and request.echo
         self._choices = [_Said(question, asking.parses(request)) for question in questions]
-        self._per_prompt = request.n or 1
+        self._per_prompt = request.n
         self._usage = bool(options.include_usage)
         self._running_usage = self._usage and bool(options.continuous_usage_stats)
         self._opened = False

@@ -84,8 +84,8 @@ def _object(schema: Mapping[str, Any] | None) -> Path:
     """A JSON object of this schema, without a space that isn't needed. Raises Unknown."""
     slots: list[Slot] = []
     for name, of in ((schema or {}).get("properties") or {}).items():
-        kind = of.get("type")
-        if kind not in _SIMPLE:
+        kind = of.get("type") if isinstance(of, dict) else of
+        if not isinstance(kind, str) or kind not in _SIMPLE:
             raise Unknown(f"{name}: a schema of type {kind!r} isn't known here; allowed: {', '.join(_SIMPLE)}")
         slots += [_slot([f'{"," if slots else "{"}"{name}":']), _SIMPLE[kind]]
     return (*slots, (b"}",)) if slots else _ANY_OBJECT

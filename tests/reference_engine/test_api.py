@@ -166,6 +166,11 @@ def test_nulls_and_what_asks_for_nothing_and_what_is_unknown_are_let_pass(client
 
 # -- bad input -----------------------------------------------------------------------------------------------------
 
+
+def tool(property: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": property}}}}
+
+
 BAD: list[tuple[str, object, int, str | None]] = [
     ("/v1/completions", b"{", 400, None),
     ("/v1/completions", b"[1]", 400, None),
@@ -202,6 +207,9 @@ BAD: list[tuple[str, object, int, str | None]] = [
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, None),
     ("/v1/chat/completions", {**CHAT, "logprobs": 3}, 400, "logprobs"),
     ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool({"type": ["string", "null"]})]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool({"type": "array"})]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool(True)]}, 400, "tools"),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "xml"}}, 400, "response_format"),
     ("/v1/embeddings", {"input": 7}, 400, "input"),
     ("/nowhere", {}, 404, None),
