@@ -37,9 +37,7 @@ def measure(parent: Path, where: str, rounds: int, *, on_disk: bool) -> Iterator
         server = stack.enter_context(stage.lock_server(parent))
         for number in range(WARM_UP + rounds):
             ours, floor = _round(server, f"e{number}", floor_first=number % 2 == 0, echo=not on_disk)
-            if number >= WARM_UP:
-                result.ours.append(ours)
-                result.floor.append(floor)
+            result.add(floor, ours, keep=number >= WARM_UP)
             server.until(lambda status: status.state == "FREE", "a free lock")
     yield result
 

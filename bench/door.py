@@ -7,21 +7,21 @@ rate. Without nginx that column is left out.
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import uvloop
 
-from bench.stage import DEADLINE_S, ROOT, TMPFS, Broken, free_port, spawn
+from bench.stage import DEADLINE_S, ROOT, TMPFS, Broken, free_port, lock_server
 
 STREAMS = 64
 CHUNKS, PACED, PACE, SMALL = 1500, 80, 40, 60
@@ -127,10 +127,14 @@ async def _streams(port: int, count: int, words: bytes, paced: bool) -> list[_St
 
 async def chunk_rate(way: Way) -> tuple[float, float]:
     """Chunks per second, and the relay's processor time for one in microseconds."""
+    return await _rate(way, STREAMS * CHUNKS, _streams(way.port, STREAMS, asked(CHUNKS), False))
+
+
+async def _rate(way: Way, count: int, work: Awaitable[object]) -> tuple[float, float]:
     before, began = way.processor_s(), time.monotonic()
-    await _streams(way.port, STREAMS, asked(CHUNKS), False)
+    await work
     took, spent = time.monotonic() - began, way.processor_s() - before
-    return STREAMS * CHUNKS / took, spent / (STREAMS * CHUNKS) * 1e6
+    return count / took, spent / count * 1e6
 
 
 async def small_rate(way: Way) -> tuple[float, float]:
@@ -145,10 +149,7 @@ async def small_rate(way: Way) -> tuple[float, float]:
             await reader.readexactly(int(head.lower().split(b"content-length: ")[1].split()[0]))
         writer.close()
 
-    before, began = way.processor_s(), time.monotonic()
-    await asyncio.gather(*(one() for _ in range(STREAMS)))
-    took, spent = time.monotonic() - began, way.processor_s() - before
-    return STREAMS * SMALL / took, spent / (STREAMS * SMALL) * 1e6
+    return await _rate(way, STREAMS * SMALL, asyncio.gather(*(one() for _ in range(STREAMS))))
 
 
 async def delays(way: Way) -> tuple[float, float]:
@@ -206,18 +207,17 @@ def main() -> None:
     it = argparse.ArgumentParser(description="The door beside nginx and the engine itself.")
     it.add_argument("--rounds", type=int, default=5)
     rounds = it.parse_args().rounds
-    directory = Path(tempfile.mkdtemp(prefix="failover-door-bench-", dir=TMPFS))
-    run_dir = directory / "run"
-    run_dir.mkdir(mode=0o700)
-    started: list[subprocess.Popen[bytes]] = []
     quiet = {"cwd": ROOT, "stdin": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdout": subprocess.DEVNULL}
+    with contextlib.ExitStack() as stack:
+        run_dir = stack.enter_context(lock_server(TMPFS)).run_dir
+        directory = run_dir.parent
 
-    def start(*command: str) -> subprocess.Popen[bytes]:
-        started.append(subprocess.Popen(command, **quiet))  # type: ignore[call-overload]
-        return started[-1]
+        def start(*command: str) -> subprocess.Popen[bytes]:
+            process = subprocess.Popen(command, **quiet)  # type: ignore[call-overload]
+            stack.callback(process.wait, DEADLINE_S)
+            stack.callback(process.terminate)
+            return process  # type: ignore[no-any-return]
 
-    try:
-        started.append(spawn(run_dir))
         engine, through, door = free_port(), free_port(), free_port()
         start(sys.executable, "-m", "bench.door_upstream", str(run_dir), str(engine))
         ways = [Way("the engine itself", engine, None)]
@@ -228,11 +228,6 @@ def main() -> None:
         relay = start(sys.executable, "-m", "gateway", "--run-dir", str(run_dir), *listen)
         ways.append(Way("the door", door, relay))
         uvloop.run(_all(ways, rounds))
-    finally:
-        for process in reversed(started):
-            process.terminate()
-            process.wait(DEADLINE_S)
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _all(ways: list[Way], rounds: int) -> None:

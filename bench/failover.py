@@ -19,6 +19,7 @@ it may be silent; the last word before counts, so a little less than that can pa
 """
 
 import contextlib
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,5 +77,5 @@ def parts(taken: list[Takeover]) -> Iterator[Result]:
     whole = [one.total for one in taken]
     for name in PHASES:
         yield Part(name, [one.phases[name] for one in taken], whole)
-    again = sorted(one.whole for one in taken)
-    yield Reading("until the pair is whole again", again[len(again) // 2] / 1e9, "s", beside="median")
+    again = statistics.median(one.whole for one in taken) / 1e9
+    yield Reading("until the pair is whole again", again, "s", beside="median")

@@ -1,8 +1,7 @@
 """Samples, ratios to their floor, and how they are shown. Pure but for the description of this machine.
 
 A `Comparison` holds two series that were measured in turns (A B A B ...), so that whatever else the machine does hits
-both. Medians and p99; the first rounds of each are thrown away by whoever measures. A p99 of fewer than 100 rounds is
-the worst of them, and says little.
+both. Medians and p99. A p99 of fewer than 100 rounds is the worst of them, and says little.
 """
 
 import datetime
@@ -11,9 +10,10 @@ import os
 import platform
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
 Json = dict[str, object]
 
@@ -54,6 +54,17 @@ class Comparison:
         goals = [(self.median, self.goal_median), (self.p99, self.goal_p99), (median_ms, self.goal_ms)]
         judged = [value <= goal for value, goal in goals if goal is not None]
         return all(judged) if judged else None
+
+    def in_turns(self, rounds: int, warm_up: int, floor: Callable[[], int], ours: Callable[[], int]) -> Self:
+        """One of each a round. What the first rounds say is thrown away."""
+        for number in range(warm_up + rounds):
+            self.add(floor(), ours(), keep=number >= warm_up)
+        return self
+
+    def add(self, floor: int, ours: int, *, keep: bool = True) -> None:
+        if keep:
+            self.floor.append(floor)
+            self.ours.append(ours)
 
     def row(self) -> list[str]:
         return [

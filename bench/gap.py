@@ -78,14 +78,11 @@ def _long_contexts(parent: Path, contexts: Sequence[int], rounds: int) -> Iterat
     }
     with contextlib.ExitStack() as stack:
         kind = kv.engine(max(contexts), kv.STREAMS * max(contexts), *PACE)
-        pairs = {}
-        for cache in ("drop", "keep"):
-            here = stack.enter_context(house(parent))
-            pair = Pair(here, kind, kv.MODEL, "ab", ("--kv", cache), kv.DEADLINE_S, kind.lock)
-            pairs[cache] = pair, GatewayProgram(here).serving()
+        pairs = kv.both(stack, parent, kind)
+        doors = {cache: GatewayProgram(pair.house).serving() for cache, pair in pairs.items()}
         for _ in range(rounds):
             for (context, cache), result in seen.items():
-                pair, door = pairs[cache]
+                pair, door = pairs[cache], doors[cache]
                 if cache == "keep":
                     kv.begin_anew(pair)
                 asked = [question(kv.prompt_of(rng, context)) for _ in range(kv.STREAMS)]

@@ -31,8 +31,7 @@ import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from bench import crowd, stage
 from bench.cast import Line, Player
@@ -48,22 +47,8 @@ URL = "http://127.0.0.1:8000"
 """Without it the next engine would not get the permit."""
 
 
-class Chain(Protocol):
-    """A holder and its waiter; after each round the waiter is the holder."""
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-    def round(self) -> int:
-        """Kills the holder; returns the nanoseconds until the waiter was awake."""
-        ...
-
-
 class Relay:
-    """What the three chains share: a line of processes, of which the first holds."""
+    """What the three chains share: a line of processes, of which the first holds. After each round the second does."""
 
     def __init__(self, rest_s: float = REST_S) -> None:
         self.players: list[Player] = []
@@ -77,7 +62,7 @@ class Relay:
             self.players.pop().end()
 
     def kill_the_first(self) -> int:
-        """The line moves up by one."""
+        """The line moves up by one. Returns the nanoseconds until the waiter was awake."""
         holder, waiter = self.players[0], self.players[1]
         time.sleep(self._rest_s)
         killed_at = holder.kill()
@@ -205,11 +190,11 @@ def measure(parent: Path, where: str, rounds: int, *, goals: bool) -> Iterator[C
     result = Comparison(f"kill -> acquire returned ({where})", "pidfd poll", *wanted)
     beside = Comparison("flock polled at 100 ms, beside it", "pidfd poll", floor=result.floor)
     with contextlib.ExitStack() as stack:
-        ours: Chain = stack.enter_context(LockChain(stack.enter_context(stage.lock_server(parent))))
-        floor: Chain = stack.enter_context(PidfdChain(stack.enter_context(stage.mute_server(parent))))
-        polled: Chain = stack.enter_context(FlockChain(stack.enter_context(stage.directory(parent))))
+        ours = stack.enter_context(LockChain(stack.enter_context(stage.lock_server(parent))))
+        floor = stack.enter_context(PidfdChain(stack.enter_context(stage.mute_server(parent))))
+        polled = stack.enter_context(FlockChain(stack.enter_context(stage.directory(parent))))
         for number in range(WARM_UP + rounds):
-            _one_of_each(result, floor, ours, keep=number >= WARM_UP)
+            result.add(floor.round(), ours.round(), keep=number >= WARM_UP)
             if number % 10 == 0:
                 beside.ours.append(polled.round())
     yield result
@@ -220,18 +205,9 @@ def measure_rested(parent: Path, rounds: int) -> Iterator[Comparison]:
     """The same when nothing has run for a while: what waits is cold then, in every cache."""
     result = Comparison(f"the same after {LONG_REST_S * 1e3:g} ms of rest", "pidfd poll")
     with contextlib.ExitStack() as stack:
-        ours: Chain = stack.enter_context(LockChain(stack.enter_context(stage.lock_server(parent)), LONG_REST_S))
-        floor: Chain = stack.enter_context(PidfdChain(stack.enter_context(stage.mute_server(parent)), LONG_REST_S))
-        for number in range(WARM_UP + rounds):
-            _one_of_each(result, floor, ours, keep=number >= WARM_UP)
-    yield result
-
-
-def _one_of_each(result: Comparison, floor: Chain, ours: Chain, *, keep: bool) -> None:
-    pair = (floor.round(), ours.round())
-    if keep:
-        result.floor.append(pair[0])
-        result.ours.append(pair[1])
+        ours = stack.enter_context(LockChain(stack.enter_context(stage.lock_server(parent)), LONG_REST_S))
+        floor = stack.enter_context(PidfdChain(stack.enter_context(stage.mute_server(parent)), LONG_REST_S))
+        yield result.in_turns(rounds, WARM_UP, floor.round, ours.round)
 
 
 def measure_crowd(parent: Path, rounds: int, waiters: int) -> Iterator[Comparison]:
@@ -244,6 +220,4 @@ def measure_crowd(parent: Path, rounds: int, waiters: int) -> Iterator[Compariso
         for _ in range(WARM_UP + rounds):
             crowded.add()
         stack.enter_context(crowd.crowd(server, waiters, watchers=0))
-        for number in range(WARM_UP + rounds):
-            _one_of_each(result, alone, crowded, keep=number >= WARM_UP)
-    yield result
+        yield result.in_turns(rounds, WARM_UP, alone.round, crowded.round)

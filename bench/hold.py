@@ -128,9 +128,4 @@ def measure(parent: Path, rounds: int) -> Iterator[Comparison]:
         ours, floor = Holds(server, saids[0]), Respawn(saids[1])
         stack.callback(ours.end)
         stack.callback(floor.end)
-        for number in range(WARM_UP + rounds):
-            pair = (floor.round(), ours.round())
-            if number >= WARM_UP:
-                result.floor.append(pair[0])
-                result.ours.append(pair[1])
-    yield result
+        yield result.in_turns(rounds, WARM_UP, floor.round, ours.round)

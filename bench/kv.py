@@ -98,10 +98,7 @@ def measure(parent: Path, contexts: Sequence[int], of_streams: Sequence[int], ro
     rng = random.Random(0)
     with contextlib.ExitStack() as stack:
         kind = engine(max(*contexts, *of_streams), max(*contexts, STREAMS * max(of_streams)))
-        keep, drop = (
-            Pair(stack.enter_context(house(parent)), kind, MODEL, "ab", ("--kv", kv), DEADLINE_S, kind.lock)
-            for kv in ("keep", "drop")
-        )
+        keep, drop = both(stack, parent, kind).values()
         first, more, cache = ({context: _Series() for context in contexts} for _ in range(3))
         gaps = {context: _Series() for context in of_streams}
         price, between = _Series(), _Series()
@@ -148,11 +145,7 @@ def measure_flat(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator
     """
     rng = random.Random(0)
     with contextlib.ExitStack() as stack:
-        kind = engine(max(contexts), max(contexts))
-        keep, drop = (
-            Pair(stack.enter_context(house(parent)), kind, MODEL, "ab", ("--kv", kv), DEADLINE_S, kind.lock)
-            for kv in ("keep", "drop")
-        )
+        keep, drop = both(stack, parent, engine(max(contexts), max(contexts))).values()
         gaps = {context: _Series() for context in contexts}
         for _ in range(rounds):
             for context, series in gaps.items():
@@ -161,10 +154,31 @@ def measure_flat(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator
                 series.drop.append(_longest_gap(drop, prompts, adopts=False))
     for context in contexts:
         yield gaps[context].against(f"--kv keep: longest gap of an answer, {context} tokens of context")
-    first, *others = sorted(contexts)
+    yield from flat("--kv keep", {context: series.keep for context, series in gaps.items()})
+
+
+def flat(what: str, keep: dict[int, list[int]]) -> Iterator[Result]:
+    """What must not grow with the context: each against the shortest."""
+    first, *others = sorted(keep)
     for context in others:
-        what = f"--kv keep: {context} tokens of context"
-        yield Comparison(what, f"{first} tokens", FLAT, ours=gaps[context].keep, floor=gaps[first].keep)
+        said = f"{what}: {context} tokens of context"
+        yield Comparison(said, f"{first} tokens", FLAT, ours=keep[context], floor=keep[first])
+
+
+def both(
+    stack: contextlib.ExitStack,
+    parent: Path,
+    kind: Kind,
+    model: str = MODEL,
+    environment: dict[str, str] | None = None,
+) -> dict[str, Pair]:
+    """A pair that keeps its cache, and one that doesn't, each at servers of its own."""
+    return {
+        cache: Pair(
+            stack.enter_context(house(parent, environment)), kind, model, "ab", ("--kv", cache), DEADLINE_S, kind.lock
+        )
+        for cache in ("keep", "drop")
+    }
 
 
 def engine(longest: int, cached: int, *more: str) -> Kind:

@@ -11,6 +11,7 @@ Start: from the spawn until a connect succeeds, in a fresh run directory, on tmp
 to end, in turns: what the interpreter itself takes on this machine.
 """
 
+import statistics
 import subprocess
 import sys
 import time
@@ -22,7 +23,6 @@ from bench import crowd, stage
 from bench.cast import Line, Player
 from bench.figures import Comparison, Reading
 from lockserver.client import LockClient
-from lockserver.shell.rundir import connect
 
 WARM_UP = 2
 WATCHERS = 10
@@ -78,14 +78,8 @@ def _memory(pid: int) -> dict[str, float]:
 
 def measure_start(parent: Path, rounds: int) -> Iterator[Comparison | Reading]:
     result = Comparison("start: spawn -> connect succeeds", "python -c pass")
-    for number in range(WARM_UP + rounds):
-        pair = (_bare(), _start(parent))
-        if number >= WARM_UP:
-            result.floor.append(pair[0])
-            result.ours.append(pair[1])
-    yield result
-    median_ms = sorted(result.ours)[len(result.ours) // 2] / 1e6
-    yield Reading("start, median", median_ms, "ms", START_LIMIT_MS)
+    yield result.in_turns(rounds, WARM_UP, _bare, lambda: _start(parent))
+    yield Reading("start, median", statistics.median(result.ours) / 1e6, "ms", START_LIMIT_MS)
 
 
 def _bare() -> int:
@@ -97,17 +91,5 @@ def _bare() -> int:
 def _start(parent: Path) -> int:
     with stage.directory(parent) as scratch:
         before = time.monotonic_ns()
-        process = stage.spawn(scratch / "run")
-        try:
-            while True:
-                try:
-                    connect(scratch / "run").close()
-                except OSError:
-                    if time.monotonic_ns() > before + stage.DEADLINE_S * 1e9:
-                        raise stage.Broken("no lock server to connect to") from None
-                    time.sleep(0.0005)
-                else:
-                    return time.monotonic_ns() - before
-        finally:
-            process.kill()
-            process.wait()
+        with stage.listening(scratch / "run"):
+            return time.monotonic_ns() - before

@@ -41,22 +41,6 @@ def directory(parent: Path) -> Iterator[Path]:
         shutil.rmtree(path)
 
 
-def spawn(run_dir: Path, *flags: str) -> subprocess.Popen[bytes]:
-    """`python -m lockserver`, as in the pod; its log goes to a file, as a container's does."""
-    command = [
-        sys.executable,
-        "-m",
-        "lockserver",
-        "--run-dir",
-        str(run_dir),
-        "--memory",
-        "none",
-        *flags,
-    ]
-    with open(run_dir.with_name(run_dir.name + ".log"), "wb") as log:
-        return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-
-
 class LockServer:
     """A real one, and an observer to tell when it is ready for the next round."""
 
@@ -74,19 +58,25 @@ class LockServer:
 
 
 @contextlib.contextmanager
+def listening(run_dir: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """`python -m lockserver`, as in the pod, until it listens; its log goes to a file, as a container's does."""
+    command = [sys.executable, "-m", "lockserver", "--run-dir", str(run_dir), "--memory", "none"]
+    with open(run_dir.with_name(run_dir.name + ".log"), "wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until(lambda: _listens(run_dir, process), "a lock server that listens")
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
 def lock_server(parent: Path) -> Iterator[LockServer]:
-    with directory(parent) as scratch:
-        run_dir = scratch / "run"
-        process = spawn(run_dir)
-        try:
-            until(lambda: _listens(run_dir, process), "a lock server that listens")
-            with Observer(run_dir) as observer:
-                server = LockServer(run_dir, process, observer)
-                server.until(lambda status: status.state == "FREE", "a free lock")
-                yield server
-        finally:
-            process.kill()
-            process.wait()
+    with directory(parent) as scratch, listening(scratch / "run") as process, Observer(scratch / "run") as observer:
+        server = LockServer(scratch / "run", process, observer)
+        server.until(lambda status: status.state == "FREE", "a free lock")
+        yield server
 
 
 def _listens(run_dir: Path, process: subprocess.Popen[bytes]) -> bool:
@@ -105,7 +95,7 @@ def until(done: Callable[[], bool], what: str) -> None:
     while not done():
         if time.monotonic() > end:
             raise Broken(f"waited {DEADLINE_S:g} s for {what}")
-        time.sleep(0.001)
+        time.sleep(0.0005)
 
 
 class MuteServer:

@@ -94,14 +94,11 @@ def measure_flat(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator
     with contextlib.ExitStack() as stack:
         scratch = stack.enter_context(directory(parent))
         kind = _roomy(staged.kind(tiny_model.make(scratch / "model"), 1), max(contexts) + ANSWER)
-        pairs = {}
-        for cache in ("keep", "drop"):
-            here = stack.enter_context(house(parent, staged.ENVIRONMENT))
-            pair = Pair(here, kind, staged.NAME, "ab", ("--kv", cache), DEADLINE_S, kind.lock)
-            pairs[cache] = pair, GatewayProgram(here).serving()
+        pairs = kv.both(stack, parent, kind, staged.NAME, staged.ENVIRONMENT)
+        doors = {cache: GatewayProgram(pair.house).serving() for cache, pair in pairs.items()}
         for _ in range(rounds):
             for (context, cache), series in found.items():
-                pair, door = pairs[cache]
+                pair, door = pairs[cache], doors[cache]
                 _break_one(pair, door, kv.prompt_of(rng, context), series)
                 if cache == "keep":
                     kv.must_have_adopted(next(shim for shim in pair.shims if shim.engine_id == pair.house.holder()))
@@ -115,11 +112,7 @@ def measure_flat(parent: Path, contexts: Sequence[int], rounds: int) -> Iterator
         yield Reading("    between two of its tokens", statistics.median(keep.between) / 1e6, "ms")
         for name, spent in keep.parts.items():
             yield Part(name, spent, keep.gaps)
-    first, *others = sorted(contexts)
-    for context in others:
-        what = f"vLLM, --kv keep: {context} tokens of context"
-        ours, floor = (found[each, "keep"].gaps for each in (context, first))
-        yield Comparison(what, f"{first} tokens", kv.FLAT, ours=ours, floor=floor)
+    yield from kv.flat("vLLM, --kv keep", {context: found[context, "keep"].gaps for context in contexts})
 
 
 def _break_one(pair: Pair, door: GatewayProgram, prompt: list[int], series: _Series) -> None:

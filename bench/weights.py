@@ -12,6 +12,7 @@ import mmap
 import os
 import select
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -122,19 +123,17 @@ def measure_bind(place: Path, size: int, tensors: int, rounds: int) -> Iterator[
         wrote = _commit(stage.client("writer"), size, tensors)
         fair = Comparison(f"bind {_size(size)} in {tensors} tensors", "bare system calls", goal_median=2.0)
         reader_client = stage.client("reader")
+
+        def bind() -> int:
+            began = time.perf_counter_ns()
+            reader = reader_client.read(DEADLINE_S)
+            took = time.perf_counter_ns() - began
+            reader.close()
+            return took
+
         with _bare_peer(wrote) as bare:
-            for round in range(rounds + 3):
-                began = time.perf_counter_ns()
-                reader = reader_client.read(DEADLINE_S)
-                ours = time.perf_counter_ns() - began
-                if round < rounds + 2:
-                    reader.close()
-                floor = bare()
-                if round >= 3:
-                    fair.ours.append(ours)
-                    fair.floor.append(floor)
-        yield fair
-        yield from _views(reader)
+            yield fair.in_turns(rounds, 3, bare, bind)
+        yield from _views(reader_client.read(DEADLINE_S))
 
 
 def _views(reader: Reader) -> Iterator[Result]:
@@ -203,20 +202,11 @@ def measure_wake(place: Path, size: int, tensors: int, rounds: int) -> Iterator[
     """A sleeper wakes at its addresses; then with ten times the tensors; then every byte is touched."""
     growth = Comparison(f"wake {_size(size)} in {tensors * 10} tensors", f"in {tensors}", goal_median=1.2)
     with _stage(place, size) as few, _stage(place, size) as many:
-        readers = [_commit(few.client("few"), size, tensors), _commit(many.client("many"), size, tensors * 10)]
-        for round in range(rounds + 5):
-            for reader, samples in zip(readers, (growth.floor, growth.ours), strict=True):
-                reader.sleep()
-                _asleep(reader)
-                began = time.perf_counter_ns()
-                reader.wake(DEADLINE_S)
-                took = time.perf_counter_ns() - began
-                if round >= 5:
-                    samples.append(took)
-        yield growth
-        median_ms = sorted(growth.floor)[len(growth.floor) // 2] / 1e6
+        reader = _commit(few.client("few"), size, tensors)
+        other = _commit(many.client("many"), size, tensors * 10)
+        yield growth.in_turns(rounds, 5, lambda: _wake(reader), lambda: _wake(other))
+        median_ms = statistics.median(growth.floor) / 1e6
         yield Reading(f"wake {_size(size)} at stable addresses", median_ms, "ms", 0.5, "median")
-        reader = readers[0]
         yield Reading(f"touch {_size(size)} after a wake, small pages", _touch_ms(reader), "ms")
         collapsed = all(
             reader._addresses.memory.collapse(address, slab)  # type: ignore[attr-defined]
@@ -226,12 +216,16 @@ def measure_wake(place: Path, size: int, tensors: int, rounds: int) -> Iterator[
         yield Reading(f"touch {_size(size)} after a wake, {how}", _touch_ms(reader), "ms")
 
 
-def _asleep(reader: Reader) -> None:
-    """The server has heard of it: a wake doesn't wait for the sleep before."""
+def _wake(reader: Reader) -> int:
+    """Once the server has heard of the sleep: a wake doesn't wait for that."""
+    reader.sleep()
     machine = reader._shell._machine
     until = time.monotonic() + DEADLINE_S
     while machine._session and time.monotonic() < until:
         time.sleep(0.0002)
+    began = time.perf_counter_ns()
+    reader.wake(DEADLINE_S)
+    return time.perf_counter_ns() - began
 
 
 def _touch_ms(reader: Reader) -> float:
@@ -280,22 +274,24 @@ def measure_read(place: Path, size: int, tensors: int) -> Iterator[Result]:
                     out.write(wrote.memory(tensor.slab)[at : at + lay.extent_bytes(tensor)])
             wrote.close()
             client = stage.client("reader")
-            for round in range(_HEAVY_ROUNDS + 1):
-                began = time.perf_counter_ns()
-                with client.read(DEADLINE_S) as reader:
-                    for tensor in reader.layout.tensors:
-                        reader.view(tensor.name).max()
-                ours = time.perf_counter_ns() - began
+
+            def theirs() -> int:
                 began = time.perf_counter_ns()
                 with safe_open(file, "numpy") as opened:
                     for name in opened.keys():  # noqa: SIM118
                         numpy.max(opened.get_tensor(name))
-                if round:
-                    fair.ours.append(ours)
-                    fair.floor.append(time.perf_counter_ns() - began)
+                return time.perf_counter_ns() - began
+
+            def ours() -> int:
+                began = time.perf_counter_ns()
+                with client.read(DEADLINE_S) as reader:
+                    for tensor in reader.layout.tensors:
+                        reader.view(tensor.name).max()
+                return time.perf_counter_ns() - began
+
+            yield fair.in_turns(_HEAVY_ROUNDS, 1, theirs, ours)
         finally:
             file.unlink(missing_ok=True)
-    yield fair
 
 
 # -- publishing ----------------------------------------------------------------------------------------------------
@@ -318,11 +314,8 @@ def measure_publish(place: Path, size: int, tensors: int) -> Iterator[Result]:
                 reader = _publish(writer, size, tensors, source_address, len(source))
             took = time.perf_counter_ns() - began
             reader.close()
-            floors = [_copy_fresh(size, source_address, len(source)), _copy_twice(size, source_address, len(source))]
-            if round:
-                for comparison, floor in zip((fair, bare), floors, strict=True):
-                    comparison.ours.append(took)
-                    comparison.floor.append(floor)
+            fair.add(_copy_fresh(size, source_address, len(source)), took, keep=round > 0)
+            bare.add(_copy_twice(size, source_address, len(source)), took, keep=round > 0)
     yield fair
     yield bare
 
@@ -402,16 +395,11 @@ def measure_request(place: Path, rounds: int) -> Iterator[Result]:
         asked.send(m.Observe(protocol=m.PROTOCOL))
         echoed = Channel(ours, m.from_server)
         try:
-            for round in range(rounds + 20):
-                samples = _round_trip(asked), _round_trip(echoed)
-                if round >= 20:
-                    fair.ours.append(samples[0])
-                    fair.floor.append(samples[1])
+            yield fair.in_turns(rounds, 20, lambda: _round_trip(echoed), lambda: _round_trip(asked))
         finally:
             asked.close()
             echoed.close()
             echo.wait()
-    yield fair
 
 
 def _round_trip(channel: Channel) -> int:
@@ -441,7 +429,7 @@ def measure_hand_back(place: Path, size: int, tensors: int, rounds: int) -> Iter
                     if time.perf_counter() > ready + DEADLINE_S:
                         raise Broken("the layout was not handed back")
             times.append((time.perf_counter() - ready) * 1000)
-    worst, middle = max(times), sorted(times)[len(times) // 2]
+    worst, middle = max(times), statistics.median(times)
     yield Reading(
         f"hand back {_size(size)} after a crash", worst, "ms", 20.0, f"worst of {rounds}; median {middle:.1f}"
     )

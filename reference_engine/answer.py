@@ -30,8 +30,6 @@ class Question:
     """What the answer has to look like."""
     logprobs: int | None = None
     """For each token its log probability, and those of so many of the likeliest."""
-    prompt_logprobs: int | None = None
-    """The same for the prompt."""
     answered: int = 0
     """So many of the prompt's last tokens are the answer's beginning."""
     told: int = 0

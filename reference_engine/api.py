@@ -50,26 +50,19 @@ _Top = Annotated[int, Meta(ge=0, le=20)]
 _Json = dict[str, Any]
 
 
-class StreamOptions(msgspec.Struct):
+class StreamOptions(msgspec.Struct, frozen=True):
     include_usage: bool | None = False
     continuous_usage_stats: bool | None = False
 
 
-class _Schema(msgspec.Struct):
-    schema: _Json | None = None
-    name: str = ""
-
-
 class ResponseFormat(msgspec.Struct):
-    type: Literal["text", "json_object", "json_schema"]
-    json_schema: _Schema | None = None
+    type: Literal["text", "json_object"]
 
 
 class Structured(msgspec.Struct):
     """vLLM's own words for a grammar."""
 
-    choice: Annotated[list[str], Meta(min_length=1, max_length=100)] | None = None
-    json: _Json | str | None = None
+    choice: Annotated[list[str], Meta(min_length=1, max_length=100)]
 
 
 class Begun(msgspec.Struct, rename=lambda name: f"failover_answer_{name}"):
@@ -82,37 +75,34 @@ class Begun(msgspec.Struct, rename=lambda name: f"failover_answer_{name}"):
 
 class Common(msgspec.Struct, kw_only=True):
     model: str | None = None
-    n: Annotated[int, Meta(ge=1, le=16)] | None = 1
-    stream: bool | None = False
-    stream_options: StreamOptions | None = None
-    temperature: Annotated[float, Meta(ge=0, le=1e6)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    n: Annotated[int, Meta(ge=1, le=16)] = 1
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    temperature: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    top_k: Annotated[int, Meta(ge=-1, lt=1 << 31)] = 0
     seed: Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)] | None = None
-    presence_penalty: _Penalty | None = None
-    frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] | None = None
-    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
-    allowed_token_ids: list[Token] | None = None
-    bad_words: list[str] | None = None
-    stop: _Stop | Annotated[list[_Stop], Meta(max_length=64)] | None = None
-    stop_token_ids: Annotated[list[Token], Meta(max_length=1000)] | None = None
-    include_stop_str_in_output: bool | None = False
-    ignore_eos: bool | None = False
-    min_tokens: Annotated[int, Meta(ge=0)] | None = 0
+    presence_penalty: _Penalty = 0.0
+    frequency_penalty: _Penalty = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=2)] = 1.0
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] = {}
+    bad_words: list[str] = []
+    stop: _Stop | Annotated[list[_Stop], Meta(max_length=64)] = []
+    stop_token_ids: Annotated[list[Token], Meta(max_length=1000)] = []
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, Meta(ge=0)] = 0
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
-    skip_special_tokens: bool | None = True
-    return_token_ids: bool | None = False
-    add_special_tokens: bool | None = None
+    skip_special_tokens: bool = True
+    return_token_ids: bool = False
+    add_special_tokens: bool = True
     response_format: ResponseFormat | None = None
     structured_outputs: Structured | None = None
-    prompt_logprobs: _Top | None = None
 
 
 class Completion(Common, kw_only=True):
     prompt: str | list[str | Token | list[Token]]
-    echo: bool | None = False
+    echo: bool = False
     logprobs: _Top | None = None
     vllm_xargs: Begun | None = None
 
@@ -153,40 +143,14 @@ class Tool(msgspec.Struct):
     type: Literal["function"] = "function"
 
 
-class _Named(msgspec.Struct):
-    name: str
-
-
-class ToolChoice(msgspec.Struct):
-    function: _Named
-    type: Literal["function"] = "function"
-
-
 class Chat(Common, kw_only=True):
     messages: Messages
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = False
-    logprobs: bool | None = False
-    top_logprobs: _Top | None = None
-    tools: list[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
-    chat_template_kwargs: _Json | None = None
-
-
-class Tokenize(msgspec.Struct):
-    model: str | None = None
-    prompt: str | None = None
-    messages: Messages | None = None
-    add_special_tokens: bool | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | None = False
-    return_token_strs: bool | None = False
-
-
-class Detokenize(msgspec.Struct):
-    tokens: list[Token]
-    model: str | None = None
+    logprobs: bool = False
+    top_logprobs: _Top = 0
+    tools: list[Tool] = []
+    tool_choice: Literal["none", "auto", "required"] = "auto"
+    chat_template_kwargs: _Json = {}
 
 
 class Embedding(msgspec.Struct):
@@ -194,13 +158,12 @@ class Embedding(msgspec.Struct):
     model: str | None = None
 
 
-class Score(msgspec.Struct):
-    text_1: str
-    text_2: str | list[str]
-    model: str | None = None
-
-
 _NEUTRAL: dict[str, tuple[object, ...]] = {
+    "min_p": (0, 0.0),
+    "allowed_token_ids": (),
+    "prompt_logprobs": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
     "best_of": (1,),
     "suffix": ("",),
     "use_beam_search": (False,),
@@ -210,9 +173,9 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "chat_template": (),
     "audio": (),
 }
-"""What isn't offered here, and the values that ask for nothing (as null does)."""
+"""What isn't offered here, and the values that ask for nothing."""
 
-RequestT = TypeVar("RequestT", Completion, Chat, Tokenize, Detokenize, Embedding, Score)
+RequestT = TypeVar("RequestT", Completion, Chat, Embedding)
 
 
 def read(body: bytes, kind: type[RequestT]) -> RequestT:
@@ -221,6 +184,7 @@ def read(body: bytes, kind: type[RequestT]) -> RequestT:
         raw = msgspec.json.decode(body)
         if not isinstance(raw, dict):
             raise Bad("the body has to be a JSON object")
+        raw = {name: value for name, value in raw.items() if value is not None}  # null asks for nothing
         if issubclass(kind, Common):
             _refuse_what_isnt_offered(raw)
         return msgspec.convert(raw, kind)
@@ -233,9 +197,8 @@ def read(body: bytes, kind: type[RequestT]) -> RequestT:
 
 
 def _refuse_what_isnt_offered(raw: Mapping[str, Any]) -> None:
-    for name, neutral in _NEUTRAL.items():
-        value = raw.get(name)
-        if value is not None and not any(type(value) is type(allowed) and value == allowed for allowed in neutral):
+    for name, value in raw.items():
+        if name in _NEUTRAL and not any(type(value) is type(each) and value == each for each in _NEUTRAL[name]):
             raise Bad(f"{name!r} isn't supported by the reference engine; leave it out", param=name)
 
 

@@ -10,18 +10,17 @@ loop.
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable
 from functools import partial
 
 import msgspec
 import numpy as np
 
-from reference_engine import api, asking, tokenizer
-from reference_engine.answer import Piece, Question
+from reference_engine import api, asking
+from reference_engine.answer import Piece
 from reference_engine.api import Bad, Chat, Completion
 from reference_engine.forms import Form
-from reference_engine.model import Floats
-from reference_engine.sampling import Sampling
 from reference_engine.scheduler import NotNow, TooLong
 from reference_engine.service import Service, Work
 from sidecar.http.http_exchange import Reply, Request
@@ -35,10 +34,9 @@ _REQUEST_ID = re.compile(rb"[\x21-\x7e]{1,128}")
 
 
 class App:
-    def __init__(self, service: Service, model: str, max_len: int, log: Log, adapters: Sequence[str] = ()) -> None:
+    def __init__(self, service: Service, model: str, max_len: int, log: Log) -> None:
         self._service = service
         self._model = model
-        self._adapters = adapters
         self._max_len = max_len
         self._log = log
         self._created = int(time.time())
@@ -48,10 +46,7 @@ class App:
             "/v1/completions": ("POST", self._complete),
             "/v1/chat/completions": ("POST", self._chat),
             "/v1/models": ("GET", self._models),
-            "/tokenize": ("POST", self._tokenize),
-            "/detokenize": ("POST", self._detokenize),
             "/v1/embeddings": ("POST", self._embed),
-            "/v1/score": ("POST", self._score),
             "/health": ("GET", self._health),
             "/version": ("GET", self._version),
             "/metrics": ("GET", self._metrics),
@@ -92,32 +87,19 @@ class App:
     def _chat(self, request: Request, reply: Reply) -> None:
         wanted = api.read(request.body, Chat)
         self._check_model(wanted.model)
-        self._generate(request, wanted, [asking.chat_prompt(wanted, wanted.messages, self._max_len)], reply)
+        self._generate(request, wanted, [asking.chat_prompt(wanted, self._max_len)], reply)
 
     def _models(self, request: Request, reply: Reply) -> None:
-        models = [
-            {
-                "id": name,
-                "object": "model",
-                "created": self._created,
-                "owned_by": "gpu-failover",
-                "root": self._model,
-                "parent": None if name == self._model else self._model,
-                "max_model_len": self._max_len,
-            }
-            for name in (self._model, *self._adapters)
-        ]
-        reply.send(200, msgspec.json.encode({"object": "list", "data": models}), _JSON)
-
-    def _tokenize(self, request: Request, reply: Reply) -> None:
-        wanted = api.read(request.body, api.Tokenize)
-        self._check_model(wanted.model)
-        reply.send(200, asking.tokenize(wanted, self._max_len), _JSON)
-
-    def _detokenize(self, request: Request, reply: Reply) -> None:
-        wanted = api.read(request.body, api.Detokenize)
-        self._check_model(wanted.model)
-        reply.send(200, asking.detokenize(wanted), _JSON)
+        model = {
+            "id": self._model,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "gpu-failover",
+            "root": self._model,
+            "parent": None,
+            "max_model_len": self._max_len,
+        }
+        reply.send(200, msgspec.json.encode({"object": "list", "data": [model]}), _JSON)
 
     def _health(self, request: Request, reply: Reply) -> None:
         if self._service.broken:
@@ -148,20 +130,16 @@ class App:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def _check_model(self, name: str | None) -> None:
-        if name not in (None, "", self._model, *self._adapters):
+        if name not in (None, "", self._model):
             raise Bad(
                 f"the model {(name or '')[:200]!r} does not exist; there is {self._model!r}", status=404, param="model"
             )
 
     def _generate(self, request: Request, wanted: Completion | Chat, prompts: list[list[int]], reply: Reply) -> None:
-        adapter = wanted.model if wanted.model in self._adapters and wanted.model else ""
-        questions = asking.questions(wanted, prompts, self._max_len, adapter)
-        if wanted.stream and wanted.prompt_logprobs is not None:
-            raise Bad("prompt_logprobs can't be streamed", param="prompt_logprobs")
+        questions = asking.questions(wanted, prompts, self._max_len)
         given = request.header(b"x-request-id")
         name = given.decode("ascii") if _REQUEST_ID.fullmatch(given) else secrets.token_hex(16)
-        form = Form(wanted, questions, wanted.model or self._model, name, int(time.time()))
-        works: list[Work] = []
+        form = Form(wanted, questions, self._model, name, int(time.time()))
 
         def stream(index: int, piece: Piece) -> None:
             for chunk in form.chunks(index, piece):
@@ -172,17 +150,13 @@ class App:
         def gather(index: int, piece: Piece) -> None:
             form.gather(index, piece)
             if form.complete:
-                form.prompt_logprobs = [
-                    work.prompt_logprobs for work in works[:: wanted.n or 1] if work.prompt_logprobs
-                ]
                 reply.send(200, form.whole(), _JSON)
 
         def broke(why: str) -> None:
             reply.abort()
 
         tell = stream if wanted.stream else gather
-        for index, question in enumerate(questions):
-            works.append(Work(question, partial(tell, index), broke))
+        works = [Work(question, partial(tell, index), broke) for index, question in enumerate(questions)]
         self._start(works, reply)
         if wanted.stream:
             reply.open(200, _EVENTS)
@@ -208,60 +182,14 @@ class App:
         reply.gone = gone
 
     def _embed(self, request: Request, reply: Reply) -> None:
+        """Numbers drawn from a text: alike for the same one, and without a meaning."""
         wanted = api.read(request.body, api.Embedding)
         self._check_model(wanted.model)
         texts = [wanted.input] if isinstance(wanted.input, str) else wanted.input
-
-        def told(vectors: list[Floats]) -> None:
-            data = [
-                {"object": "embedding", "index": index, "embedding": vector.tolist()}
-                for index, vector in enumerate(vectors)
-            ]
-            usage = {"prompt_tokens": sum(map(len, prompts)), "total_tokens": sum(map(len, prompts))}
-            body = {"object": "list", "data": data, "model": self._model, "usage": usage}
-            reply.send(200, msgspec.json.encode(body), _JSON)
-
-        prompts = [self._text(text) for text in texts]
-        self._look(prompts, told, reply)
-
-    def _score(self, request: Request, reply: Reply) -> None:
-        wanted = api.read(request.body, api.Score)
-        self._check_model(wanted.model)
-        others = [wanted.text_2] if isinstance(wanted.text_2, str) else wanted.text_2
-
-        def told(vectors: list[Floats]) -> None:
-            first, *rest = vectors
-            data = [
-                {"object": "score", "index": index, "score": float(first @ vector)} for index, vector in enumerate(rest)
-            ]
-            reply.send(200, msgspec.json.encode({"object": "list", "data": data, "model": self._model}), _JSON)
-
-        self._look([self._text(text) for text in (wanted.text_1, *others)], told, reply)
-
-    def _text(self, text: str) -> list[int]:
-        asking.check_size(text, self._max_len)
-        tokens = [tokenizer.BEGIN, *tokenizer.encode(text)]
-        if len(tokens) >= self._max_len:
-            raise Bad(f"this model's context is {self._max_len} tokens, and the text has {len(tokens)}", param="input")
-        return tokens
-
-    def _look(self, prompts: list[list[int]], told: Callable[[list[Floats]], None], reply: Reply) -> None:
-        """What the model thinks behind each prompt, as a vector of length 1."""
-        if not prompts:
-            raise Bad("there is no text", param="input")
-        vectors: dict[int, Floats] = {}
-
-        def thought(index: int, logits: Floats) -> None:
-            kept = logits[:_VECTOR].astype(np.float32)
-            vectors[index] = kept / np.float32(np.linalg.norm(kept) or 1)
-
-        def finished(piece: Piece) -> None:
-            if len(vectors) == len(prompts):
-                told([vectors[index] for index in range(len(prompts))])
-
-        works = []
-        for index, prompt in enumerate(prompts):
-            work = Work(Question(tuple(prompt), 1, Sampling(temperature=0)), finished, lambda why: reply.abort())
-            work.look = partial(thought, index)
-            works.append(work)
-        self._start(works, reply)
+        data = []
+        for index, text in enumerate(texts):
+            asking.check_size(text, self._max_len)
+            drawn = np.random.PCG64(zlib.crc32(text.encode("utf-8", "replace"))).random_raw(_VECTOR) / 2.0**63 - 1
+            vector = (drawn / np.linalg.norm(drawn)).tolist()
+            data.append({"object": "embedding", "index": index, "embedding": vector})
+        reply.send(200, msgspec.json.encode({"object": "list", "data": data, "model": self._model}), _JSON)

@@ -3,20 +3,14 @@
 Pure.
 """
 
-import json
 import zlib
 from typing import Any
 
-import msgspec
-
 from reference_engine import grammar, tokenizer
 from reference_engine.answer import Question
-from reference_engine.api import Bad, Chat, Common, Completion, Detokenize, Message, Tokenize
+from reference_engine.api import Bad, Chat, Common, Completion
 from reference_engine.grammar import Grammar
 from reference_engine.sampling import Sampling
-
-_CALL_TEXT = 12
-"""So many characters may come before a tool is called."""
 
 
 def completion_prompts(request: Completion, max_len: int) -> list[list[int]]:
@@ -31,7 +25,7 @@ def completion_prompts(request: Completion, max_len: int) -> list[list[int]]:
 def _prompt(request: Completion, prompt: Any, max_len: int) -> list[int]:
     if isinstance(prompt, str):
         check_size(prompt, max_len)
-        return [*([] if request.add_special_tokens is False else [tokenizer.BEGIN]), *tokenizer.encode(prompt)]
+        return [*([tokenizer.BEGIN] if request.add_special_tokens else []), *tokenizer.encode(prompt)]
     if not isinstance(prompt, list):
         raise Bad("the prompt is a text or a list of token ids", param="prompt")
     tokens = [token for token in prompt if isinstance(token, int)]
@@ -41,45 +35,36 @@ def _prompt(request: Completion, prompt: Any, max_len: int) -> list[int]:
     return tokens
 
 
-def chat_prompt(request: Chat | Tokenize, messages: list[Message], max_len: int) -> list[int]:
+def chat_prompt(request: Chat, max_len: int) -> list[int]:
     """Raises Bad."""
-    texts = [(message.role, message.text) for message in messages]
+    texts = [(message.role, message.text) for message in request.messages]
     for _, text in texts:
         check_size(text, max_len)
-    left_open = bool(request.continue_final_message)
-    if left_open and request.add_generation_prompt:
-        raise Bad("continue_final_message and add_generation_prompt exclude each other", param="continue_final_message")
-    begin = request.add_generation_prompt is not False
-    return tokenizer.chat(texts, begin_answer=begin, leave_last_open=left_open)
+    return tokenizer.chat(texts)
 
 
-def questions(request: Completion | Chat, prompts: list[list[int]], max_len: int, adapter: str = "") -> list[Question]:
+def questions(request: Completion | Chat, prompts: list[list[int]], max_len: int) -> list[Question]:
     """One for each choice of each prompt. Raises Bad."""
-    return [
-        _question(request, prompt, max_len, adapter, choice) for prompt in prompts for choice in range(request.n or 1)
-    ]
+    return [_question(request, prompt, max_len, choice) for prompt in prompts for choice in range(request.n)]
 
 
-def _question(request: Completion | Chat, prompt: list[int], max_len: int, adapter: str, choice: int) -> Question:
+def _question(request: Completion | Chat, prompt: list[int], max_len: int, choice: int) -> Question:
     max_tokens = _max_tokens(request, prompt, max_len)
-    if (request.min_tokens or 0) > max_tokens:
+    if request.min_tokens > max_tokens:
         raise Bad(f"min_tokens {request.min_tokens} is more than max_tokens {max_tokens}", param="min_tokens")
-    _check_tokens(request.stop_token_ids or [], "stop_token_ids")
-    _check_tokens(request.allowed_token_ids or [], "allowed_token_ids")
-    stop = request.stop or []
+    _check_tokens(request.stop_token_ids, "stop_token_ids")
     return Question(
         prompt=tuple(prompt),
         max_tokens=max_tokens,
-        sampling=_sampling(request, adapter, choice),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        stop_token_ids=frozenset(request.stop_token_ids or ()),
-        keep_stop=bool(request.include_stop_str_in_output),
-        ignore_end=bool(request.ignore_eos),
-        min_tokens=request.min_tokens or 0,
-        show_special=request.skip_special_tokens is False,
-        grammar=_grammar(request, max_tokens),
+        sampling=_sampling(request, choice),
+        stop=(request.stop,) if isinstance(request.stop, str) else tuple(request.stop),
+        stop_token_ids=frozenset(request.stop_token_ids),
+        keep_stop=request.include_stop_str_in_output,
+        ignore_end=request.ignore_eos,
+        min_tokens=request.min_tokens,
+        show_special=not request.skip_special_tokens,
+        grammar=_grammar(request),
         logprobs=_logprobs(request),
-        prompt_logprobs=request.prompt_logprobs,
         **_begun(request, prompt),
     )
 
@@ -91,7 +76,7 @@ def _begun(request: Completion | Chat, prompt: list[int]) -> dict[str, int]:
     begun = request.vllm_xargs if isinstance(request, Completion) and request.stream else None
     if begun is None or not 0 < begun.tokens < len(prompt):
         return {}
-    shown = tokenizer.Detokenizer(special=request.skip_special_tokens is False)
+    shown = tokenizer.Detokenizer(special=not request.skip_special_tokens)
     text = "".join(map(shown.push, prompt[-begun.tokens :]))[: begun.chars]
     if len(text) < begun.chars or zlib.crc32(text.encode()) != begun.crc32:
         return {}
@@ -113,32 +98,29 @@ def _max_tokens(request: Completion | Chat, prompt: list[int], max_len: int) -> 
     return wanted or room
 
 
-def _sampling(request: Common, adapter: str, choice: int) -> Sampling:
+def _sampling(request: Common, choice: int) -> Sampling:
     try:
-        bias = {int(token): value for token, value in (request.logit_bias or {}).items()}
+        bias = {int(token): value for token, value in request.logit_bias.items()}
     except ValueError:
         raise Bad("logit_bias names tokens by their numbers", param="logit_bias") from None
     _check_tokens(list(bias), "logit_bias")
-    words = [tuple(tokenizer.encode(word)) for word in request.bad_words or () if word]
+    words = [tuple(tokenizer.encode(word)) for word in request.bad_words if word]
     return Sampling(
-        temperature=1.0 if request.temperature is None else request.temperature,
-        top_p=1.0 if request.top_p is None else request.top_p,
-        top_k=max(0, request.top_k or 0),
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=max(0, request.top_k),
         seed=None if request.seed is None else request.seed + choice,
-        min_p=request.min_p or 0.0,
-        presence_penalty=request.presence_penalty or 0.0,
-        frequency_penalty=request.frequency_penalty or 0.0,
-        repetition_penalty=1.0 if request.repetition_penalty is None else request.repetition_penalty,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
         logit_bias=bias,
-        allowed_token_ids=None if request.allowed_token_ids is None else frozenset(request.allowed_token_ids),
         bad_words=tuple(words),
-        adapter=adapter,
     )
 
 
 def _logprobs(request: Completion | Chat) -> int | None:
     if isinstance(request, Chat):
-        return (request.top_logprobs or 0) if request.logprobs else None
+        return request.top_logprobs if request.logprobs else None
     return request.logprobs
 
 
@@ -148,73 +130,31 @@ def parses(request: Completion | Chat) -> bool:
 
 
 def thinks(request: Chat) -> bool:
-    return (request.chat_template_kwargs or {}).get("enable_thinking") is True
+    return request.chat_template_kwargs.get("enable_thinking") is True
 
 
 def _tools(request: Chat) -> dict[str, dict[str, Any] | None]:
     """Those that may be called."""
-    choice = request.tool_choice
-    tools = {tool.function.name: tool.function.parameters for tool in request.tools or ()}
-    if choice == "none" or not tools:
+    if request.tool_choice == "none":
         return {}
-    if choice is not None and not isinstance(choice, str):
-        name = choice.function.name
-        if name not in tools:
-            raise Bad(f"there is no tool {name!r} to choose", param="tool_choice")
-        return {name: tools[name]}
-    return tools
+    return {tool.function.name: tool.function.parameters for tool in request.tools}
 
 
-def _grammar(request: Completion | Chat, max_tokens: int) -> Grammar | None:
-    try:
-        found = _of_format(request)
-        if isinstance(request, Chat):
-            tools = _tools(request)
-            if tools:
-                text = _CALL_TEXT if request.tool_choice in (None, "auto") else 0
-                found = grammar.tool_call(tools, text=text)
-            if thinks(request):
-                rest = grammar.any_text(4 * max_tokens) if found is None else found
-                found = grammar.thoughts(rest)
-        return found
-    except grammar.Unknown as error:
-        raise Bad(str(error), param="response_format") from None
-
-
-def _of_format(request: Common) -> Grammar | None:
+def _grammar(request: Completion | Chat) -> Grammar | None:
     structured, form = request.structured_outputs, request.response_format
-    if structured is not None and structured.choice is not None:
-        return grammar.choice(structured.choice)
-    if structured is not None and structured.json is not None:
-        schema = json.loads(structured.json) if isinstance(structured.json, str) else structured.json
-        return grammar.json_of(schema)
-    if form is None or form.type == "text":
-        return None
-    return grammar.json_of(form.json_schema.schema if form.json_schema is not None else None)
-
-
-# -- texts and tokens ----------------------------------------------------------------------------------------------
-
-
-def tokenize(request: Tokenize, max_len: int) -> bytes:
-    """Raises Bad."""
-    if (request.prompt is None) is (request.messages is None):
-        raise Bad("either a prompt or messages", param="prompt")
-    if request.messages is not None:
-        tokens = chat_prompt(request, request.messages, 1 << 30)
-    else:
-        begin = [] if request.add_special_tokens is False else [tokenizer.BEGIN]
-        tokens = begin + tokenizer.encode(request.prompt or "")
-    strings = [tokenizer.decode([token]) for token in tokens] if request.return_token_strs else None
-    return msgspec.json.encode(
-        {"count": len(tokens), "max_model_len": max_len, "tokens": tokens, "token_strs": strings}
-    )
-
-
-def detokenize(request: Detokenize) -> bytes:
-    """Raises Bad."""
-    _check_tokens(request.tokens, "tokens")
-    return msgspec.json.encode({"prompt": tokenizer.decode(request.tokens)})
+    found = None
+    if structured is not None:
+        found = grammar.choice(structured.choice)
+    elif form is not None and form.type == "json_object":
+        found = grammar.ANY_OBJECT
+    if not isinstance(request, Chat):
+        return found
+    if tools := _tools(request):
+        try:
+            found = grammar.tool_call(tools, text=request.tool_choice == "auto")
+        except grammar.Unknown as error:
+            raise Bad(str(error), param="tools") from None
+    return grammar.thoughts(found) if thinks(request) else found
 
 
 def check_size(text: str, max_len: int) -> None:

@@ -62,10 +62,7 @@ class Start(msgspec.Struct):
 
     arguments: tuple[str, ...]
     rank: int
-    run_dir: str = ""
-    engine_id: str = ""
-    writes: bool = False
-    keeps: bool = False
+    home: Home | None
 
 
 def say(sock: socket.socket, message: msgspec.Struct, array: Floats | None = None) -> None:
@@ -150,10 +147,7 @@ class Crew:
         self._main: Rank | None = None
         self._workers = [_Worker(rank) for rank in range(1, options.ranks)]
         for worker in self._workers:
-            told = Start(tuple(arguments), worker.rank)
-            if home is not None:
-                told = Start(told.arguments, told.rank, str(home.run_dir), home.engine_id, home.writes, home.keeps)
-            worker.say(told)
+            worker.say(Start(tuple(arguments), worker.rank, home))
         self._needs = [0] * options.ranks
 
     @property
@@ -223,13 +217,13 @@ class Crew:
 
     def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
         if not self._workers:
-            return self.main.attend(layer, x, spans)
-        return self._summed(Ask("attend", layer, spans, self._width), x, lambda: self.main.attend(layer, x, spans))
+            return self.main.part.attend(layer, x, spans)
+        return self._summed(Ask("attend", layer, spans, self._width), x, lambda: self.main.part.attend(layer, x, spans))
 
     def feed(self, layer: int, x: Floats) -> Floats:
         if not self._workers:
-            return self.main.feed(layer, x)
-        return self._summed(Ask("feed", layer, width=self._width), x, lambda: self.main.feed(layer, x))
+            return self.main.part.feed(layer, x)
+        return self._summed(Ask("feed", layer, width=self._width), x, lambda: self.main.part.feed(layer, x))
 
     def stop(self) -> None:
         for worker in self._workers:

@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from engine_shim.engine import Health, Listen, WorkerFailed
+from engine_shim.engine import Health, Listen, Setting, WorkerFailed
 from engine_shim.kept_cache import Claimed
 from engine_shim.kv.adoption import Facts, Why
 from engine_shim.weights_wait import await_gms, await_weights
@@ -38,23 +38,6 @@ LEAVE_S = 2.0
 """Who has to give its cache back in order may take so long: a successor waits for the end of this process."""
 
 
-class Setting(Protocol):
-    """What the shim says (`engines.Setting`)."""
-
-    @property
-    def run_dir(self) -> Path: ...
-    @property
-    def engine_id(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def arguments(self) -> tuple[str, ...]: ...
-    @property
-    def kv(self) -> str: ...
-    def phase(self, name: str, seconds: float, /) -> None: ...
-    def adopted(self, adopted: int, dropped: int, why: str, /) -> None: ...
-
-
 class NotStarted(Exception):
     """A call that comes later than it may: the contract has the order."""
 
@@ -68,7 +51,7 @@ class ReferenceEngine:
         self._home = None
         if setting is not None and self.options.devices and not self.options.standalone:
             keeps = setting.kv != "drop"  # its devices are all in host memory
-            self._home = Home(setting.run_dir, setting.engine_id, setting.role == "primary", keeps)
+            self._home = Home(str(setting.run_dir), setting.engine_id, setting.role == "primary", keeps)
         self._log = Log("reference")
         self._crew: Crew | None = None
         self._service: Service | None = None
@@ -90,7 +73,7 @@ class ReferenceEngine:
         home, options = self._home, self.options
         if home is not None:
             wait = await_gms if home.writes else await_weights
-            wait(home.run_dir, home.engine_id, options.devices, options.weights_timeout_s)
+            wait(Path(home.run_dir), home.engine_id, options.devices, options.weights_timeout_s)
 
     def start(self) -> None:
         chosen, shape = self.options, self.options.shape
@@ -99,7 +82,7 @@ class ReferenceEngine:
         period_s = 1 / chosen.tokens_per_s if chosen.tokens_per_s else 0.0
         scheduler = self._scheduler = Scheduler(self._blocks, max_batch=chosen.max_batch, period_s=period_s)
         service = self._service = Service(Model(shape, crew.main.weights, crew), scheduler, self._log)
-        app = App(service, chosen.model, shape.max_len, self._log, chosen.adapters)
+        app = App(service, chosen.model, shape.max_len, self._log)
         app.more_metrics = lambda: metrics(self._blocks, self.adopted, self.adoption, chosen.model)
         server = self._server = HttpServer(service.loop, app.handle, api.error_body, Limits())
         service.on_broken = server.close
@@ -162,7 +145,6 @@ class ReferenceEngine:
         chosen, shape = self.options, self.options.shape
         return {
             "--model": chosen.model,
-            "--adapters": ",".join(chosen.adapters),
             "--max-model-len": str(shape.max_len),
             "--kv-bytes": str(chosen.kv_bytes),
         }

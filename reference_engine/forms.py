@@ -12,7 +12,7 @@ import msgspec
 
 from reference_engine import asking, tokenizer
 from reference_engine.answer import Piece, Question
-from reference_engine.api import Chat, Completion, StreamOptions
+from reference_engine.api import Chat, Completion
 from reference_engine.parser import Call, Delta, Parser
 from reference_engine.sampling import Chosen
 
@@ -35,18 +35,15 @@ class Form:
     def __init__(
         self, request: Completion | Chat, questions: Sequence[Question], model: str, name: str, created: int
     ) -> None:
-        options = request.stream_options or StreamOptions()
+        options = request.stream_options
         self._chat = isinstance(request, Chat)
-        self._ids = bool(request.return_token_ids)
-        self._echo = isinstance(request, Completion) and bool(request.echo)
-        self._named = isinstance(request, Chat) and not isinstance(request.tool_choice, str | None)
+        self._ids = request.return_token_ids
+        self._echo = isinstance(request, Completion) and request.echo
         self._choices = [_Said(question, asking.parses(request)) for question in questions]
-        self._per_prompt = request.n or 1
+        self._per_prompt = request.n
         self._usage = bool(options.include_usage)
         self._running_usage = self._usage and bool(options.continuous_usage_stats)
         self._opened = False
-        self.prompt_logprobs: list[list[Chosen | None]] = []
-        """One list for each prompt, when they were asked for."""
         self._head = {
             "id": f"{'chatcmpl' if self._chat else 'cmpl'}-{name}",
             "object": "chat.completion.chunk" if self._chat else "text_completion",
@@ -103,7 +100,7 @@ class Form:
             return {"content": piece.text}, piece.finish_reason
         delta = said.parser.push(piece.text, last=piece.finish_reason is not None)
         reason = piece.finish_reason
-        if reason == "stop" and said.parser.called and not self._named:
+        if reason == "stop" and said.parser.called:
             reason = "tool_calls"
         return _written(delta), reason
 
@@ -132,8 +129,6 @@ class Form:
             body["object"] = "chat.completion"
             if self._ids:
                 body["prompt_token_ids"] = self._choices[0].question.prompt
-            if self.prompt_logprobs:
-                body["prompt_logprobs"] = _prompt_logprobs(self.prompt_logprobs[0])
         return msgspec.json.encode(body)
 
     def _whole(self, index: int) -> dict[str, Any]:
@@ -158,8 +153,6 @@ class Form:
             choice["token_ids"] = tokens
             if not self._chat:
                 choice["prompt_token_ids"] = said.question.prompt
-        if not self._chat and self.prompt_logprobs:
-            choice["prompt_logprobs"] = _prompt_logprobs(self.prompt_logprobs[index // self._per_prompt])
         return choice
 
     # -- figures ---------------------------------------------------------------------------------------------------
@@ -228,18 +221,6 @@ def _chat_logprob(chosen: Chosen) -> dict[str, Any]:
 
 def _bytes(token: int) -> list[int]:
     return list(tokenizer.token_bytes(token))
-
-
-def _prompt_logprobs(found: list[Chosen | None]) -> list[dict[str, Any] | None]:
-    return [
-        None
-        if chosen is None
-        else {
-            str(token): {"logprob": logprob, "decoded_token": _name(token)}
-            for token, logprob in (*chosen.top, (chosen.token, chosen.logprob))
-        }
-        for chosen in found
-    ]
 
 
 def _usage(prompt: int, count: int) -> dict[str, int]:

@@ -1,183 +1,105 @@
-"""What an answer may look like: a choice, a JSON document of a schema, a tool call, thoughts before the answer.
+"""What an answer may look like: one of several texts, a JSON object, a tool call, thoughts before the answer.
 
-A grammar is an expression over bytes. The rest of an expression behind a byte is an expression again (Brzozowski's
-derivative), so what has been said so far needs no parser: it is in what is left. A token may follow when each of its
-bytes may. Pure.
+A grammar is some *paths*, each a sequence of slots, each slot several texts of which one is said. What is left of a
+grammar behind a byte is a grammar again, so what has been said so far needs no parser. A token may follow when each of
+its bytes may. Strings are words of a short list: they are tokens enough to break between, and within. Pure.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from reference_engine import tokenizer
 
-STRING_MAX, DIGITS_MAX, ITEMS_MAX, DEPTH_MAX = 12, 4, 3, 6
-"""Nothing is without end here: an answer is to be finished."""
+Slot = tuple[bytes, ...]
+Path = tuple[Slot, ...]
+Grammar = frozenset[Path]
 
-Grammar = tuple[Any, ...]
-NEVER: Grammar = ("never",)
-EMPTY: Grammar = ("empty",)
+ANYTHING: Slot = ()
+"""As a path's last slot: from here on there is no rule."""
+THINK = ("<think>", "</think>")
+TOOL = ("<tool_call>", "</tool_call>")
 
 
 class Unknown(ValueError):
     """A schema that isn't known here, and what of it."""
 
 
-# -- expressions ---------------------------------------------------------------------------------------------------
+def _slot(texts: Iterable[str]) -> Slot:
+    return tuple(text.encode() for text in texts)
 
 
-def one_of(found: bytes) -> Grammar:
-    return ("bytes", frozenset(found))
+def _begun(path: Path) -> Iterator[Path]:
+    """Without a slot in front of which nothing may be left to say."""
+    if path and b"" in path[0]:
+        yield from _begun(path[1:])
+        path = (tuple(filter(None, path[0])), *path[1:])
+        if not path[0]:
+            return
+    yield path
 
 
-def either(*some: Grammar) -> Grammar:
-    flat: dict[Grammar, None] = {}
-    for one in some:
-        for part in one[1] if one[0] == "either" else (one,):
-            if part is not NEVER:
-                flat[part] = None
-    if not flat:
-        return NEVER
-    return next(iter(flat)) if len(flat) == 1 else ("either", tuple(flat))
-
-
-def then(*some: Grammar) -> Grammar:
-    found: Grammar = EMPTY
-    for one in reversed(some):
-        if one is NEVER or found is NEVER:
-            return NEVER
-        if one is not EMPTY:
-            found = one if found is EMPTY else ("then", one, found)
-    return found
-
-
-def repeated(one: Grammar, least: int, most: int) -> Grammar:
-    return EMPTY if most == 0 else ("repeated", one, least, most)
-
-
-def literal(text: str | bytes) -> Grammar:
-    found = text.encode() if isinstance(text, str) else text
-    return then(*(one_of(bytes([byte])) for byte in found))
-
-
-@lru_cache(maxsize=100_000)
-def may_end(it: Grammar) -> bool:
-    kind = it[0]
-    if kind == "either":
-        return any(map(may_end, it[1]))
-    if kind == "then":
-        return may_end(it[1]) and may_end(it[2])
-    if kind == "repeated":
-        return it[2] == 0 or may_end(it[1])
-    return bool(kind == "empty")
-
-
-@lru_cache(maxsize=100_000)
-def behind(it: Grammar, byte: int) -> Grammar:
-    """What may follow that byte; NEVER when it may not be."""
-    kind = it[0]
-    if kind == "bytes":
-        return EMPTY if byte in it[1] else NEVER
-    if kind == "either":
-        return either(*(behind(one, byte) for one in it[1]))
-    if kind == "then":
-        found = then(behind(it[1], byte), it[2])
-        return either(found, behind(it[2], byte)) if may_end(it[1]) else found
-    if kind == "repeated":
-        return then(behind(it[1], byte), repeated(it[1], max(0, it[2] - 1), it[3] - 1))
-    return NEVER
+def _behind(it: Grammar, byte: int) -> Grammar:
+    """What may follow that byte; nothing when it may not be."""
+    found: set[Path] = set()
+    for path in it:
+        if path == (ANYTHING,):
+            found.add(path)
+        elif path and (rest := tuple(text[1:] for text in path[0] if text[0] == byte)):
+            found.update(_begun((rest, *path[1:])))
+    return frozenset(found)
 
 
 def after(it: Grammar, token: int) -> Grammar:
     for byte in tokenizer.token_bytes(token):
-        it = behind(it, byte)
+        it = _behind(it, byte)
     return it
 
 
 @lru_cache(maxsize=10_000)
-def allowed(it: Grammar) -> frozenset[int]:
-    """The tokens that may come next; the model's end when the answer may end here."""
-    found = {
-        token for token in range(tokenizer.VOCABULARY) if tokenizer.token_bytes(token) and after(it, token) != NEVER
-    }
-    return frozenset(found | ({tokenizer.END} if may_end(it) else set()))
+def allowed(it: Grammar) -> frozenset[int] | None:
+    """The tokens that may come next, the model's end when the answer may end here; None for all."""
+    if (ANYTHING,) in it:
+        return None
+    found = {token for token in range(tokenizer.VOCABULARY) if tokenizer.token_bytes(token) and after(it, token)}
+    return frozenset(found | ({tokenizer.END} if () in it else set()))
 
 
 # -- what is asked for ---------------------------------------------------------------------------------------------
 
-_WIDE = either(
-    then(one_of(b"\xc3"), one_of(bytes(range(0xA0, 0xB8)))),
-    then(literal(b"\xe2\x82"), one_of(bytes(range(0xA0, 0xB0)))),
-    then(literal(b"\xf0\x9f\x98"), one_of(bytes(range(0x80, 0x90)))),
-    then(literal(b"\xf0\x9f\x8c"), one_of(bytes(range(0xB0, 0xC0)))),
-    then(literal(b"\xe6\x97"), one_of(bytes(range(0xA0, 0xB0)))),
-)
-_PLAIN = one_of(bytes(byte for byte in range(0x20, 0x7F) if byte not in b'"\\<>{}'))
-_CHARACTER = either(_PLAIN, _WIDE)
-_STRING = then(literal('"'), repeated(_CHARACTER, 1, STRING_MAX), literal('"'))
-_INTEGER = either(literal("0"), then(one_of(b"123456789"), repeated(one_of(b"0123456789"), 0, DIGITS_MAX - 1)))
-_NUMBER = then(_INTEGER, either(EMPTY, then(literal("."), repeated(one_of(b"0123456789"), 1, 2))))
-_ANY_OBJECT = then(
-    literal("{"), _STRING, literal(":"), either(_STRING, _INTEGER, literal("true"), literal("null")), literal("}")
-)
-_TEXT = either(_CHARACTER, one_of(b"\n"))
+_WORDS = ("a", "be", "do", "fog", "gale", "kelp", "lamp", "sea", "été", "5 €", "日", "\U0001f604", "\U0001f337")
+_TEXT = _slot(f"{word} " for word in _WORDS)
+_STRING = _slot(f'"{word}"' for word in _WORDS)
+_INTEGER = _slot(map(str, range(100)))
+_SIMPLE = {"string": _STRING, "integer": _INTEGER, "boolean": (b"true", b"false"), "null": (b"null",)}
+_ANY_OBJECT: Path = ((b"{",), _STRING, (b":",), (*_STRING, *_INTEGER, b"true", b"null"), (b"}",))
+ANY_OBJECT: Grammar = frozenset({_ANY_OBJECT})
 
 
 def choice(texts: Sequence[str]) -> Grammar:
-    return either(*map(literal, texts))
+    return frozenset(_begun((_slot(texts),)))
 
 
-def json_of(schema: Mapping[str, Any] | None, depth: int = 0) -> Grammar:
-    """A JSON document of this schema, without a space that isn't needed. Raises Unknown."""
-    if schema is None:
-        return _ANY_OBJECT
-    if depth > DEPTH_MAX:
-        raise Unknown(f"a schema may be nested {DEPTH_MAX} times here")
-    if "enum" in schema:
-        import json
-
-        return choice([json.dumps(value, ensure_ascii=False) for value in schema["enum"]])
-    kind = schema.get("type")
-    simple = {"string": _STRING, "integer": _INTEGER, "number": _NUMBER, "null": literal("null")}
-    if kind in simple:
-        return simple[kind]
-    if kind == "boolean":
-        return either(literal("true"), literal("false"))
-    if kind == "array":
-        item = json_of(schema.get("items") or {"type": "integer"}, depth + 1)
-        more = repeated(then(literal(","), item), 0, ITEMS_MAX - 1)
-        return then(literal("["), item, more, literal("]"))
-    if kind == "object":
-        return _object(schema, depth)
-    raise Unknown(f"a schema of type {kind!r} isn't known here")
+def _object(schema: Mapping[str, Any] | None) -> Path:
+    """A JSON object of this schema, without a space that isn't needed. Raises Unknown."""
+    slots: list[Slot] = []
+    for name, of in ((schema or {}).get("properties") or {}).items():
+        kind = of.get("type") if isinstance(of, dict) else of
+        if not isinstance(kind, str) or kind not in _SIMPLE:
+            raise Unknown(f"{name}: a schema of type {kind!r} isn't known here; allowed: {', '.join(_SIMPLE)}")
+        slots += [_slot([f'{"," if slots else "{"}"{name}":']), _SIMPLE[kind]]
+    return (*slots, (b"}",)) if slots else _ANY_OBJECT
 
 
-def _object(schema: Mapping[str, Any], depth: int) -> Grammar:
-    properties = schema.get("properties") or {}
-    if not properties:
-        return _ANY_OBJECT
-    parts: list[Grammar] = []
-    for place, (name, of) in enumerate(properties.items()):
-        parts += [literal(f'{"," if place else ""}"{name}":'), json_of(of, depth + 1)]
-    return then(literal("{"), *parts, literal("}"))
-
-
-def tool_call(tools: Mapping[str, Mapping[str, Any] | None], *, text: int) -> Grammar:
-    """At most so many characters of text, then a call of one of these (name -> the schema of its arguments)."""
-    calls = (
-        then(literal(f'{TOOL[0]}{{"name":"{name}","arguments":'), json_of(schema), literal("}" + TOOL[1]))
+def tool_call(tools: Mapping[str, Mapping[str, Any] | None], *, text: bool) -> Grammar:
+    """Words before it where text is allowed, then a call of one of these (name -> the schema of its arguments)."""
+    before: Path = (_TEXT, (*_TEXT, b"")) if text else ()
+    return frozenset(
+        (*before, _slot([f'{TOOL[0]}{{"name":"{name}","arguments":']), *_object(schema), _slot(["}" + TOOL[1]]))
         for name, schema in tools.items()
     )
-    return then(repeated(_TEXT, min(text, 4), text), either(*calls))
 
 
-def thoughts(rest: Grammar) -> Grammar:
-    return then(literal(THINK[0]), repeated(_TEXT, 6, 40), literal(THINK[1]), rest)
-
-
-def any_text(most: int) -> Grammar:
-    return repeated(_TEXT, 0, most)
-
-
-THINK = ("<think>", "</think>")
-TOOL = ("<tool_call>", "</tool_call>")
+def thoughts(rest: Grammar | None) -> Grammar:
+    before: Path = (_slot(THINK[:1]), _TEXT, _TEXT, (*_TEXT, b""), _slot(THINK[1:]))
+    return frozenset((*before, *path) for path in rest or {(ANYTHING,)})

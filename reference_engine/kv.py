@@ -8,7 +8,6 @@ What this file may not do: know who has which block (`kv_prefix.py`), or request
 """
 
 import ctypes
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +22,25 @@ def block_bytes(shape: Shape, heads: int) -> int:
     return shape.layers * 2 * BLOCK * heads * shape.head_width * np.dtype(np.float32).itemsize
 
 
-class Pages(Protocol):
-    """Where the cache lies."""
+class Pages:
+    """Where the cache lies: here in the process's own memory, for an engine without devices."""
 
-    def allocate(self) -> NDArray[np.uint8]: ...
+    def __init__(self, size: int) -> None:
+        self._wanted = size
+
+    def allocate(self) -> NDArray[np.uint8]:
+        return np.zeros(self._wanted, np.uint8)
+
     def free(self) -> None: ...
 
 
-class DevicePages:
+class DevicePages(Pages):
     """Device memory, always at the same address."""
 
     def __init__(self, memory: Memory, size: int) -> None:
+        super().__init__(size)
         self._memory = memory
         self._size = -(-size // memory.granularity) * memory.granularity
-        self._wanted = size
         self._address = memory.reserve(self._size)
         self._handle: Handle | None = None
         self._mapped = False
@@ -77,19 +81,6 @@ class DevicePages:
         if self._mapped:
             self._mapped = False
             self._memory.unmap(self._address, self._size)
-
-
-class OwnPages:
-    """The process's own memory, for an engine without devices."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def allocate(self) -> NDArray[np.uint8]:
-        return np.zeros(self._size, np.uint8)
-
-    def free(self) -> None:
-        pass
 
 
 class NoCache(Exception):

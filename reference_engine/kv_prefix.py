@@ -57,8 +57,6 @@ class Counts:
     asked: int = 0
     """Prompts' full blocks, which need not be computed if somebody has them."""
     reused: int = 0
-    evicted: int = 0
-    """In blocks."""
 
 
 class Blocks:
@@ -125,13 +123,6 @@ class Blocks:
         self._blank = [block for block in self._blank if block not in self._idle]
         return len(self._idle) - before
 
-    def forget_all(self) -> None:
-        """No block holds anything any more that somebody could come for."""
-        self._blank += reversed(self._idle)
-        self._idle.clear()
-        self._found.clear()
-        self._keys.clear()
-
     def _held(self, keys: Sequence[Key]) -> list[int]:
         """The blocks of the longest beginning that is there."""
         held = []
@@ -147,6 +138,5 @@ class Blocks:
         else:
             block, key = self._idle.popitem(last=False)
             del self._found[key], self._keys[block]
-            self.counts.evicted += 1
         self.hand_out(block)
         return block

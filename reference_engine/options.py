@@ -4,8 +4,8 @@ The program in front has settings of its own (`FAILOVER_...` in the environment)
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 
 from engine_shim.engine import Listen
 from reference_engine.kv import block_bytes
@@ -22,13 +22,13 @@ PRESETS = {
 }
 """4 MiB, 110 MiB, 370 MiB and 1.3 GiB of weights."""
 KV_BYTES = 16 << 20
+_KV_DEFAULT = "16MiB, or what one request of --max-model-len needs, if that is more"
 
 
 @dataclass(frozen=True)
 class Options:
     shape: Shape
     model: str
-    adapters: tuple[str, ...]
     devices: tuple[str, ...]
     kv_bytes: int
     max_batch: int
@@ -53,63 +53,31 @@ def parser(environment: Mapping[str, str] | None = None) -> Parser:
         environment=environment,
         epilog="presets: " + "; ".join(f"{name}: {_numbers(preset)}" for name, preset in PRESETS.items()),
     )
-    it.setting("--model", default="reference", env="REFERENCE_MODEL", metavar="NAME", help="the name it is served as")
-    it.setting(
-        "--adapters", default="", parse=_names, env="REFERENCE_ADAPTERS", metavar="NAME,...",
-        help="further names, each with a taste of its own, as LoRA modules have",
-    )  # fmt: skip
+
+    def setting(flag: str, default: str | None, parse: Callable[[str], object], what: str, help: str) -> None:
+        shown = _KV_DEFAULT if flag == "--kv-bytes" else None
+        env = f"REFERENCE_{flag.lstrip('-').upper().replace('-', '_')}"
+        it.setting(flag, default=default, parse=parse, env=env, metavar=what, help=help, shown_default=shown)
+
+    setting("--model", "reference", str, "NAME", "the name it is served as")
     it.setting("--preset", default="tiny", env="REFERENCE_PRESET", choices=list(PRESETS), help="the model's size")
-    for name in ("layers", "width", "heads", "hidden"):
-        it.setting(
-            f"--{name}", parse=_count, env=f"REFERENCE_{name.upper()}", metavar="N", help="instead of the preset's"
-        )
-    it.setting("--seed", default="0", parse=_number, env="REFERENCE_SEED", metavar="N", help="of the weights")
-    it.setting(
-        "--max-model-len", default="2048", parse=_count, env="REFERENCE_MAX_MODEL_LEN", metavar="N",
-        help="positions that prompt and answer have together",
-    )  # fmt: skip
-    it.setting(
-        "--devices", default="host:0", parse=_devices, env="REFERENCE_DEVICES", metavar="host:NAME,...",
-        help="where weights and KV cache are; with several, processes take turns. None (''): its own memory",
-    )  # fmt: skip
-    it.setting(
-        "--kv-bytes", parse=size_bytes, env="REFERENCE_KV_BYTES", metavar="SIZE",
-        shown_default="16MiB, or what one request of --max-model-len needs, if that is more",
-        help="the KV cache of all processes together",
-    )  # fmt: skip
-    it.setting(
-        "--max-batch", default="16", parse=_count, env="REFERENCE_MAX_BATCH", metavar="N",
-        help="requests that are worked on at a time",
-    )  # fmt: skip
-    it.setting(
-        "--tokens-per-s", default="0", parse=_rate, env="REFERENCE_TOKENS_PER_S", metavar="R",
-        help="each request's pace; 0: as fast as it goes",
-    )  # fmt: skip
-    it.setting(
-        "--workers", default="0", parse=_number, env="REFERENCE_WORKERS", metavar="N",
-        help="processes beside the main one, each with its share of the heads",
-    )  # fmt: skip
-    it.setting(
-        "--weights-timeout-s", default="3600", parse=seconds, env="REFERENCE_WEIGHTS_TIMEOUT_S", metavar="S",
-        help="how long it waits for weights at its start",
-    )  # fmt: skip
-    it.setting(
-        "--wake-timeout-s", default="30", parse=seconds, env="REFERENCE_WAKE_TIMEOUT_S", metavar="S",
-        help="how long it waits for them when it wakes",
-    )  # fmt: skip
-    it.setting(
-        "--init-delay-s", default="0", parse=_rate, env="REFERENCE_INIT_DELAY_S", metavar="S",
-        help="so much longer its start takes, for rehearsals",
-    )  # fmt: skip
-    it.setting(
-        "--wake-delay-s", default="0", parse=_rate, env="REFERENCE_WAKE_DELAY_S", metavar="S",
-        help="so much longer a wake takes, for rehearsals",
-    )  # fmt: skip
+    for name in PRESETS["tiny"]:
+        setting(f"--{name}", None, _count, "N", "instead of the preset's")
+    setting("--seed", "0", _number, "N", "of the weights")
+    setting("--max-model-len", "2048", _count, "N", "positions that prompt and answer have together")
+    devices = "where weights and KV cache are; with several, processes take turns. None (''): its own memory"
+    setting("--devices", "host:0", _devices, "host:NAME,...", devices)
+    setting("--kv-bytes", None, size_bytes, "SIZE", "the KV cache of all processes together")
+    setting("--max-batch", "16", _count, "N", "requests that are worked on at a time")
+    setting("--tokens-per-s", "0", _rate, "R", "each request's pace; 0: as fast as it goes")
+    setting("--workers", "0", _number, "N", "processes beside the main one, each with its share of the heads")
+    setting("--weights-timeout-s", "3600", seconds, "S", "how long it waits for weights at its start")
+    setting("--wake-timeout-s", "30", seconds, "S", "how long it waits for them when it wakes")
+    setting("--init-delay-s", "0", _rate, "S", "so much longer its start takes, for rehearsals")
+    setting("--wake-delay-s", "0", _rate, "S", "so much longer a wake takes, for rehearsals")
     it.switch("--standalone", env="REFERENCE_STANDALONE", help="alone: no lock, no GMS, its own memory")
-    it.setting(
-        "--listen", default="127.0.0.1:8000", parse=_listen, env="REFERENCE_LISTEN", metavar="unix:PATH|HOST:PORT",
-        help="where it serves when it stands alone",
-    )  # fmt: skip
+    where = "where it serves when it stands alone"
+    setting("--listen", "127.0.0.1:8000", _listen, "unix:PATH|HOST:PORT", where)
     return it
 
 
@@ -133,38 +101,22 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] | None = None
         )
     if given.workers >= shape.heads:
         it.error(f"--workers: {given.workers + 1} processes can't share {shape.heads} heads")
-    return Options(
-        shape=shape,
-        model=given.model,
-        adapters=given.adapters,
-        devices=given.devices,
-        kv_bytes=kv_bytes,
-        max_batch=given.max_batch,
-        tokens_per_s=given.tokens_per_s,
-        workers=given.workers,
-        weights_timeout_s=given.weights_timeout_s,
-        wake_timeout_s=given.wake_timeout_s,
-        init_delay_s=given.init_delay_s,
-        wake_delay_s=given.wake_delay_s,
-        standalone=given.standalone,
-        listen=given.listen,
-    )
+    same = {each.name: getattr(given, each.name) for each in fields(Options) if each.name not in ("shape", "kv_bytes")}
+    return Options(shape=shape, kv_bytes=kv_bytes, **same)
 
 
 def _numbers(preset: Mapping[str, int]) -> str:
     return " ".join(f"{name} {number}" for name, number in preset.items())
 
 
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 1 << 31:
-        raise BadValue(f"{text!r} is no number; allowed: 0 to {(1 << 31) - 1}")
+def _number(text: str, least: int = 0) -> int:
+    if not text.isdecimal() or not least <= int(text) < 1 << 31:
+        raise BadValue(f"{text!r} is no number; allowed: {least} to {(1 << 31) - 1}")
     return int(text)
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal() or not 0 < int(text) < 1 << 31:
-        raise BadValue(f"{text!r} is no number; allowed: 1 to {(1 << 31) - 1}")
-    return int(text)
+    return _number(text, 1)
 
 
 def _rate(text: str) -> float:
@@ -175,10 +127,6 @@ def _rate(text: str) -> float:
     if not 0 <= value < math.inf:
         raise BadValue(f"{text!r} is not allowed; 0 or more, such as 0.5")
     return value
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _devices(text: str) -> tuple[str, ...]:

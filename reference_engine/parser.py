@@ -1,7 +1,8 @@
 """What a server-side parser makes of an answer's text as it comes: thoughts, content, and tool calls.
 
 `<think>...</think>` is reasoning, `<tool_call>{"name":...,"arguments":{...}}</tool_call>` a call, everything else
-content. What may still become such a mark is held back. Pure.
+content. What may still become such a mark is held back. All of the text is read anew for each piece; what wasn't said
+yet is said. Pure.
 """
 
 import json
@@ -11,7 +12,11 @@ from dataclasses import dataclass, field
 from reference_engine.grammar import THINK, TOOL
 
 _MARKS = (*THINK, *TOOL)
-_NAME = re.compile(r'\{"name":("[^"]*"),"arguments":')
+_PARTS = re.compile(
+    rf"{THINK[0]}(?P<reasoning>.*?)(?:{THINK[1]}|\Z)|{TOOL[0]}(?P<call>.*?)(?:{TOOL[1]}|\Z)|(?P<content>[^<]+|<)",
+    re.DOTALL,
+)
+_CALL = re.compile(r'\{"name":("[^"]*"),"arguments":(.*)', re.DOTALL)
 
 
 @dataclass
@@ -28,80 +33,39 @@ class Delta:
     reasoning: str = ""
     calls: list[Call] = field(default_factory=list)
 
-    @property
-    def empty(self) -> bool:
-        return not (self.content or self.reasoning or self.calls)
-
 
 class Parser:
     def __init__(self) -> None:
-        self._rest = ""
-        self._within = ""
-        self._calls = 0
-        self._depth_text = ""
-        """What is known of a call so far, while its name isn't complete."""
-        self._named = False
-        self._arguments = ""
+        self._text = ""
+        self._said = Delta()
 
     def push(self, text: str, *, last: bool) -> Delta:
-        delta = Delta()
-        self._rest += text
-        while self._rest:
-            found = min(((at, mark) for mark in _MARKS if (at := self._rest.find(mark)) >= 0), default=None)
-            if found is not None:
-                at, mark = found
-                self._take(self._rest[:at], delta)
-                self._enter(mark, delta)
-                self._rest = self._rest[at + len(mark) :]
-                continue
-            safe = len(self._rest) if last else len(self._rest) - _could_be(self._rest)
-            self._take(self._rest[:safe], delta)
-            self._rest = self._rest[safe:]
-            break
-        return delta
+        self._text += text
+        before, now = self._said, _read(self._text if last else self._text[: len(self._text) - _could_be(self._text)])
+        self._said = now
+        new = Delta(now.content[len(before.content) :], now.reasoning[len(before.reasoning) :])
+        for call in now.calls:
+            known = before.calls[call.index] if call.index < len(before.calls) else None
+            if known is None:
+                new.calls.append(call)
+            elif len(call.arguments) > len(known.arguments):
+                new.calls.append(Call(call.index, arguments=call.arguments[len(known.arguments) :]))
+        return new
 
     @property
     def called(self) -> bool:
-        return self._calls > 0
+        return bool(self._said.calls)
 
-    def _enter(self, mark: str, delta: Delta) -> None:
-        if mark == TOOL[1] and self._within == TOOL[0]:
-            self._arguments = self._arguments[:-1]  # the brace that closes the call, and not its arguments
-            self._calls += 1
-        if mark == TOOL[0]:
-            self._depth_text, self._named, self._arguments = "", False, ""
-        self._within = mark if mark in (THINK[0], TOOL[0]) else ""
 
-    def _take(self, text: str, delta: Delta) -> None:
-        if not text:
-            return
-        if self._within == THINK[0]:
-            delta.reasoning += text
-        elif self._within == TOOL[0]:
-            self._call(text, delta)
-        else:
-            delta.content += text
-
-    def _call(self, text: str, delta: Delta) -> None:
-        """The last character is held back: it may be the brace that closes the call."""
-        call = next((one for one in delta.calls if one.index == self._calls), None)
-        if not self._named:
-            self._depth_text += text
-            name = _NAME.match(self._depth_text)
-            if name is None:
-                return
-            self._named = True
-            text = self._depth_text[name.end() :]
-            call = Call(self._calls, json.loads(name[1]))
-            delta.calls.append(call)
-        if call is None:
-            call = Call(self._calls)
-            delta.calls.append(call)
-        before = self._arguments
-        self._arguments += text
-        call.arguments += self._arguments[max(0, len(before) - 1) : max(0, len(self._arguments) - 1)]
-        if not call.name and not call.arguments:
-            delta.calls.remove(call)
+def _read(text: str) -> Delta:
+    found = Delta()
+    for part in _PARTS.finditer(text):
+        found.reasoning += part["reasoning"] or ""
+        found.content += part["content"] or ""
+        if call := _CALL.match(part["call"] or ""):
+            # the last character isn't said: it is the brace that closes the call, or may be
+            found.calls.append(Call(len(found.calls), json.loads(call[1]), call[2][:-1]))
+    return found
 
 
 def _could_be(text: str) -> int:

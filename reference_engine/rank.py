@@ -5,28 +5,26 @@ there are other processes (`crew.py`).
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from engine_shim import kv_room
 from engine_shim.kept_cache import Claimed, KeptCache, shape_of
 from engine_shim.kv.table import table_bytes
 from gms.memory import Memory
 from gms.memory.host import HostMemory
-from reference_engine.kv import DevicePages, KvCache, OwnPages, Pages, block_bytes
+from reference_engine.kv import DevicePages, KvCache, Pages, block_bytes
 from reference_engine.kv_pages import KeptPages
 from reference_engine.model import Part, share
 from reference_engine.options import Options
-from reference_engine.places import Floats, Span
-from reference_engine.store import GmsStore, OwnStore, Store, described
+from reference_engine.store import GmsStore, Store, described
 
 
-@dataclass(frozen=True)
-class Home:
+class Home(msgspec.Struct, frozen=True):
     """Where an engine that is one of a pair has its weights from."""
 
-    run_dir: Path
+    run_dir: str
     engine_id: str
     writes: bool
     """If nobody has written them."""
@@ -45,13 +43,13 @@ class Rank:
         self._memory: Memory | None = None
         self._device_pages: DevicePages | None = None
         if home is None:
-            self._store: Store = OwnStore(shape)
-            pages: Pages = OwnPages(size)
+            self._store = Store(shape)
+            pages = Pages(size)
         else:
             device = device_of(options, rank)
             memory = self._memory = HostMemory(device.removeprefix("host:"))
             self._store = GmsStore(
-                home.run_dir,
+                Path(home.run_dir),
                 device,
                 home.engine_id,
                 shape,
@@ -65,7 +63,7 @@ class Rank:
             kv_room.check(device, memory.capacity(), self._store.size, self._device_pages.size, "--kv-bytes")
         self.weights = self._store.arrays
         self._cache = KvCache(shape, heads, blocks, pages)
-        self._part = Part(shape, self.weights, self._cache, rank, options.ranks)
+        self.part = Part(shape, self.weights, self._cache, rank, options.ranks)
 
     def _kept_pages(self, memory: Memory, size: int, blocks: int, options: Options, rank: int) -> KeptPages:
         assert isinstance(self._store, GmsStore)
@@ -110,12 +108,6 @@ class Rank:
         mapped = time.monotonic()
         self._cache.allocate()
         return {"remap": mapped - began, "kv": time.monotonic() - mapped}
-
-    def attend(self, layer: int, x: Floats, spans: Sequence[Span]) -> Floats:
-        return self._part.attend(layer, x, spans)
-
-    def feed(self, layer: int, x: Floats) -> Floats:
-        return self._part.feed(layer, x)
 
     def close(self) -> None:
         self._cache.free()

@@ -1,12 +1,11 @@
 """Which token comes next, given its logits. At temperature 0 the likeliest, and of equals the first.
 
 Penalties look at tokens: over the answer alone (`presence`, `frequency`), or over prompt and answer (`repetition`), as
-vLLM has them. An adapter is a fixed taste on top, as a LoRA module would be one.
+vLLM has them.
 """
 
 import math
 import random
-import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,8 +13,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from reference_engine.model import Floats
-
-_ADAPTER_MOST = 2.0
 
 
 @dataclass(frozen=True)
@@ -25,15 +22,12 @@ class Sampling:
     top_k: int = 0
     """0: all of them."""
     seed: int | None = None
-    min_p: float = 0.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
-    allowed_token_ids: frozenset[int] | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that don't appear in an answer."""
-    adapter: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,12 +48,7 @@ class Sampler:
         self._said: list[int] = []
         self._counts: Counter[int] = Counter()
         self._plain = sampling.repetition_penalty == 1 and not (
-            sampling.presence_penalty
-            or sampling.frequency_penalty
-            or sampling.logit_bias
-            or sampling.allowed_token_ids is not None
-            or sampling.bad_words
-            or sampling.adapter
+            sampling.presence_penalty or sampling.frequency_penalty or sampling.logit_bias or sampling.bad_words
         )
 
     def choose(self, logits: Floats, banned: frozenset[int] = frozenset(), only: frozenset[int] | None = None) -> int:
@@ -73,8 +62,6 @@ class Sampler:
             return logits
         sampling = self._sampling
         logits = logits.copy()
-        if sampling.adapter:
-            logits += adapter(sampling.adapter, len(logits))
         for token, bias in sampling.logit_bias.items():
             logits[token] += bias
         if sampling.repetition_penalty != 1:
@@ -85,12 +72,9 @@ class Sampler:
         for words in sampling.bad_words:
             if tuple(self._said[len(self._said) - len(words) + 1 :]) == words[:-1]:
                 logits[words[-1]] = -np.inf
-        kept = [
-            tokens for tokens in (only, sampling.allowed_token_ids) if tokens is not None
-        ]  # what is not in each of them can't come
-        for tokens in kept:
+        if only is not None:
             hidden = np.ones(len(logits), bool)
-            hidden[[token for token in tokens if token < len(logits)]] = False
+            hidden[list(only)] = False
             logits[hidden] = -np.inf
         if banned and not (only is not None and only <= banned):
             logits[list(banned)] = -np.inf
@@ -105,9 +89,6 @@ class Sampler:
             order = order[: sampling.top_k]
         chosen = logits[order].astype(np.float64)
         weights = np.exp((chosen - chosen[0]) / sampling.temperature)
-        if sampling.min_p:
-            kept = int((weights >= sampling.min_p * weights[0]).sum())
-            order, weights = order[:kept], weights[:kept]
         shares = np.cumsum(weights)
         kept = int(np.searchsorted(shares, sampling.top_p * shares[-1])) + 1
         shares = shares[:kept]
@@ -122,12 +103,6 @@ def chosen(logits: Floats, token: int, top: int) -> Chosen:
     values -= math.log(np.exp(values).sum())
     best = np.argsort(-values, kind="stable")[:top]
     return Chosen(token, float(values[token]), tuple((int(one), float(values[one])) for one in best))
-
-
-def adapter(name: str, size: int) -> Floats:
-    drawn = np.random.PCG64(zlib.crc32(name.encode())).random_raw(size)
-    found: Floats = (np.asarray(drawn % 1024, np.float32) / np.float32(512) - 1) * np.float32(_ADAPTER_MOST)
-    return found
 
 
 def _scaled(logit: np.float32, penalty: float) -> np.float32:

@@ -42,25 +42,18 @@ class Work(Job):
         self.answer = Answer(question)
         self.question = question
         self.sampler = Sampler(question.sampling, question.prompt)
-        self.look: Callable[[Floats], None] | None = None
-        """Is shown what the model thinks behind the prompt."""
-        self.prompt_logprobs: list[Chosen | None] = []
         self.chosen: tuple[Chosen, ...] = ()
         """What was said of the newest token, if that was asked for."""
         self.todo = list(question.prompt)
         """Tokens that aren't in the cache yet."""
         self.done = 0
         """How many are."""
-        self.piece = CHUNK if question.prompt_logprobs is None else 1
-        """So many of them are computed at a time."""
         self.chain = Chain(question.prompt)
         self.keys = self.chain.keys
 
     @property
     def reusable(self) -> Sequence[Key]:
-        """At least the last token of the prompt is computed. Whoever wants to hear of all of them has all computed."""
-        if self.question.prompt_logprobs is not None:
-            return ()
+        """At least the last token of the prompt is computed."""
         return self.keys[: (len(self.question.prompt) - 1) // BLOCK]
 
     def came_in(self) -> None:
@@ -163,7 +156,7 @@ class Service:
         works = self._chosen()
         asked = []
         for work in works:
-            tokens, work.todo = work.todo[: work.piece], work.todo[work.piece :]
+            tokens, work.todo = work.todo[:CHUNK], work.todo[CHUNK:]
             asked.append((tokens, Span(work.done, len(tokens), work.blocks)))
         try:
             logits = self._model.forward(asked) if asked else ()
@@ -185,7 +178,7 @@ class Service:
         for job in self._scheduler.step(self.loop.time() + _LATEST_S):
             if not isinstance(job, Work):
                 continue
-            size = min(len(job.todo), job.piece)
+            size = min(len(job.todo), CHUNK)
             if size > 1:
                 if positions and positions + size > PROMPTS:
                     continue
@@ -196,16 +189,10 @@ class Service:
     def _advance(self, work: Work, size: int, logits: Floats) -> int | None:
         """Its next token, if its prompt is through."""
         question = work.question
-        begins, wanted = not work.done, question.prompt_logprobs
         work.done += size
         self._scheduler.computed(work, work.done)
-        if wanted is not None and work.done <= len(question.prompt):
-            work.prompt_logprobs += [None] if begins else []
-            work.prompt_logprobs += [chosen(logits, work.todo[0], wanted)] if work.todo else []
         if work.todo:
             return None
-        if work.look is not None:
-            work.look(logits)
         token = work.sampler.choose(logits, work.answer.banned, work.answer.only)
         if question.logprobs is not None:
             work.chosen = (chosen(logits, token, question.logprobs),)

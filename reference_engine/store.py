@@ -10,7 +10,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
@@ -30,33 +29,40 @@ class OtherWeights(CannotRun):
     """GMS has the weights of another model. That takes a person: another start would find the same."""
 
 
-class Store(Protocol):
-    @property
-    def arrays(self) -> Mapping[str, Floats]:
-        """The weights. Asleep, touching one ends the process."""
-        ...
+class Store:
+    """In the process's own memory."""
+
+    arrays: Mapping[str, Floats]
+    """The weights. Asleep, touching one ends the process."""
+
+    def __init__(self, shape: Shape) -> None:
+        arrays = {name: np.empty(form, np.float32) for name, form in shape.tensors().items()}
+        fill(shape, arrays)
+        for array in arrays.values():
+            array.flags.writeable = False
+        self.arrays = arrays
 
     @property
     def size(self) -> int:
         """Bytes of the device that they take."""
-        ...
+        return 0
 
     @property
     def well(self) -> bool:
         """Could it wake, as far as is known?"""
-        ...
+        return True
 
     @property
     def name(self) -> str:
         """Which weights these are."""
-        ...
+        return "its own"
 
     def sleep(self) -> None: ...
     def wake(self, timeout_s: float) -> None: ...
     def close(self) -> None: ...
 
 
-class GmsStore:
+class GmsStore(Store):
     """Blocks until the weights are there, and maps them."""
 
     def __init__(
@@ -77,7 +83,7 @@ class GmsStore:
             granted = self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
             self._latest = self._reader.hash  # nobody tells a writer of its own commit
-            self.arrays: Mapping[str, Floats] = _bound(self._reader, shape)
+            self.arrays = _bound(self._reader, shape)
         except BaseException:
             self.client.close()
             raise
@@ -110,27 +116,6 @@ class GmsStore:
 
     def _changed(self, generation: int, hash: str) -> None:
         self._latest = hash
-
-
-class OwnStore:
-    def __init__(self, shape: Shape) -> None:
-        arrays = {name: np.empty(form, np.float32) for name, form in shape.tensors().items()}
-        fill(shape, arrays)
-        for array in arrays.values():
-            array.flags.writeable = False
-        self.arrays: Mapping[str, Floats] = arrays
-        self.size = 0
-        self.well = True
-        self.name = "its own"
-
-    def sleep(self) -> None:
-        pass
-
-    def wake(self, timeout_s: float) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _write(writer: Writer, shape: Shape) -> Reader:

@@ -66,16 +66,12 @@ def decode(tokens: Iterable[int], *, special: bool = True) -> str:
     return b"".join(parts).decode("utf-8", "replace")
 
 
-def chat(messages: Sequence[tuple[str, str]], *, begin_answer: bool = True, leave_last_open: bool = False) -> list[int]:
-    """(role, text) ... as the model sees it: a special token for the role, the text, the end."""
+def chat(messages: Sequence[tuple[str, str]]) -> list[int]:
+    """(role, text) ... as the model sees it: a special token for the role, the text, the end; then the answer's."""
     tokens = [BEGIN]
     for role, text in messages:
         tokens += [ROLES[role], *encode(text), END]
-    if leave_last_open:
-        tokens.pop()
-    elif begin_answer:
-        tokens.append(ASSISTANT)
-    return tokens
+    return [*tokens, ASSISTANT]
 
 
 class Detokenizer:

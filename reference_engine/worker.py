@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 import traceback
-from pathlib import Path
 
 import reference_engine  # noqa: F401 (first: it says how many threads numpy may have)
 from engine_shim import membership
@@ -43,7 +42,7 @@ def serve(sock: socket.socket) -> None:
     from engine_shim.engine import CannotRun
     from reference_engine import options
     from reference_engine.crew import Answer, Ask, Start, hear, say
-    from reference_engine.rank import Home, Rank
+    from reference_engine.rank import Rank
 
     rank: Rank | None = None
     try:
@@ -54,9 +53,7 @@ def serve(sock: socket.socket) -> None:
             ask = msgspec.msgpack.decode(head, type=Ask)
             try:
                 if ask.what == "start":
-                    where = (Path(told.run_dir), told.engine_id, told.writes, told.keeps)
-                    home = Home(*where) if told.run_dir else None
-                    rank = Rank(given, home, told.rank)
+                    rank = Rank(given, told.home, told.rank)
                     say(sock, Answer(needs=rank.needs))
                     continue
                 if rank is None:
@@ -64,9 +61,9 @@ def serve(sock: socket.socket) -> None:
                 if ask.what == "attend" or ask.what == "feed":
                     x = np.frombuffer(data, np.float32).reshape(-1, ask.width)
                     if ask.what == "attend":
-                        say(sock, Answer(), rank.attend(ask.layer, x, ask.spans))
+                        say(sock, Answer(), rank.part.attend(ask.layer, x, ask.spans))
                     else:
-                        say(sock, Answer(), rank.feed(ask.layer, x))
+                        say(sock, Answer(), rank.part.feed(ask.layer, x))
                 elif ask.what == "claim":
                     claimed = rank.claim(ask.token, ask.proven)
                     say(sock, Answer(claimed=None if claimed is None else dataclasses.astuple(claimed)))

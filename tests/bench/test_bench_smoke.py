@@ -69,6 +69,12 @@ def test_the_shares_of_all_phases_are_all_of_the_time() -> None:
     assert [part.share for part in parts] == [0.5, 0.5] and "50%" in table(parts)
 
 
+def test_rounds_are_in_turns_and_the_first_are_thrown_away() -> None:
+    said = iter(range(100))
+    result = Comparison("a", "b").in_turns(2, 3, lambda: next(said), lambda: next(said))
+    assert (result.floor, result.ours) == ([6, 8], [7, 9])
+
+
 def test_p99_is_exceeded_by_one_in_a_hundred() -> None:
     assert p99(range(1, 1001)) == 990
     assert p99([7]) == 7

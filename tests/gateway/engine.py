@@ -67,7 +67,7 @@ def _answer(path: str, name: str, body: bytes, created: int) -> Said:
             return _generated(wanted, asking.completion_prompts(wanted, MAX_LEN), name, created)
         if path == "/v1/chat/completions":
             chat = api.read(body, api.Chat)
-            return _generated(chat, [asking.chat_prompt(chat, chat.messages, MAX_LEN)], name, created)
+            return _generated(chat, [asking.chat_prompt(chat, MAX_LEN)], name, created)
     except api.Bad as bad:
         return Said(bad.status, JSON, (api.error_body(bad.status, str(bad), bad.param),))
     return Said(404, JSON, (api.error_body(404, "nothing here"),))

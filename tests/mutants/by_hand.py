@@ -654,8 +654,8 @@ BY_HAND = (
         (
             (
                 "reference_engine/rank.py",
-                "        self._part = Part(",
-                "        self._cache.allocate()\n        self._part = Part(",
+                "        self.part = Part(",
+                "        self._cache.allocate()\n        self.part = Part(",
             ),
         ),
         tests=("tests/reference_engine/test_device.py::test_two_engines_share_one_copy_and_answer_alike",),

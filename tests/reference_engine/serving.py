@@ -13,7 +13,7 @@ import numpy as np
 
 from engine_shim.engine import Listen
 from reference_engine.engine import ReferenceEngine
-from reference_engine.kv import KvCache, OwnPages, block_bytes
+from reference_engine.kv import KvCache, Pages, block_bytes
 from reference_engine.kv_prefix import blocks_for
 from reference_engine.model import Model, Part, Shape, share
 from reference_engine.places import BLOCK, Floats, Span
@@ -37,7 +37,7 @@ class Split:
         for rank in range(ranks):
             heads = len(share(shape.heads, rank, ranks))
             blocks = blocks_for(shape.max_len)
-            cache = KvCache(shape, heads, blocks, OwnPages(blocks * block_bytes(shape, heads)))
+            cache = KvCache(shape, heads, blocks, Pages(blocks * block_bytes(shape, heads)))
             cache.allocate()
             self.parts.append(Part(shape, arrays, cache, rank, ranks))
 

@@ -148,18 +148,6 @@ def test_seeded_answers_are_the_same_again(client: Client) -> None:
     assert first == again != other
 
 
-def test_texts_and_ids_both_ways(client: Client) -> None:
-    status, body = client.ask("/tokenize", {"prompt": "the é", "return_token_strs": True})
-    assert (status, body["count"], body["tokens"][0]) == (200, len(body["tokens"]), tokenizer.BEGIN)
-    assert body["max_model_len"] == 512
-    _, back = client.ask("/detokenize", {"tokens": body["tokens"][1:]})
-    assert back == {"prompt": "the é"}
-    _, body = client.ask("/tokenize", {"prompt": "the", "add_special_tokens": False})
-    assert body["tokens"] == tokenizer.encode("the")
-    _, body = client.ask("/tokenize", {"messages": CHAT["messages"]})
-    assert body["tokens"] == tokenizer.chat([("system", "Be kind."), ("user", "Hello")])
-
-
 def test_the_model_and_the_health_are_there(client: Client) -> None:
     status, body = client.ask("/v1/models", method="GET")
     assert (status, [model["id"] for model in body["data"]]) == (200, ["reference"])
@@ -177,6 +165,11 @@ def test_nulls_and_what_asks_for_nothing_and_what_is_unknown_are_let_pass(client
 
 
 # -- bad input -----------------------------------------------------------------------------------------------------
+
+
+def tool(property: object) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": property}}}}
+
 
 BAD: list[tuple[str, object, int, str | None]] = [
     ("/v1/completions", b"{", 400, None),
@@ -207,16 +200,18 @@ BAD: list[tuple[str, object, int, str | None]] = [
     ("/v1/completions", {**GREEDY, "logprobs": 99}, 400, "logprobs"),
     ("/v1/completions", {**GREEDY, "use_beam_search": True}, 400, "use_beam_search"),
     ("/v1/completions", {**GREEDY, "logit_bias": {"x": 1}}, 400, "logit_bias"),
-    ("/v1/completions", {**GREEDY, "prompt_logprobs": 1, "stream": True}, 400, "prompt_logprobs"),
+    ("/v1/completions", {**GREEDY, "prompt_logprobs": 1}, 400, "prompt_logprobs"),
     ("/v1/completions", {**GREEDY, "model": "gpt-4"}, 404, "model"),
     ("/v1/chat/completions", {"messages": []}, 400, "messages"),
     ("/v1/chat/completions", {"messages": [{"role": "tool", "content": "a"}]}, 400, None),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, None),
     ("/v1/chat/completions", {**CHAT, "logprobs": 3}, 400, "logprobs"),
     ("/v1/chat/completions", {**CHAT, "tools": [{"type": "function"}]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool({"type": ["string", "null"]})]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool({"type": "array"})]}, 400, "tools"),
+    ("/v1/chat/completions", {**CHAT, "tools": [tool(True)]}, 400, "tools"),
     ("/v1/chat/completions", {**CHAT, "response_format": {"type": "xml"}}, 400, "response_format"),
-    ("/tokenize", {}, 400, "prompt"),
-    ("/detokenize", {"tokens": [400]}, 400, "tokens"),
+    ("/v1/embeddings", {"input": 7}, 400, "input"),
     ("/nowhere", {}, 404, None),
     ("/v1/../etc/passwd", {}, 404, None),
 ]

@@ -8,13 +8,13 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from engine_shim.engine import WorkerFailed
+from engine_shim.engine import Setting, WorkerFailed
 from gms.client import NotInTime
 from gms.memory import OutOfMemory
 from gms.memory.host import HostMemory
@@ -33,22 +33,6 @@ GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperat
 KV = ("--kv-bytes", "12MiB")
 
 
-@dataclass(frozen=True)
-class Setting:
-    run_dir: Path
-    engine_id: str
-    role: str
-    arguments: tuple[str, ...]
-    phases: list[str]
-    kv: str = ""
-
-    def phase(self, name: str, seconds: float, /) -> None:
-        self.phases.append(name)
-
-    def adopted(self, adopted: int, dropped: int, why: str, /) -> None:
-        """Whatever it is."""
-
-
 @pytest.fixture
 def container(monkeypatch: pytest.MonkeyPatch) -> Iterator[Container]:
     for container in containers():
@@ -62,7 +46,7 @@ def engines(container: Container) -> Iterator[Callable[..., ReferenceEngine]]:
 
     def make(role: str = "primary", *arguments: str) -> ReferenceEngine:
         words = (*NUMBERS, *KV, *arguments)
-        made.append(ReferenceEngine(words, Setting(container.run_dir, f"engine-{len(made)}", role, words, [])))
+        made.append(ReferenceEngine(words, Setting(container.run_dir, f"engine-{len(made)}", role, words)))
         return made[-1]
 
     yield make
@@ -215,12 +199,13 @@ def test_the_endpoint_is_there_only_once_it_serves(
 
 def test_the_parts_of_a_wake_are_said(container: Container, engines: Callable[..., ReferenceEngine]) -> None:
     container.serves()
-    engine = engines()
+    engine, phases = engines(), list[str]()
+    assert engine._setting is not None
+    engine._setting = replace(engine._setting, phase=lambda name, seconds: phases.append(name))
     engine.start()
     engine.sleep()
     engine.wake()
-    assert engine._setting is not None
-    assert getattr(engine._setting, "phases", None) == ["remap", "kv"]
+    assert phases == ["remap", "kv"]
 
 
 # -- workers -------------------------------------------------------------------------------------------------------
@@ -309,7 +294,7 @@ def test_a_worker_dies_with_its_main_process(container: Container) -> None:
 
 def test_without_a_device_it_has_its_own_memory_and_needs_nobodys(tmp_path: Path) -> None:
     words = (*NUMBERS, "--devices", "")
-    engine = ReferenceEngine(words, Setting(tmp_path, "a", "shadow", words, []))
+    engine = ReferenceEngine(words, Setting(tmp_path, "a", "shadow", words))
     engine.await_others()
     engine.start()
     try:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from reference_engine import grammar, tokenizer
 from reference_engine.engine import ReferenceEngine
 from reference_engine.parser import Parser
-from tests.reference_engine.serving import SMALL, Client, serving
+from tests.reference_engine.serving import Client, serving
 
 GREEDY: dict[str, Any] = {"prompt": "Who is there?", "max_tokens": 12, "temperature": 0}
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 200, "temperature": 0}
@@ -30,7 +30,7 @@ TIME = {"type": "function", "function": {"name": "time", "parameters": {"type": 
 
 @pytest.fixture(scope="module")
 def engine() -> Iterator[ReferenceEngine]:
-    with serving(*SMALL, "--adapters", "pirate,poet") as engine:
+    with serving() as engine:
         yield engine
 
 
@@ -119,13 +119,6 @@ def test_a_chats_log_probabilities_have_bytes(client: Client) -> None:
     assert bytes(byte for one in found for byte in one["bytes"])
 
 
-def test_what_the_model_thought_of_the_prompt(client: Client) -> None:
-    choice = completion(client, prompt_logprobs=1)["choices"][0]
-    tokens, found = choice["prompt_token_ids"], choice["prompt_logprobs"]
-    assert found[0] is None and len(found) == len(tokens)
-    assert all(str(token) in one for token, one in zip(tokens[1:], found[1:], strict=True))
-
-
 def test_an_echo_begins_with_the_prompt(client: Client) -> None:
     plain = completion(client)["choices"][0]["text"]
     _, body = client.ask("/v1/completions", {**GREEDY, "echo": True})
@@ -141,19 +134,11 @@ def test_a_penalty_changes_what_is_said(client: Client, penalty: str) -> None:
     assert plain != other and len(set(other)) > len(set(plain))
 
 
-def test_what_is_biased_banned_and_allowed(client: Client) -> None:
+def test_what_is_biased_and_banned(client: Client) -> None:
     first = completion(client)["choices"][0]["token_ids"]
     assert completion(client, logit_bias={str(first[0]): -100})["choices"][0]["token_ids"][0] != first[0]
     banned = tokenizer.decode(first[:1])
     assert banned not in completion(client, bad_words=[banned], max_tokens=40)["choices"][0]["text"]
-    assert set(completion(client, allowed_token_ids=[97, 98], ignore_eos=True)["choices"][0]["token_ids"]) == {97, 98}
-
-
-def test_an_adapter_is_a_model_of_its_own(client: Client) -> None:
-    names = [model["id"] for model in client.ask("/v1/models", method="GET")[1]["data"]]
-    assert names == ["reference", "pirate", "poet"]
-    texts = {name: completion(client, model=name)["choices"][0]["text"] for name in names}
-    assert len(set(texts.values())) == 3
 
 
 def test_a_picture_is_read(client: Client) -> None:
@@ -167,28 +152,6 @@ def test_a_picture_is_read(client: Client) -> None:
 
 # -- grammars --------------------------------------------------------------------------------------------------------
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string"},
-        "age": {"type": "integer"},
-        "tags": {"type": "array", "items": {"enum": ["a", "ü", 3, None]}},
-        "inner": {"type": "object", "properties": {"share": {"type": "number"}}},
-        "well": {"type": "boolean"},
-    },
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
-def test_json_of_a_schema_is_json_of_that_schema(client: Client, seed: int) -> None:
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}
-    body = chat(client, response_format=form, temperature=1.0, seed=seed)
-    found = json.loads(body["choices"][0]["message"]["content"])
-    assert list(found) == list(SCHEMA["properties"])
-    assert isinstance(found["age"], int) and set(found["tags"]) <= {"a", "ü", 3, None}
-    assert body["choices"][0]["finish_reason"] == "stop"
-
 
 def test_json_without_a_schema_and_a_choice(client: Client) -> None:
     body = chat(client, response_format={"type": "json_object"})
@@ -201,33 +164,32 @@ def test_json_without_a_schema_and_a_choice(client: Client) -> None:
 def test_a_choice_is_one_of_them(wanted: str, others: list[str]) -> None:
     it = grammar.choice([*others, wanted])
     for token in tokenizer.encode(wanted):
-        assert token in grammar.allowed(it)
+        assert token in (grammar.allowed(it) or ())
         it = grammar.after(it, token)
-    assert tokenizer.END in grammar.allowed(it)
+    assert tokenizer.END in (grammar.allowed(it) or ())
+
+
+def test_behind_thoughts_an_answer_is_free_and_may_end() -> None:
+    it = grammar.thoughts(None)
+    for token in tokenizer.encode("<think>a sea </think>"):
+        assert token in (grammar.allowed(it) or ())
+        it = grammar.after(it, token)
+    assert grammar.allowed(it) is None
 
 
 # -- tools and thoughts ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("choice", "names", "finish"),
-    [
-        ("auto", {"weather", "time"}, "tool_calls"),
-        ("required", {"weather", "time"}, "tool_calls"),
-        ({"type": "function", "function": {"name": "time"}}, {"time"}, "stop"),
-    ],
-)
-def test_a_tool_is_called_with_arguments_that_are_json(
-    client: Client, choice: Any, names: set[str], finish: str
-) -> None:
+@pytest.mark.parametrize("choice", ["auto", "required"])
+def test_a_tool_is_called_with_arguments_that_are_json(client: Client, choice: str) -> None:
     asked = {"tools": [WEATHER, TIME], "tool_choice": choice}
     said = chat(client, **asked)["choices"][0]
     call = said["message"]["tool_calls"][0]["function"]
-    assert call["name"] in names and isinstance(json.loads(call["arguments"]), dict)
-    assert said["finish_reason"] == finish
+    assert call["name"] in ("weather", "time") and isinstance(json.loads(call["arguments"]), dict)
+    assert said["finish_reason"] == "tool_calls"
     streamed = joined(client.stream("/v1/chat/completions", {**CHAT, **asked}))
-    assert streamed["calls"][0] == call and streamed["finish"] == finish and streamed["roles"] == 1
+    assert streamed["calls"][0] == call and streamed["finish"] == "tool_calls" and streamed["roles"] == 1
     assert streamed["content"] == (said["message"]["content"] or "")
 
 
@@ -260,13 +222,11 @@ def test_a_parser_says_the_same_however_the_text_is_cut(sizes: list[int]) -> Non
 # -- vectors -----------------------------------------------------------------------------------------------------
 
 
-def test_texts_have_vectors_and_alike_texts_alike_ones(client: Client) -> None:
+def test_texts_have_vectors_and_the_same_text_the_same_one(client: Client) -> None:
     _, body = client.ask("/v1/embeddings", {"input": ["a cat", "a cat", "rain"]})
     vectors = [one["embedding"] for one in body["data"]]
     assert vectors[0] == vectors[1] != vectors[2]
     assert abs(sum(x * x for x in vectors[0]) - 1) < 1e-3
-    _, scores = client.ask("/v1/score", {"text_1": "a cat", "text_2": ["a cat", "rain"]})
-    assert scores["data"][0]["score"] > scores["data"][1]["score"]
 
 
 def test_version_and_metrics_are_there(client: Client) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from sidecar.terminal.logs import Log
+from sidecar.wire.sockets import address_of
 
 from . import asking, image, network, places, processes, status, wire
 from . import events as e
@@ -184,9 +185,8 @@ class Kubelet:
             return
         running.pid = processes.first_child(outer.pid)
         self.feed(e.Started(effect.name, effect.run))
-        code = await outer.wait()
+        code = processes.exit_code(await outer.wait())
         running.pid = 0
-        code = 128 - code if code < 0 else code
         number = code - 128 if 128 < code <= _LAST_SIGNAL else 0
         self.feed(e.Ended(effect.name, effect.run, code, number, running.reason))
 
@@ -225,9 +225,8 @@ class Kubelet:
         path = self.directory / places.CONTROL
         path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
-        os.close(directory)
+        with address_of(path) as address:
+            listener.bind(address)
         listener.listen(64)
         listener.setblocking(False)
         self._spawn(self._accept(listener))
@@ -319,12 +318,12 @@ class Kubelet:
             stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True,
         )  # fmt: skip
         try:
-            code = await process.wait()
+            code = processes.exit_code(await process.wait())
         except asyncio.CancelledError:  # the client has gone
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-        return {"ok": True, "code": 128 - code if code < 0 else code}, []
+        return {"ok": True, "code": code}, []
 
     async def _on_dial(self, request: Request, descriptors: list[int]) -> Answer:
         """A connection to the pod's own address, for a client outside its network."""
@@ -387,8 +386,7 @@ def main() -> int:
     while True:
         pid, status = os.wait()
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            return processes.exit_code(os.waitstatus_to_exitcode(status))
 
 
 def _loop() -> int:

@@ -39,6 +39,11 @@ def command(pid: int) -> str:
         return ""
 
 
+def exit_code(returned: int) -> int:
+    """As a shell has it: 128 and the signal."""
+    return 128 - returned if returned < 0 else returned
+
+
 def _namespace(pid: int) -> str:
     try:
         return os.readlink(f"/proc/{pid}/ns/pid")

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
-from . import CHECKOUT, forwarding, image, manifest, namespaces, places, wire
+from . import CHECKOUT, forwarding, image, manifest, namespaces, places, processes, wire
 from .commands import CANT_RUN, FAILED, Mistake
 from .linting import Level, Unreadable, check, read
 from .machine import Settings
@@ -72,10 +72,10 @@ def _inside(pod: Pod, root: bool, directory: Path, options: argparse.Namespace) 
 
     signal.signal(signal.SIGINT, end)
     signal.signal(signal.SIGTERM, end)
-    code = loop.wait()
+    code = processes.exit_code(loop.wait())
     for forwarder in forwarders:
         forwarder.close()
-    return code if code >= 0 else 128 - code
+    return code
 
 
 @contextlib.contextmanager

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from sidecar.wire.sockets import address_of
+
 MOST_BYTES = 16 << 20
 MOST_DESCRIPTORS = 8
 _LENGTH = struct.Struct(">I")
@@ -70,14 +72,11 @@ def _more(sock: socket.socket, count: int) -> bytes:
 
 
 def connect(path: Path) -> socket.socket:
-    """Raises NoPod, NoneYet. A path that is too long for a socket is reached through its directory."""
+    """Raises NoPod, NoneYet."""
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
-        try:
-            sock.connect(f"/proc/self/fd/{directory}/{path.name}")
-        finally:
-            os.close(directory)
+        with address_of(path) as address:
+            sock.connect(address)
     except PermissionError:
         sock.close()
         raise NoPod(f"{path} is another user's") from None
