@@ -22,8 +22,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import msgspec
-
 from engine_shim import membership
 from engine_shim.rules import events as e
 from engine_shim.rules import messages as m
@@ -266,11 +264,15 @@ class Shim(Shell):
         else:
             self.connections.complain(conn, f"only the main process of an engine may say {type(message).__name__}")
 
-    def _event(self, message: m.ToShim) -> e.Event:
-        event = _event(message)
-        if isinstance(event, e.Beat) and self.machine.makes_no_step(event.queued, event.steps):
-            return msgspec.structs.replace(event, used_s=process_tree.used_s(process_tree.descendants(os.getpid())))
-        return event
+    def _event(self, message: m.Named | m.Step | m.Beat | m.Takes | m.Phase | m.Adopted | m.Failing) -> e.Event:
+        if isinstance(message, m.Step):
+            return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
+        if not isinstance(message, m.Beat):
+            return message
+        used_s = None
+        if self.machine.makes_no_step(message.queued, message.steps):
+            used_s = process_tree.used_s(process_tree.descendants(os.getpid()))
+        return e.Beat(message.well, message.why, message.queued, message.steps, message.unreachable, used_s)
 
     def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
         if hello.protocol != m.PROTOCOL or conn in self._members:
@@ -372,23 +374,6 @@ class Shim(Shell):
         self._cannot_make = ""
         if made:
             self.log.alarm("made_again", files=",".join(made), why="somebody has removed them")
-
-
-def _event(message: m.ToShim) -> e.Event:
-    if isinstance(message, m.Named):
-        return e.Named(message.incarnation)
-    if isinstance(message, m.Step):
-        return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
-    if isinstance(message, m.Beat):
-        return e.Beat(message.well, message.why, message.queued, message.steps, message.unreachable)
-    if isinstance(message, m.Takes):
-        return e.Takes(message.takes)
-    if isinstance(message, m.Phase):
-        return e.Phase(message.name, message.seconds)
-    if isinstance(message, m.Adopted):
-        return e.Adopted(message.adopted, message.dropped, message.why)
-    assert isinstance(message, m.Failing)
-    return e.Failing(message.why, message.hopeless, message.passing)
 
 
 def command(options: Any) -> tuple[str, ...]:
