@@ -246,7 +246,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     serving.kill()
     assert up.code() == 64
     assert f"no engine is left: {active} can't be started" in up.said()
-    assert not list((house.run_dir / "engine").glob("*.given_up"))
+    assert not UpFacts.read(house.run_dir).given_up
 
 
 def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serves_with_it() -> None:
