@@ -28,6 +28,7 @@ from lockserver.observer import Observer, ObserverError
 from sidecar.kernel import signals
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
+from sidecar.machine.loop import Inbox
 from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 
@@ -110,7 +111,7 @@ class Up:
         self._last_words: dict[str, str] = {}
         at = urlsplit(options.address)
         door = (at.hostname or "", at.port or 0) if options.listen is not None else None
-        self._watch = ServingWatch(options.run_dir, door)
+        self._watch = ServingWatch(options.run_dir, door, Inbox(self._supervisor.loop, self._on_news).give)
 
     def say(self, name: str, line: str) -> None:
         try:
@@ -131,7 +132,6 @@ class Up:
         signals.deliver(
             loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal
         )
-        loop.add(self._watch.bell, self._on_news)
         self._watch.start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
         for line in part_environment.unused(self.options.environment):
@@ -258,11 +258,11 @@ class Up:
         else:
             self._told.append(number)
 
-    def _on_news(self, _: int) -> None:
-        for kind, line in self._watch.news():
-            self._served = self._served or kind == SERVES
-            for said in welcome(self.options.address) if kind == REACHED else [line]:
-                self.say("up", said)
+    def _on_news(self, news: tuple[str, str]) -> None:
+        kind, line = news
+        self._served = self._served or kind == SERVES
+        for said in welcome(self.options.address) if kind == REACHED else [line]:
+            self.say("up", said)
 
 
 def _is_file(path: Path) -> bool:

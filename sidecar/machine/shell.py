@@ -9,13 +9,14 @@ before the first event. What this file may not do: know what is served. The part
 """
 
 import math
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from sidecar.kernel import peers
+from sidecar.kernel import peers, signals
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
 from sidecar.machine.context import Hindered, Note, PathWatched, Tick, Time
@@ -87,6 +88,14 @@ class Shell:
     def stop(self, why: str) -> None:
         self.log.alarm("stopping", why=why)
         self.loop.stopping = why
+
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT end it, between two calls of handlers and never inside one."""
+
+        def told(number: signal.Signals) -> None:
+            self.loop.stopping = number.name
+
+        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT), told)
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be

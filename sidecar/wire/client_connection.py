@@ -106,4 +106,4 @@ class ClientConnection:
     def _mind_writing(self) -> None:
         if self._channel is not None and self._channel.wants_write is not self._writing:
             self._writing = not self._writing
-            self._loop.mind_writing(self._channel.fileno(), self._writing)
+            self._loop.also_when_writable(self._channel.fileno(), self._writing)
