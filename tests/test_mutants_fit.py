@@ -3,6 +3,7 @@ the program finds what it should.
 """
 
 from collections.abc import Callable
+from pathlib import Path
 from types import FunctionType
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.mutants.__main__ import TENTHS, everyone, mutated, tenth
 from tests.mutants.made import Made, all_made, made
 
 MOST_BY_HAND = 90
+ROOT = Path(__file__).resolve().parents[1]
 SOURCE = '''
 class Door:
     def may(self, who: str, busy: bool) -> bool:
@@ -46,8 +48,11 @@ class World:
 
 
 @pytest.mark.parametrize("name", everyone())
-def test_the_text_fits(name: str) -> None:
-    assert mutated(everyone()[name])
+def test_the_text_fits_and_its_tests_are_there(name: str) -> None:
+    mutant = everyone()[name]
+    assert mutated(mutant)
+    files = {test.partition("::")[0] for test in mutant.tests + mutant.or_tests}
+    assert [file for file in files if not (ROOT / file).is_file()] == []
 
 
 def test_by_hand_is_only_what_no_program_finds() -> None:

@@ -71,8 +71,8 @@ def program(container: Container) -> Program | None:
     words = [_expanded(word, container.environment) for word in container.words] if container.node["command"] else []
     name = PurePosixPath(words[0]).name if words else ""
     if re.fullmatch(r"python[0-9.]*", name) and words[1:2] == ["-m"]:
-        module, words = words[2].replace("_", "-") if len(words) > 2 else "", words[2:]
-        name = {"engine-shim.failover": "failover"}.get(module, module)
+        words = words[2:]
+        name = {module.removesuffix(".__main__"): name for name, module in MODULES.items()}.get("".join(words[:1]), "")
     if name not in MODULES:
         if not words and {"ENGINE_ID", "ENGINE_ROLE"} & set(container.environment):
             environment = container.environment

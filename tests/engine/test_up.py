@@ -272,7 +272,8 @@ def test_before_anybody_has_served_the_mistake_is_the_persons_and_everything_end
 
 @chaos
 def test_a_door_that_cant_be_opened_is_tried_again_and_whoever_serves_goes_on(house: House) -> None:
-    program = "import sys; from engine_shim import failover, hopeless_parts, pair_parts; "
+    program = "import sys; from engine_shim.cli import failover, pair_parts\n"
+    program += "from engine_shim.rules import hopeless_parts\n"
     program += "pair_parts.DOOR_MODULE = 'tests.engine.wrong_door'; hopeless_parts.AGAIN_FIRST_S = 0.05; "
     program += "sys.exit(failover.main(sys.argv[1:]))"
     (house.directory / "with_a_wrong_door.py").write_text(program)

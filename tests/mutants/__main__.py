@@ -225,7 +225,8 @@ def _control(chosen: list[Mutant], root: Path) -> str:
     ended = _pytest(root, *tests) if tests else None
     if ended is None or ended.returncode == 0:
         return ""
-    return f"with every rule in place tests fail, so that nothing they find means anything:\n{ended.stdout[-3000:]}"
+    said = ended.stdout[-3000:] + ended.stderr[-1000:]
+    return f"with every rule in place tests fail, so that nothing they find means anything:\n{said}"
 
 
 def _misfits(chosen: list[Mutant], root: Path) -> list[str]:

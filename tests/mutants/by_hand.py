@@ -34,7 +34,7 @@ OF_THE_LOCK = (
     "tests/lockserver/test_switchover.py",
     "tests/lockserver/test_found_by_the_simulator.py",
     "tests/lockserver/test_untold.py",
-    "tests/lockserver/test_parts_memory.py",
+    "tests/lockserver/test_names.py",
     "tests/sidecar/test_disk_writes.py",
 )
 

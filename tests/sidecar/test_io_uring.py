@@ -9,7 +9,7 @@ from sidecar.kernel import io_uring
 from tests.support.processes import ROOT
 
 pytestmark = pytest.mark.skipif(bool(io_uring.why_impossible()), reason="there is no io_uring here anyway")
-SAY = "from sidecar import io_uring; print(io_uring.refused(), io_uring.why_impossible())"
+SAY = "from sidecar.kernel import io_uring; print(io_uring.refused(), io_uring.why_impossible())"
 EPERM, EFAULT = 1, 14
 
 
@@ -24,7 +24,7 @@ def test_without_a_filter_it_is_there() -> None:
 
 def test_a_grandchild_has_none_either() -> None:
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SAY!r}], check=True)"
-    program = f"from sidecar import io_uring; io_uring.forbid(); exec({child!r})"
+    program = f"from sidecar.kernel import io_uring; io_uring.forbid(); exec({child!r})"
     assert said(program) == f"{EPERM} a seccomp filter refuses io_uring"
 
 
