@@ -147,7 +147,7 @@ def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, str]:
 def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
     try:
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
-    except (shim_status.NoAnswer, OSError) as error:
+    except (shim_status.ObserverError, OSError) as error:
         absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
         return {**absent, "why": given.get(engine_id, str(error))}
 

@@ -43,7 +43,7 @@ from lockserver import client
 from lockserver.client import LockClient
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.terminal.exit_codes import EX_USAGE
-from sidecar.terminal.settings import Parser, name, seconds
+from sidecar.terminal.settings import Parser
 
 HINT_AFTER_S = 3.0
 SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)
@@ -317,13 +317,8 @@ def _said(error: BaseException) -> str:
 
 def parser() -> Parser:
     p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
-    p.setting("--engine", required=True, parse=known_engines.kind, help="which engine")
-    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
-    p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
-    p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
-    p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
-    command_settings.kv(p)
-    p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    command_settings.one_engine(p)
+    command_settings.times(p, "drain_s")
     p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p

@@ -336,7 +336,7 @@ class Shim(Shell):
             if others != asked or looks >= ASK_EVERY_LOOKS:
                 takes: dict[str, dict[str, str]] = {}
                 for engine_id in others:
-                    with contextlib.suppress(shim_status.NoAnswer):
+                    with contextlib.suppress(shim_status.ObserverError):
                         takes[engine_id] = shim_status.ask(self.options.run_dir, engine_id).get("takes", {})
                 self._seen.give(e.OthersTake(takes))
                 asked, looks = (others, 0) if all(map(takes.get, others)) else (asked, looks)

@@ -338,7 +338,9 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     assert re.search(rf"^door +{re.escape(door['url'])}/v1  \(answers\)$", _shown(house), re.MULTILINE)
     assert f"OpenAI-compatible: {door['url']}/v1" in up.said()
     server = [
-        one for one in children_of(up) if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one)
+        one
+        for one in children_of(up)
+        if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one)
     ]
     for process in server:
         process.signal(signal.SIGSTOP)
