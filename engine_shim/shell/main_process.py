@@ -15,9 +15,9 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
@@ -326,22 +326,16 @@ def parser() -> Parser:
 
 def run(argv: list[str] | None = None) -> NoReturn:
     options = parser().parse_args(argv)
-    if options.check:
-        _check(options)
     shim: membership.ShimConnection | None = None
     main: Main | None = None
     try:
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        if options.check:  # the engine is made, which touches no device, and nothing else
+            known_engines.make(options.engine, setting)
+            os._exit(0)
         membership.arm_main()
         shim = membership.enter_main()
-        setting = Setting(
-            options.run_dir,
-            options.engine_id,
-            options.role,
-            tuple(options.arguments),
-            shim.phase,
-            shim.adopted,
-            options.kv or "",
-        )
+        setting = replace(setting, phase=shim.phase, adopted=shim.adopted, kv=options.kv or "")
         engine = known_engines.make(options.engine, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
         main.live(options.listen)
@@ -361,19 +355,6 @@ def run(argv: list[str] | None = None) -> NoReturn:
             traceback.print_exc()
         _tell(why)
         os._exit(1)
-    os._exit(0)
-
-
-def _check(options: Any) -> NoReturn:
-    """Makes the engine, which touches no device, and nothing else. Its parser says what is wrong."""
-    try:
-        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
-        known_engines.make(options.engine, setting)
-    except CannotRun as error:
-        _tell(str(error))
-        os._exit(EX_USAGE)
-    except SystemExit:
-        os._exit(EX_USAGE)
     os._exit(0)
 
 

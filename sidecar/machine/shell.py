@@ -12,16 +12,16 @@ import math
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sidecar.kernel import peers, signals
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
 from sidecar.machine.context import Hindered, Note, PathWatched, Tick, Time
 from sidecar.machine.loop import Loop
-from sidecar.machine.turns import Turns
+from sidecar.machine.turns import Machine, Turns
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections
 
@@ -37,15 +37,6 @@ STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
 
 def _time() -> Time:
     return Time(time.monotonic(), time.time())
-
-
-class Machine(Protocol):
-    @property
-    def deadline(self) -> float:
-        """When a tick is due; infinite while there is nothing to wait for."""
-        ...
-
-    def handle(self, event: Any, time: Any) -> Iterable[object]: ...
 
 
 class Shell:

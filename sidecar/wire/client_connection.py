@@ -75,17 +75,12 @@ class ClientConnection:
         channel = self._channel
         if channel is None:
             return
-        if what & select.EPOLLOUT:
-            try:
-                channel.flush()
-            except (PeerTooSlow, OSError) as error:
-                self.hang_up()
-                self._ended(str(error))
-                return
-            self._mind_writing()
         try:
+            if what & select.EPOLLOUT:
+                channel.flush()
+                self._mind_writing()
             received = channel.receive()
-        except BadFrame as error:
+        except (BadFrame, PeerTooSlow, OSError) as error:
             self.hang_up()
             self._ended(str(error))
             return
