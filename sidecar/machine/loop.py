@@ -38,6 +38,15 @@ class Loop:
         if self.handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def turn(self, timeout_s: float | None) -> bool:
+        """Waits so long for something to happen, and sees to it. False: nothing has."""
+        ready, handlers = self.poll(timeout_s), self.handlers
+        for fd, what in ready:
+            handler = handlers.get(fd)
+            if handler is not None:  # else one before it has removed it
+                handler(what)
+        return bool(ready)
+
     def also_when_writable(self, fd: int, wanted: bool) -> None:
         self._epoll.modify(fd, _READ_WRITE if wanted else select.EPOLLIN)
 

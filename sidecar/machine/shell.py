@@ -155,22 +155,17 @@ class Shell:
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
         machine, connections, loop = self.machine, self.connections, self.loop
-        poll, handlers = loop.poll, loop.handlers
         put_off = 0
         while not loop.stopping:
             patience = connections.deadline
             deadline = min(machine.deadline, patience, self._look_at)
             chores = self._publish or bool(self._notes)
             if chores:
-                ready = poll(0)
+                happened = loop.turn(0)
             elif deadline == float("inf"):
-                ready = poll()
+                happened = loop.turn(None)
             else:
-                ready = poll(max(deadline - time.monotonic(), 0.0))
-            for fd, what in ready:
-                handler = handlers.get(fd)
-                if handler is not None:
-                    handler(what)
+                happened = loop.turn(max(deadline - time.monotonic(), 0.0))
             now = time.monotonic()
             if now >= machine.deadline:
                 self.feed(Tick())
@@ -181,8 +176,8 @@ class Shell:
                 self.feed(Hindered(hindrance))
             if now >= self._look_at:
                 self._look_again()
-            put_off = put_off + 1 if chores and ready else 0
-            if chores and (not ready or put_off >= CHORES_PUT_OFF):
+            put_off = put_off + 1 if chores and happened else 0
+            if chores and (not happened or put_off >= CHORES_PUT_OFF):
                 if self._publish:
                     self._publish = False
                     self.show()
