@@ -105,13 +105,6 @@ def _devices(text: str) -> tuple[str, ...]:
     return found
 
 
-def _why_no_address() -> str:
-    return (
-        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines "
-        "serve at addresses of their own, which failover status shows"
-    )
-
-
 def _capacity(text: str) -> str:
     host_device.device_size(text)
     return text
@@ -254,7 +247,10 @@ def _address_among(engine: str, arguments: list[str]) -> str:
     """vLLM takes an address, and has no use for it in a pair."""
     for word in arguments if engine == "vllm" else ():
         if word.partition("=")[0] in ("--host", "--port", "--uds"):
-            return f"{word.partition('=')[0]} behind --: {_why_no_address()}"
+            return (
+                f"{word.partition('=')[0]} behind --: clients come to the door, whose address is failover up --listen "
+                "HOST:PORT (before the --); the engines serve at addresses of their own, which failover status shows"
+            )
     return ""
 
 

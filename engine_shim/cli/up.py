@@ -63,7 +63,7 @@ class PairFiles:
                 "failover down ends it, another --run-dir is another pair"
             ) from None
         except OSError as error:
-            what = "it is no directory" if os.path.lexists(run_dir) and _is_file(run_dir) else error.strerror
+            what = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
 
     def keep(self, facts: UpFacts) -> str:
@@ -263,10 +263,3 @@ class Up:
         self._served = self._served or kind == SERVES
         for said in welcome(self.options.address) if kind == REACHED else [line]:
             self.say("up", said)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return not path.is_dir()
-    except OSError:
-        return False

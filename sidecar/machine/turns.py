@@ -11,7 +11,6 @@ class Machine(Protocol):
     @property
     def deadline(self) -> float:
         """When a tick is due; infinite while there is nothing to wait for."""
-        ...
 
     def handle(self, event: Any, time: Any) -> Iterable[object]: ...
 
