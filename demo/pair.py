@@ -115,7 +115,7 @@ class Pair:
     def engine(self, engine_id: str) -> dict[str, Any]:
         try:
             return shim_status.ask(self.run_dir, engine_id)
-        except shim_status.NoAnswer:
+        except shim_status.ObserverError:
             return {"engine_id": engine_id, "state": "no answer", "ready": False}
 
     def door(self) -> dict[str, Any]:

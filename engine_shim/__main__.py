@@ -4,13 +4,12 @@ import sys
 
 from engine_shim.cli import command_settings
 from engine_shim.rules.events import Config, Restart
-from engine_shim.shell import known_engines
 from engine_shim.shell.shim import CannotStart, Options, Shim, command
 from sidecar.kernel import io_uring, process_setup
 from sidecar.kernel.durable import AlreadyLocked
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.logs import FORMATS, Log
-from sidecar.terminal.settings import Parser, host_port, name
+from sidecar.terminal.settings import Parser, host_port
 
 EXAMPLES = """\
 examples:
@@ -34,28 +33,7 @@ def parser() -> Parser:
         epilog=EXAMPLES,
         usage="engine-shim --engine ENGINE --engine-id ID --run-dir DIR --probe HOST:PORT [...] -- ENGINE ARGUMENTS",
     )
-    p.setting(
-        "--engine",
-        required=True,
-        parse=known_engines.kind,
-        metavar="ENGINE",
-        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
-    )
-    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="the name of this engine")
-    p.setting(
-        "--role",
-        default="primary",
-        choices=known_engines.ROLES,
-        env="ENGINE_ROLE",
-        help="primary: loads the weights if no engine has; shadow: only ever reads them",
-    )
-    p.setting(
-        "--run-dir",
-        required=True,
-        parse=command_settings.directory,
-        metavar="DIR",
-        help="the lock server's and GMS's directory; the engine serves in DIR/engine unless --listen says otherwise",
-    )
+    command_settings.one_engine(p)
     p.setting(
         "--probe",
         required=True,
@@ -64,19 +42,11 @@ def parser() -> Parser:
         help="where the probes are answered; without a host on every address, and with port 0 on any free port",
     )
     p.setting(
-        "--listen",
-        parse=command_settings.listen,
-        metavar="unix:PATH|HOST:PORT",
-        shown_default="unix:DIR/engine/ID.TOKEN.sock",
-        help="where the engine serves once it is awake",
-    )
-    p.setting(
         "--restart",
         default=Restart.IN_PLACE.value,
         choices=[mode.value for mode in Restart],
         help="what follows the engine's death: its next start in this process, or the end of this process",
     )
-    command_settings.kv(p)
     command_settings.times(p)
     p.setting("--log-format", default="text", choices=FORMATS, help="how log lines look")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
@@ -99,19 +69,10 @@ def _main(argv: list[str] | None) -> int:
         engine_id=options.engine_id,
         role=options.role,
         restart=Restart(options.restart),
-        init_timeout_s=options.init_timeout_s,
-        waking_timeout_s=options.waking_timeout_s,
-        stall_s=options.stall_s,
-        busy_stall_s=options.busy_stall_s,
-        drain_s=options.drain_s,
+        **command_settings.times_of(options),
     )
-    # An engine may change its working directory; the path means the same to all.
-    options.run_dir = options.run_dir.absolute()
     try:
-        shim = Shim(
-            Options(config, options.run_dir, options.probe, command(options)),
-            log,
-        )
+        shim = Shim(Options(config, options.run_dir, options.probe, command(options)), log)
     except AlreadyLocked as error:
         print(f"engine-shim: another engine-shim runs engine {options.engine_id} here: {error}", file=sys.stderr)
         return 1

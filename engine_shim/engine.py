@@ -110,15 +110,12 @@ class Health:
 class Engine(Protocol):
     def start(self) -> None:
         """Init: weights according to the role, processes, sizes, everything but the endpoint's address. Blocks."""
-        ...
 
     def sleep(self) -> None:
         """Gives the device back: the weights are unmapped, and there is no KV cache."""
-        ...
 
     def needs(self) -> dict[str, int]:
         """Device -> bytes that must be free for `wake`. Known after `start`."""
-        ...
 
     def well(self, fresh: bool = True) -> bool:
         """Whether a sleeping engine could wake now: its processes live and its weights are there. Answers quickly.
@@ -126,13 +123,11 @@ class Engine(Protocol):
         It is asked about once a second while the engine waits, then with `fresh` false: an answer that was found a
         while ago will do where asking costs something.
         """
-        ...
 
     def wake(self) -> None:
         """Maps the weights at the same addresses and allocates the KV cache. Raises when it can't; the process ends
         then.
         """
-        ...
 
     def serve(self, listen: Listen) -> None:
         """Binds the endpoint. The application was built in `start`. Raises CannotServe.
@@ -140,7 +135,6 @@ class Engine(Protocol):
         It is called again when the socket was removed under an engine that serves: the engine binds once more
         and lets go of the old socket. Connections that are there stay.
         """
-        ...
 
     def health(self) -> Health: ...
 
@@ -148,15 +142,12 @@ class Engine(Protocol):
         """Takes no new request and finishes those that it has. Returns when it has, or when the time is over. The
         caller has withdrawn the endpoint before.
         """
-        ...
 
     def resume(self) -> None:
         """A switchover was called off: the engine takes requests again. May be called again."""
-        ...
 
     def stop(self) -> None:
         """Closes the endpoint and ends the engine's other processes. The caller ends this one."""
-        ...
 
 
 @runtime_checkable
@@ -169,7 +160,6 @@ class WaitsForOthers(Protocol):
 
     def await_others(self) -> None:
         """Blocks until `start` has what it needs. Touches no device."""
-        ...
 
 
 @runtime_checkable
@@ -182,7 +172,6 @@ class SaysWhatItTakes(Protocol):
         """Readable values by the name of the argument, such as `--max-model-len`: `8192`. Nothing secret. Known after
         `start`.
         """
-        ...
 
 
 @runtime_checkable
@@ -193,14 +182,12 @@ class GoesOn(Protocol):
         """The lock is this engine's; `wake` comes next. `proven`: no process writes any more to what the predecessor
         left, which had to be proven and not presumed.
         """
-        ...
 
     def leave(self) -> None:
         """It has drained, and this process ends: what a successor goes on with is given back in order. Nothing writes
         to it afterwards, and this end is no death. What can't be given back soon is left as a death leaves it. Doesn't
         raise.
         """
-        ...
 
 
 @runtime_checkable
@@ -211,4 +198,3 @@ class SaysWhatItKept(Protocol):
         """Known after `wake`: it has all of its predecessor's KV cache, which has room for so many tokens, in blocks of
         so many. None: it has nothing of it, or not all.
         """
-        ...

@@ -4,6 +4,7 @@ One that can't is a mistake of a person: an engine that waited for so much memor
 """
 
 from engine_shim.engine import CannotRun
+from sidecar.terminal.formatting import size
 
 
 class NeverFits(CannotRun):
@@ -14,8 +15,8 @@ def check(device: str, capacity: int, weights: int, cache: int, flag: str) -> No
     """All in bytes; `flag` says how large the cache is. Raises NeverFits."""
     if weights + cache > capacity:
         raise NeverFits(
-            f"{device} has {_said(capacity)}, and the weights take {_said(weights)} of it: a KV cache of "
-            f"{_said(cache)} ({flag}) can never fit beside them. Make the cache smaller, or the device larger "
+            f"{device} has {size(capacity)}, and the weights take {size(weights)} of it: a KV cache of "
+            f"{size(cache)} ({flag}) can never fit beside them. Make the cache smaller, or the device larger "
             "(--capacity of gms or failover up)"
         )
 
@@ -24,10 +25,6 @@ def check_request(cache: int, needed: int, tokens: int, way_out: str) -> None:
     """`needed`: what the longest request, of so many tokens, takes. Raises NeverFits."""
     if cache < needed:
         raise NeverFits(
-            f"a KV cache of {_said(cache)} can't hold one request of {tokens} tokens (--max-model-len), which takes "
-            f"{_said(needed)}: {way_out}, or --max-model-len smaller"
+            f"a KV cache of {size(cache)} can't hold one request of {tokens} tokens (--max-model-len), which takes "
+            f"{size(needed)}: {way_out}, or --max-model-len smaller"
         )
-
-
-def _said(size: int) -> str:
-    return f"{size / (1 << 20):.1f} MiB" if size >= 1 << 20 else f"{size / (1 << 10):.1f} KiB"

@@ -2,18 +2,12 @@
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from engine_shim.engine import Listen
-from sidecar.terminal.settings import BadValue, Parser, host_port, seconds
-
-
-def directory(text: str) -> Path:
-    """Parses the value of --run-dir."""
-    if not text:
-        raise BadValue("it is empty; allowed: a directory such as /run/failover")
-    return Path(text)
+from engine_shim.rules.events import Config
+from engine_shim.shell import known_engines
+from sidecar.terminal.settings import BadValue, Parser, directory, host_port, name, seconds
 
 
 def listen(text: str) -> Listen:
@@ -32,6 +26,46 @@ def listen(text: str) -> Listen:
     return Listen(host=host, port=port)
 
 
+def engine(parser: Parser, **more: Any) -> None:
+    parser.setting(
+        "--engine",
+        parse=known_engines.kind,
+        metavar="ENGINE",
+        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
+        **more,
+    )
+
+
+def one_engine(parser: Parser) -> None:
+    """Declares what an engine is told: its shim has these settings, and gives them to its main process."""
+    engine(parser, required=True)
+    parser.setting(
+        "--engine-id", required=True, parse=name, env="ENGINE_ID", metavar="ID", help="the name of this engine"
+    )
+    parser.setting(
+        "--role",
+        default="primary",
+        choices=known_engines.ROLES,
+        env="ENGINE_ROLE",
+        help="primary: loads the weights if nobody has; shadow: only ever reads them",
+    )
+    parser.setting(
+        "--run-dir",
+        required=True,
+        parse=directory,
+        metavar="DIR",
+        help="the lock server's and GMS's directory; the engine serves in DIR/engine unless --listen says otherwise",
+    )
+    parser.setting(
+        "--listen",
+        parse=listen,
+        metavar="unix:PATH|HOST:PORT",
+        shown_default="unix:DIR/engine/ID.TOKEN.sock",
+        help="where the engine serves once it is awake",
+    )
+    kv(parser)
+
+
 def kv(parser: Parser) -> None:
     """Declares whether the KV cache outlives its engine."""
     parser.setting(
@@ -43,16 +77,29 @@ def kv(parser: Parser) -> None:
     )
 
 
-def times(parser: Parser) -> None:
+_TIMES = {
+    "waking_timeout_s": "how long a wake may take",
+    "init_timeout_s": "how long Init may take",
+    "stall_s": "how long an engine may be silent, or have work queued, finish no step and use no processor",
+    "busy_stall_s": "how long it may have work queued and finish no step though it uses processors",
+    "drain_s": "how long an engine that is told to end may finish what it has",
+}
+"""Fields of `Config`, which has the defaults."""
+
+
+def flag(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
+def times(parser: Parser, *names: str) -> None:
     """Declares the bounds of an engine's life. `engine-shim` has them, and `failover up` for both of its engines."""
-    for flag, default, what in (
-        ("--waking-timeout-s", 60, "how long a wake may take"),
-        ("--init-timeout-s", 7200, "how long Init may take"),
-        ("--stall-s", 60, "how long an engine may be silent, or have work queued, finish no step and use no processor"),
-        ("--busy-stall-s", 300, "how long it may have work queued and finish no step though it uses processors"),
-        ("--drain-s", 20, "how long an engine that is told to end may finish what it has"),
-    ):
-        parser.setting(flag, default=default, parse=seconds, metavar="S", help=what)
+    for field in names or _TIMES:
+        default = f"{getattr(Config(''), field):g}"
+        parser.setting(flag(field), default=default, parse=seconds, metavar="S", help=_TIMES[field])
+
+
+def times_of(options: Any) -> dict[str, float]:
+    return {field: getattr(options, field) for field in _TIMES}
 
 
 def parsed(parser: Parser, argv: Sequence[str] | None) -> Any:

@@ -10,8 +10,6 @@ if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
 
 import contextlib
-import errno
-import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,9 @@ from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.terminal.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal.settings import BadValue, Parser, directory, host_port, name, seconds
 from sidecar.terminal.terminal import OutputLost
+from sidecar.wire import tcp
 
 EXAMPLES = """\
 examples:
@@ -79,6 +78,7 @@ what stays it says why; the run directory always does. Where a failover up was k
 left.
 """
 CHOOSE = "choose"
+_ADDRESS = "HOST:PORT, or --listen none"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
 
@@ -106,13 +106,6 @@ def _devices(text: str) -> tuple[str, ...]:
     return found
 
 
-def _why_no_address() -> str:
-    return (
-        "clients come to the door, whose address is failover up --listen HOST:PORT (before the --); the engines "
-        "serve at addresses of their own, which failover status shows"
-    )
-
-
 def _capacity(text: str) -> str:
     host_device.device_size(text)
     return text
@@ -126,8 +119,8 @@ def parser() -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
         it.setting(
             "--run-dir",
-            parse=command_settings.directory,
-            default=default_run_dir(),
+            parse=directory,
+            default=str(default_run_dir()),
             metavar="DIR",
             help="where everything of this pair is",
         )
@@ -136,13 +129,7 @@ def parser() -> Parser:
 
     up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES + UP_ENVIRONMENT)
     up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
-    up.setting(
-        "--engine",
-        default="reference",
-        parse=known_engines.kind,
-        metavar="ENGINE",
-        help="vllm, reference (a small model whose text means nothing), or MODULE:FACTORY for one of your own",
-    )
+    command_settings.engine(up, default="reference")
     up.setting(
         "--devices",
         parse=_devices,
@@ -186,18 +173,16 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
     """
     for port in ports:
         try:
-            with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+            with tcp.listen(host, port) as sock:
                 free = int(sock.getsockname()[1])
                 name = exclusive_names.take(f"door {host} {free}")
                 if name is not None:
                     name.detach()
                     return host, free
-                why = "another failover up is about to listen there"
-        except OSError as error:
-            why = (error.strerror or str(error)).partition(" (while")[0]
-            if error.errno == errno.EADDRINUSE and (by := port_owner.owner(port)):
-                why += f" by {by}"
-    raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
+            why = f"another failover up is about to listen there; give another {_ADDRESS}"
+        except tcp.CannotListen as error:
+            why = port_owner.way_out(error, _ADDRESS)
+    raise CannotStart(f"--listen {tcp.named(host, ports[-1])}: {why}")
 
 
 def _two_names(text: str) -> tuple[str, ...]:
@@ -219,7 +204,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     options = command_settings.parsed(parser(), argv)
-    run_dir = options.run_dir.absolute()
+    run_dir = options.run_dir
     if options.command == "up":
         if options.devices is None:
             options.devices = default_devices(options.engine)
@@ -263,7 +248,10 @@ def _address_among(engine: str, arguments: list[str]) -> str:
     """vLLM takes an address, and has no use for it in a pair."""
     for word in arguments if engine == "vllm" else ():
         if word.partition("=")[0] in ("--host", "--port", "--uds"):
-            return f"{word.partition('=')[0]} behind --: {_why_no_address()}"
+            return (
+                f"{word.partition('=')[0]} behind --: clients come to the door, whose address is failover up --listen "
+                "HOST:PORT (before the --); the engines serve at addresses of their own, which failover status shows"
+            )
     return ""
 
 
@@ -298,8 +286,8 @@ def _up(options: Any, run_dir: Path) -> int:
     if _refused(options, run_dir):
         return EX_USAGE
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
-    for flag in ("stall_s", "busy_stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
-        shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
+    for field, most_s in command_settings.times_of(options).items():
+        shim += [command_settings.flag(field), f"{most_s:g}"]
     listen = options.listen
     if listen == CHOOSE:
         listen = free_address("127.0.0.1", 8000, 0)

@@ -8,14 +8,13 @@ import contextlib
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from engine_shim.cli import given_up
 from engine_shim.cli.pair_process import up_pid
 from engine_shim.shell import shim_status
 from gms import observer as gms
@@ -37,6 +36,8 @@ class UpFacts:
     """As it was told; empty where there is no GMS, None where no file says it."""
     starting: bool = False
     """No engine has served yet."""
+    given_up: dict[str, str] = field(default_factory=dict)
+    """The engines that it has given up, and why, in a sentence."""
 
     def write(self, run_dir: Path) -> None:
         """It isn't worth ending a pair: without it `failover status` has no row for the door."""
@@ -82,7 +83,7 @@ def look(run_dir: Path) -> Seen:
     """Everything. Raises PairError where the directory can't be looked at."""
     facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
     starts = who_starts_it(facts, pid)
-    given = given_up.read(run_dir) if pid is not None else {}
+    given = facts.given_up if pid is not None else {}
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
     with ThreadPoolExecutor(max_workers=len(ids) + len(named) + 2) as pool:
         lock = pool.submit(_lock, run_dir, starts)
@@ -146,7 +147,7 @@ def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, str]:
 def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:
     try:
         return shim_status.ask(run_dir, engine_id, TIMEOUT_S)
-    except (shim_status.NoAnswer, OSError) as error:
+    except (shim_status.ObserverError, OSError) as error:
         absent = {"engine_id": engine_id, "state": None, "ready": False, "given_up": engine_id in given}
         return {**absent, "why": given.get(engine_id, str(error))}
 

@@ -16,6 +16,7 @@ from engine_shim.cli import part_environment
 from engine_shim.rules.hopeless_parts import DOOR, GMS, LOCK
 from engine_shim.shell import known_engines
 from sidecar.machine.supervisor import Child
+from sidecar.wire import tcp
 
 DOOR_MODULE = "gateway"
 UNPROVEN = (
@@ -46,7 +47,7 @@ class Options:
         """The door's, as a client on this machine writes it."""
         host, port = self.listen or ("", 0)
         host = {"": "localhost", "0.0.0.0": "localhost", "::": "localhost"}.get(host, host)
-        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+        return f"http://{tcp.named(host, port)}"
 
 
 def children(options: Options) -> list[Child]:
@@ -74,8 +75,7 @@ def children(options: Options) -> list[Child]:
         command = ("engine_shim", *who, *place, *options.shim, "--", *options.arguments)
         found.append(child(engine_id, part_environment.ENGINES, command, told))
     if options.listen is not None:
-        host, port = options.listen
-        listen = ("--listen", f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        listen = ("--listen", tcp.named(*options.listen))
         found.append(child(DOOR, part_environment.DOOR, (DOOR_MODULE, *place, *listen, *options.door)))
     return found
 

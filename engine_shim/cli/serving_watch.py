@@ -1,12 +1,11 @@
-"""Sees who serves, in a thread of its own, for `failover up`: its loop is told through a descriptor and reads the news
-itself, so what the thread finds out is written by the loop's thread alone.
+"""Sees who serves, in a thread of its own, for `failover up`: its loop is given the news and reads them itself, so what
+the thread finds out is written by the loop's thread alone.
 """
 
-import os
 import socket
 import threading
 import time
-from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from lockserver.observer import Status, watch_for_good
@@ -28,24 +27,15 @@ class ServingWatch:
     be reached, too) and `SAYS` (what else a person should read).
     """
 
-    def __init__(self, run_dir: Path, door: tuple[str, int] | None) -> None:
-        """`door` is where clients can be expected to reach it from here."""
+    def __init__(self, run_dir: Path, door: tuple[str, int] | None, tell: Callable[[tuple[str, str]], None]) -> None:
+        """`door` is where clients can be expected to reach it from here. `tell` is given the news, in the thread."""
         self._run_dir = run_dir
         self._door = door
-        self._news: deque[tuple[str, str]] = deque()
         self._last = ""
-        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        """Readable when there are news."""
+        self._give = tell
 
     def start(self) -> None:
         threading.Thread(target=self._run, name="up-watch", daemon=True).start()
-
-    def news(self) -> list[tuple[str, str]]:
-        os.eventfd_read(self.bell)
-        found = []
-        while self._news:
-            found.append(self._news.popleft())
-        return found
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -80,5 +70,4 @@ class ServingWatch:
         )
 
     def _tell(self, kind: str, line: str) -> None:
-        self._news.append((kind, line))
-        os.eventfd_write(self.bell, 1)
+        self._give((kind, line))

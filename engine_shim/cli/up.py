@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from engine_shim.cli import given_up, part_environment
+from engine_shim.cli import part_environment
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_parts import UNPROVEN, Options, children, welcome
 from engine_shim.cli.pair_process import UP_LOCK
@@ -28,6 +28,7 @@ from lockserver.observer import Observer, ObserverError
 from sidecar.kernel import signals
 from sidecar.kernel.durable import AlreadyLocked, DirectoryLock
 from sidecar.kernel.path_watch import make_private_directory
+from sidecar.machine.loop import Inbox
 from sidecar.machine.restarts import STEADY_S
 from sidecar.machine.supervisor import NEVER, Child, Supervisor, how_it_ended
 
@@ -62,7 +63,7 @@ class PairFiles:
                 "failover down ends it, another --run-dir is another pair"
             ) from None
         except OSError as error:
-            what = "it is no directory" if os.path.lexists(run_dir) and _is_file(run_dir) else error.strerror
+            what = "it is no directory" if isinstance(error, FileExistsError) else error.strerror
             raise CannotStart(f"{run_dir} can't be used: {what}; give another --run-dir") from None
 
     def keep(self, facts: UpFacts) -> str:
@@ -91,6 +92,8 @@ class Up:
         self.options = options
         self._served = False
         """An engine has, since this process began."""
+        self._given_up: dict[str, str] = {}
+        """Why, by engine."""
         self._files = PairFiles(options.run_dir)
         self._keep_files()
         named = children(options)
@@ -106,10 +109,9 @@ class Up:
         """Everything ends because of this one."""
         self._hopeless = HopelessParts(options.engine_ids)
         self._last_words: dict[str, str] = {}
-        given_up.forget(options.run_dir)
         at = urlsplit(options.address)
         door = (at.hostname or "", at.port or 0) if options.listen is not None else None
-        self._watch = ServingWatch(options.run_dir, door)
+        self._watch = ServingWatch(options.run_dir, door, Inbox(self._supervisor.loop, self._on_news).give)
 
     def say(self, name: str, line: str) -> None:
         try:
@@ -130,7 +132,6 @@ class Up:
         signals.deliver(
             loop, (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD), self._on_signal
         )
-        loop.add(self._watch.bell, self._on_news)
         self._watch.start()
         self.say("up", f"run directory {self.options.run_dir}; Ctrl-C ends everything")
         for line in part_environment.unused(self.options.environment):
@@ -152,7 +153,7 @@ class Up:
     def _keep_files(self) -> None:
         options = self.options
         door = options.address if options.listen is not None else ""
-        if said := self._files.keep(UpFacts(door, options.devices, not self._served)):
+        if said := self._files.keep(UpFacts(door, options.devices, not self._served, self._given_up)):
             self.say("up", said)
 
     def _base_ready(self) -> bool:
@@ -184,13 +185,14 @@ class Up:
                 continue
             way_out = f"once that is put right, kill -USR1 {os.getpid()} has it started again, and nothing else ends"
             why = f"given up by failover up ({self._why(child)}); {way_out}"
-            given_up.note(self.options.run_dir, child.name, why)
+            self._given_up[child.name] = why
+            self._keep_files()
             alone = ", ".join(verdict.left)
             self.say("up", f"ALARM: {child.name} is {why}. Until then {alone} is alone: no engine can take over")
 
     def _try_again(self) -> None:
         """A person says that what was wrong is put right."""
-        given_up.forget(self.options.run_dir)
+        self._given_up.clear()
         again = self._hopeless.put_right()
         for child in self._supervisor.children:
             if child.name in again:
@@ -236,7 +238,6 @@ class Up:
         supervisor.tell(supervisor.living, signal.SIGKILL)
         while supervisor.living:
             supervisor.turn(NEVER)
-        given_up.forget(self.options.run_dir)
         for what in cleanup.remove(self.options.run_dir, self.options.devices):
             self.say("up", f"stays: {what}")
         self.say("up", "everything has ended")
@@ -257,15 +258,8 @@ class Up:
         else:
             self._told.append(number)
 
-    def _on_news(self, _: int) -> None:
-        for kind, line in self._watch.news():
-            self._served = self._served or kind == SERVES
-            for said in welcome(self.options.address) if kind == REACHED else [line]:
-                self.say("up", said)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return not path.is_dir()
-    except OSError:
-        return False
+    def _on_news(self, news: tuple[str, str]) -> None:
+        kind, line = news
+        self._served = self._served or kind == SERVES
+        for said in welcome(self.options.address) if kind == REACHED else [line]:
+            self.say("up", said)

@@ -24,9 +24,6 @@ class Step:
 class Publisher:
     def __init__(self, table: Table) -> None:
         self._table = table
-        self.published = 0
-        self.outdated = 0
-        """Blocks that were handed out again before the step that filled them had finished."""
 
     def hand_out(self, block: int) -> None:
         """Before a request may write to it."""
@@ -37,12 +34,9 @@ class Publisher:
         step.filled.append((block, self._table.generation(block), key, tokens))
 
     def finished(self, step: Step) -> None:
-        """On every rank."""
+        """On every rank. A block that was handed out again meanwhile isn't published."""
         for block, generation, key, tokens in step.filled:
-            if self._table.publish(block, generation, key, tokens):
-                self.published += 1
-            else:
-                self.outdated += 1
+            self._table.publish(block, generation, key, tokens)
         step.filled.clear()
 
     def forget_all(self) -> None:

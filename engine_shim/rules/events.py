@@ -1,9 +1,17 @@
-"""The events that the shim's machine (`lifecycle.py`) is given, and the effects that it asks for. Data only."""
+"""The events that the shim's machine (`lifecycle.py`) is given, and the effects that it asks for. Data only.
+
+What an engine's process says is an event as it stands (`messages.py`), but for a step and a beat.
+"""
 
 from enum import Enum
 
 import msgspec
 
+from engine_shim.rules.messages import Adopted as Adopted
+from engine_shim.rules.messages import Failing as Failing
+from engine_shim.rules.messages import Named as Named
+from engine_shim.rules.messages import Phase as Phase
+from engine_shim.rules.messages import Takes as Takes
 from sidecar.machine.context import Died as Died
 from sidecar.machine.context import Note as Note
 from sidecar.machine.context import Tick as Tick
@@ -56,12 +64,6 @@ class Registered(msgspec.Struct, frozen=True):
     main: bool
 
 
-class Named(msgspec.Struct, frozen=True):
-    """The main process says under which name the lock server knows this start."""
-
-    incarnation: str
-
-
 class Reported(msgspec.Struct, frozen=True):
     to: State
     token: int = 0
@@ -80,36 +82,10 @@ class Beat(msgspec.Struct, frozen=True):
     stopped, and what the others use is waiting."""
 
 
-class Takes(msgspec.Struct, frozen=True):
-    """The main process says what decides which requests it takes."""
-
-    takes: dict[str, str]
-
-
 class OthersTake(msgspec.Struct, frozen=True):
     """What the shims of other engines say of theirs. Of those that serve or would take over, and answer."""
 
     engines: dict[str, dict[str, str]]
-
-
-class Phase(msgspec.Struct, frozen=True):
-    name: str
-    seconds: float
-
-
-class Adopted(msgspec.Struct, frozen=True):
-    """What has come of the predecessor's KV cache, in blocks."""
-
-    adopted: int
-    dropped: int
-    why: str
-    """Why not all of it was adopted; `none`: all of it was."""
-
-
-class Failing(msgspec.Struct, frozen=True):
-    why: str
-    hopeless: bool = False
-    passing: bool = False
 
 
 class Ended(msgspec.Struct, frozen=True):

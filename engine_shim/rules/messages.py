@@ -73,6 +73,7 @@ class Adopted(Message, frozen=True):
     adopted: Count
     dropped: Count
     why: Annotated[str, msgspec.Meta(pattern="^[a-z_]{1,32}$")]
+    """Why not all of it was adopted; `none`: all of it was."""
 
 
 class Failing(Message, frozen=True):

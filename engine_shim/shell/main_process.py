@@ -15,9 +15,9 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from engine_shim import membership
 from engine_shim.cli import command_settings
@@ -43,7 +43,7 @@ from lockserver import client
 from lockserver.client import LockClient
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.terminal.exit_codes import EX_USAGE
-from sidecar.terminal.settings import Parser, name, seconds
+from sidecar.terminal.settings import Parser
 
 HINT_AFTER_S = 3.0
 SAY_ENOUGH = (client.LockError, GmsError, DeviceError, CannotServe, WorkerFailed, KeyboardInterrupt)
@@ -317,13 +317,8 @@ def _said(error: BaseException) -> str:
 
 def parser() -> Parser:
     p = Parser(prog="engine", description="An engine's main process. It is started by engine-shim.")
-    p.setting("--engine", required=True, parse=known_engines.kind, help="which engine")
-    p.setting("--engine-id", required=True, parse=name, env="ENGINE_ID", help="who this is")
-    p.setting("--role", default="primary", choices=known_engines.ROLES, env="ENGINE_ROLE", help="who loads the weights")
-    p.setting("--run-dir", required=True, parse=command_settings.directory, metavar="DIR", help="the run directory")
-    p.setting("--listen", parse=command_settings.listen, metavar="ADDRESS", help="where to serve")
-    command_settings.kv(p)
-    p.setting("--drain-s", default=20, parse=seconds, metavar="S", help="how long it may drain when told to end")
+    command_settings.one_engine(p)
+    command_settings.times(p, "drain_s")
     p.add_argument("--check", action="store_true", help="only look whether the engine takes its arguments: 0, or 64")
     p.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
     return p
@@ -331,22 +326,16 @@ def parser() -> Parser:
 
 def run(argv: list[str] | None = None) -> NoReturn:
     options = parser().parse_args(argv)
-    if options.check:
-        _check(options)
     shim: membership.ShimConnection | None = None
     main: Main | None = None
     try:
+        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
+        if options.check:  # the engine is made, which touches no device, and nothing else
+            known_engines.make(options.engine, setting)
+            os._exit(0)
         membership.arm_main()
         shim = membership.enter_main()
-        setting = Setting(
-            options.run_dir,
-            options.engine_id,
-            options.role,
-            tuple(options.arguments),
-            shim.phase,
-            shim.adopted,
-            options.kv or "",
-        )
+        setting = replace(setting, phase=shim.phase, adopted=shim.adopted, kv=options.kv or "")
         engine = known_engines.make(options.engine, setting)
         main = Main(engine, options.run_dir, options.engine_id, shim, options.drain_s)
         main.live(options.listen)
@@ -366,19 +355,6 @@ def run(argv: list[str] | None = None) -> NoReturn:
             traceback.print_exc()
         _tell(why)
         os._exit(1)
-    os._exit(0)
-
-
-def _check(options: Any) -> NoReturn:
-    """Makes the engine, which touches no device, and nothing else. Its parser says what is wrong."""
-    try:
-        setting = Setting(options.run_dir, options.engine_id, options.role, tuple(options.arguments))
-        known_engines.make(options.engine, setting)
-    except CannotRun as error:
-        _tell(str(error))
-        os._exit(EX_USAGE)
-    except SystemExit:
-        os._exit(EX_USAGE)
     os._exit(0)
 
 

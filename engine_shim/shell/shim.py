@@ -16,13 +16,10 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
-
-import msgspec
 
 from engine_shim import membership
 from engine_shim.rules import events as e
@@ -39,6 +36,7 @@ from sidecar.kernel import peers, process_setup, process_tree, signals
 from sidecar.kernel.durable import AlreadyLocked
 from sidecar.kernel.port_owner import way_out
 from sidecar.kernel.processes import Processes
+from sidecar.machine.loop import Inbox
 from sidecar.machine.shell import Shell
 from sidecar.terminal.logs import Log
 from sidecar.terminal.names import incarnation_name
@@ -110,10 +108,8 @@ class Shim(Shell):
         self._cannot_make = ""
         self._counterparts: tuple[str, ...] = ()
         """As last seen at the lock; another thread asks their shims."""
-        self._seen: deque[e.LockSeen | e.LockAway | e.OthersTake | None] = deque()
+        self._seen: Inbox[e.LockSeen | e.LockAway | e.OthersTake | None] = Inbox(self.loop, self._on_seen)
         """None: it is time to look at our own files."""
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.loop.add(self._bell, self._on_bell)
         self._shm = ShmCleanup(lambda: process_tree.descendants(os.getpid()), directory / paths.shm_files(engine_id))
         if not self._shm.watch():
             log.warning("no_inotify", why="files that a killed engine leaves in /dev/shm won't be removed")
@@ -266,11 +262,15 @@ class Shim(Shell):
         else:
             self.connections.complain(conn, f"only the main process of an engine may say {type(message).__name__}")
 
-    def _event(self, message: m.ToShim) -> e.Event:
-        event = _event(message)
-        if isinstance(event, e.Beat) and self.machine.makes_no_step(event.queued, event.steps):
-            return msgspec.structs.replace(event, used_s=process_tree.used_s(process_tree.descendants(os.getpid())))
-        return event
+    def _event(self, message: m.Named | m.Step | m.Beat | m.Takes | m.Phase | m.Adopted | m.Failing) -> e.Event:
+        if isinstance(message, m.Step):
+            return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
+        if not isinstance(message, m.Beat):
+            return message
+        used_s = None
+        if self.machine.makes_no_step(message.queued, message.steps):
+            used_s = process_tree.used_s(process_tree.descendants(os.getpid()))
+        return e.Beat(message.well, message.why, message.queued, message.steps, message.unreachable, used_s)
 
     def _on_hello(self, conn: int, sock: socket.socket, hello: m.Hello, descriptors: tuple[int, ...]) -> None:
         if hello.protocol != m.PROTOCOL or conn in self._members:
@@ -307,12 +307,12 @@ class Shim(Shell):
     def _on_lock(self, status: Status | None) -> None:
         """In the thread that watches the lock."""
         if status is None:
-            self._ring(e.LockAway())
+            self._seen.give(e.LockAway())
             return
         holder = status.holder
         ready = [waiter.engine_id for waiter in status.waiters if waiter.ready]
         self._counterparts = self._counterparts_of(holder.engine_id if holder is not None else "", ready)
-        self._ring(
+        self._seen.give(
             e.LockSeen(
                 incarnation_name(holder.engine_id, holder.incarnation) if holder is not None else "",
                 status.state == "FENCING",
@@ -336,26 +336,19 @@ class Shim(Shell):
             if others != asked or looks >= ASK_EVERY_LOOKS:
                 takes: dict[str, dict[str, str]] = {}
                 for engine_id in others:
-                    with contextlib.suppress(shim_status.NoAnswer):
+                    with contextlib.suppress(shim_status.ObserverError):
                         takes[engine_id] = shim_status.ask(self.options.run_dir, engine_id).get("takes", {})
-                self._ring(e.OthersTake(takes))
+                self._seen.give(e.OthersTake(takes))
                 asked, looks = (others, 0) if all(map(takes.get, others)) else (asked, looks)
-            self._ring(None)
+            self._seen.give(None)
             time.sleep(LOOK_S)
             looks += 1
 
-    def _ring(self, seen: e.LockSeen | e.LockAway | e.OthersTake | None) -> None:
-        self._seen.append(seen)
-        os.eventfd_write(self._bell, 1)
-
-    def _on_bell(self, _: int) -> None:
-        os.eventfd_read(self._bell)
-        while self._seen:
-            seen = self._seen.popleft()
-            if seen is None:
-                self._make_files_again()
-            else:
-                self.feed(seen)
+    def _on_seen(self, seen: e.LockSeen | e.LockAway | e.OthersTake | None) -> None:
+        if seen is None:
+            self._make_files_again()
+        else:
+            self.feed(seen)
 
     # -- its own files ---------------------------------------------------------------------------------------------
 
@@ -372,23 +365,6 @@ class Shim(Shell):
         self._cannot_make = ""
         if made:
             self.log.alarm("made_again", files=",".join(made), why="they were removed")
-
-
-def _event(message: m.ToShim) -> e.Event:
-    if isinstance(message, m.Named):
-        return e.Named(message.incarnation)
-    if isinstance(message, m.Step):
-        return e.Reported(e.State(message.to.capitalize()), message.token, message.url)
-    if isinstance(message, m.Beat):
-        return e.Beat(message.well, message.why, message.queued, message.steps, message.unreachable)
-    if isinstance(message, m.Takes):
-        return e.Takes(message.takes)
-    if isinstance(message, m.Phase):
-        return e.Phase(message.name, message.seconds)
-    if isinstance(message, m.Adopted):
-        return e.Adopted(message.adopted, message.dropped, message.why)
-    assert isinstance(message, m.Failing)
-    return e.Failing(message.why, message.hopeless, message.passing)
 
 
 def command(options: Any) -> tuple[str, ...]:

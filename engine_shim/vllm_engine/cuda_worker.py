@@ -17,14 +17,10 @@ from vllm.v1.worker.gpu_worker import Worker
 
 from engine_shim.engine import CannotRun
 from engine_shim.vllm_engine import budget
-from engine_shim.vllm_engine.kv_pool import KvPool
 from engine_shim.vllm_engine.pair_worker import PairWorker, step
-from engine_shim.vllm_engine.worker_settings import WorkerSettings
 from gms.torch_views import torch_device
 from sidecar.terminal.logs import Log
 
-_PIECES = 1024
-"""With so many pieces a cache of 80 GiB takes 80 MiB of scratch while its engine starts."""
 _ANY = 1 << 44
 """The size of KV cache that vLLM is told where none was chosen. If it is told one, it doesn't look at what is free."""
 
@@ -34,13 +30,11 @@ class OtherDevice(CannotRun):
 
 
 class CudaWorker(PairWorker, Worker):
+    _pieces = 1024
+    """With so many a cache of 80 GiB takes 80 MiB of scratch while its engine starts."""
     _reserve = 0
     _height = 0
     _kept = 0
-
-    @property
-    def _settings(self) -> WorkerSettings:
-        return WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
 
     @step
     def init_device(self) -> None:
@@ -51,12 +45,6 @@ class CudaWorker(PairWorker, Worker):
                 f"rank {self.vllm_config.parallel_config.rank} runs on {self.device}, and its weights are to be on "
                 f"{wanted}, which is {torch_device(wanted)}: name the devices in the order of CUDA_VISIBLE_DEVICES"
             )
-
-    @property
-    def _kv(self) -> KvPool:
-        if self._pool is None:
-            self._pool = KvPool(self._weights.memory, _PIECES)
-        return self._pool
 
     @step
     def determine_available_memory(self) -> int:

@@ -71,20 +71,16 @@ class Endpoint:
     def __init__(self, app: _App, settings: dict[str, Any]) -> None:
         self.gate = Gate(app)
         self._config = uvicorn.Config(self.gate, **settings)
-        self._server = uvicorn.Server(self._config)
-        self._ticking: asyncio.Task[None] | None = None
-
-    @property
-    def server(self) -> uvicorn.Server:
+        self.server = uvicorn.Server(self._config)
         """vLLM's error handlers ask for it."""
-        return self._server
+        self._ticking: asyncio.Task[None] | None = None
 
     async def prepare(self) -> None:
         """Does everything of uvicorn's start but the sockets."""
         self._config.load()
-        self._server.lifespan = self._config.lifespan_class(self._config)
-        await self._server.startup(sockets=[])
-        self._ticking = asyncio.create_task(self._server.main_loop())
+        self.server.lifespan = self._config.lifespan_class(self._config)
+        await self.server.startup(sockets=[])
+        self._ticking = asyncio.create_task(self.server.main_loop())
 
     async def warm_up(self, path: str, body: dict[str, Any], api_key: str = "") -> str:
         """Makes one request that goes the whole way, on a connection that no client can have, and returns its status
@@ -105,18 +101,18 @@ class Endpoint:
 
     async def listen(self, bound: socket.socket) -> None:
         """At this address, and at no other from now on."""
-        for old in self._server.servers:
+        for old in self.server.servers:
             old.close()
-        self._server.servers.clear()
+        self.server.servers.clear()
         bound.setblocking(False)
         loop = asyncio.get_running_loop()
         server = await loop.create_server(
             self._protocol, sock=bound, ssl=self._config.ssl, backlog=self._config.backlog
         )
-        self._server.servers.append(server)
+        self.server.servers.append(server)
 
     async def close(self) -> None:
-        for server in self._server.servers:
+        for server in self.server.servers:
             server.close()
         if self._ticking is not None:
             self._ticking.cancel()
@@ -124,8 +120,8 @@ class Endpoint:
     def _protocol(self) -> asyncio.Protocol:
         protocol: asyncio.Protocol = self._config.http_protocol_class(
             config=self._config,
-            server_state=self._server.server_state,
-            app_state=self._server.lifespan.state,
+            server_state=self.server.server_state,
+            app_state=self.server.lifespan.state,
             _loop=asyncio.get_running_loop(),
         )
         return protocol

@@ -21,10 +21,9 @@ each. More of them make the scratch smaller."""
 class _Range:
     """The addresses of one allocation."""
 
-    def __init__(self, address: int, size: int, wanted: int) -> None:
+    def __init__(self, address: int, size: int) -> None:
         self.address = address
         self.size = size
-        self.wanted = wanted
         self.handle: Handle | None = None
         """While it is awake, and the memory is its own."""
         self.mapped = False
@@ -44,11 +43,6 @@ class KvPool:
     def size(self) -> int:
         """Bytes of the device that it has when it is awake."""
         return sum(each.size for each in self._ranges)
-
-    @property
-    def wanted(self) -> int:
-        """Bytes that vLLM asked for."""
-        return sum(each.wanted for each in self._ranges)
 
     @property
     def scratch(self) -> int:
@@ -76,7 +70,7 @@ class KvPool:
             self._scratch[piece] = memory.create(piece)
         # The last piece is mapped whole: a driver doesn't promise that a part of a handle can be mapped.
         end = _rounded(size, piece)
-        where = _Range(memory.reserve(end), size, wanted)
+        where = _Range(memory.reserve(end), size)
         for at in range(where.address, where.address + end, piece):
             memory.map(at, self._scratch[piece], size=piece, writable=True)
             self._scratched.append((at, piece))

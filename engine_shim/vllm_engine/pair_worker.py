@@ -19,7 +19,7 @@ from typing import Any, ParamSpec, TypeVar
 from engine_shim.engine import CannotRun
 from engine_shim.kept_cache import KeptCache, shape_of
 from engine_shim.vllm_engine import engine_directory, plugin, versions
-from engine_shim.vllm_engine.kv_pool import KvPool
+from engine_shim.vllm_engine.kv_pool import PIECES, KvPool
 from engine_shim.vllm_engine.kv_tensors import Allocating
 from engine_shim.vllm_engine.loader import weights_of
 from engine_shim.vllm_engine.weights import Weights
@@ -67,6 +67,7 @@ class PairWorker:
     vllm_config: Any
     model_runner: Any
     distributed_init_method: str
+    _pieces = PIECES
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         if not plugin.has_joined():
@@ -90,6 +91,10 @@ class PairWorker:
         super().load_model(*args, **kwargs)  # type: ignore[misc]
 
     @property
+    def _settings(self) -> WorkerSettings:
+        return WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
+
+    @property
     def _weights(self) -> Weights:
         return weights_of(self.model_runner.get_model())
 
@@ -102,9 +107,7 @@ class PairWorker:
                 f"this version of vLLM ({versions.VERSION}) allocated a KV cache that can't be given back when the "
                 "engine sleeps; versions.py has to learn how"
             )
-
-        settings = WorkerSettings.of(self.vllm_config.load_config.model_loader_extra_config)
-        if settings.keeps and 0 < len(self._kv.sizes) <= MOST_RANGES:
+        if self._settings.keeps and 0 < len(self._kv.sizes) <= MOST_RANGES:
             rank = self.vllm_config.parallel_config.rank
             said = {**versions.described(self.vllm_config, self.vllm_config.model_config), **_geometry(kv_cache_config)}
             self._kept_cache = KeptCache(self._weights.client, f"kv-{rank}", shape_of(said, self._kv.sizes))
@@ -115,7 +118,7 @@ class PairWorker:
     @property
     def _kv(self) -> KvPool:
         if self._pool is None:
-            self._pool = KvPool(self._weights.memory)
+            self._pool = KvPool(self._weights.memory, self._pieces)
         return self._pool
 
     def sleep(self, level: int = 1) -> None:

@@ -90,7 +90,7 @@ class Server(Shell):
         )
         self.feed(self._first_event())
         self._open(options.socket_mode)
-        self.loop.stop_on_signals()
+        self.stop_on_signals()
 
     # -- start and end ---------------------------------------------------------------------------------------------
 

@@ -104,10 +104,8 @@ class Supervisor:
         for device in self.devices:
             self._start(device)
         self.log.info("started", run_dir=self.run_dir, devices=self.devices, pid=os.getpid())
-        handlers = self.loop.handlers
         while not self.loop.stopping:
-            for fd, what in self.loop.poll(max(self._look_at - time.monotonic(), 0.0)):
-                handlers[fd](what)
+            self.loop.turn(max(self._look_at - time.monotonic(), 0.0))
             if time.monotonic() >= self._look_at:
                 self._look_and_ask()
         self._stop_all()

@@ -129,7 +129,7 @@ class Server(Shell):
             self._open()
         except OSError as error:
             raise CannotStart(_why_not(self.options.run_dir, error)) from None
-        self.loop.stop_on_signals()
+        self.stop_on_signals()
 
     def _first_event(self) -> e.Started:
         floor = int(time.time() * 1000)

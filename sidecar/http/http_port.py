@@ -13,16 +13,14 @@ nothing for longest has to go, or the one that came first. A page that can't be 
 What this file may not do: know what a page says, or read HTTP.
 """
 
-import os
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from sidecar.machine.loop import Loop
+from sidecar.machine.loop import Inbox, Loop
 from sidecar.terminal.logs import complain
 from sidecar.wire import tcp
 from sidecar.wire.tcp import CannotListen as CannotListen
@@ -71,20 +69,18 @@ class HttpPort:
         self._loop = loop
         self._pages = {"/live": lambda: text("alive"), **pages}
         self._slow = dict(slow or {})
-        self._asked: deque[tuple[MakePage, Reply]] = deque()
+        self._asked: Inbox[tuple[MakePage, Reply]] = Inbox(loop, self._on_asked)
         """Pages for the program's loop to make."""
         self._waiting: dict[str, list[Reply]] = {}
         """Slow page -> the clients that want it. One thread makes it for all that were there when it began."""
         self._being_made: set[str] = set()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._http: asyncio.AbstractEventLoop | None = None
         """The loop of the thread that speaks HTTP, while there is one."""
         self._stop: Callable[[], None] = self._listener.close
-        loop.add(self._bell, self._on_bell)
         loop.add(self._listener.fileno(), self._on_first_client)
 
     def close(self) -> None:
-        self._loop.remove(self._bell)  # it stays open: the other thread may ring it
+        self._asked.close()
         self._loop.remove(self._listener.fileno())
         http, stop, self._stop = self._http, self._stop, lambda: None
         if http is None:
@@ -98,16 +94,10 @@ class HttpPort:
         self._loop.remove(self._listener.fileno())
         threading.Thread(target=self._serve, name="http port", daemon=True).start()
 
-    def _on_bell(self, _: int) -> None:
-        os.eventfd_read(self._bell)
-        while self._asked:
-            make, reply = self._asked.popleft()
-            self._say(_made(make), [reply])
-
-    def _say(self, page: Page, replies: "list[Reply]") -> None:
+    def _on_asked(self, asked: "tuple[MakePage, Reply]") -> None:
         assert self._http is not None
-        for reply in replies:
-            self._http.call_soon_threadsafe(_send, reply, page)
+        make, reply = asked
+        self._http.call_soon_threadsafe(_send, reply, _made(make))
 
     # -- in the thread that speaks HTTP ----------------------------------------------------------------------------
 
@@ -145,8 +135,7 @@ class HttpPort:
             self._waiting.setdefault(path, []).append(reply)
             self._make(path)
         elif path in self._pages:
-            self._asked.append((self._pages[path], reply))
-            os.eventfd_write(self._bell, 1)
+            self._asked.give((self._pages[path], reply))
         else:
             _send(reply, text(f"there are {', '.join(sorted({*self._pages, *self._slow}))}", 404))
 

@@ -393,12 +393,8 @@ class _Connection(asyncio.Protocol):
                 transport.abort()
 
     def answered(self, reply: Reply) -> None:
-        if reply is not self._reply:
+        if not self._is_over(reply):
             return
-        self._reply = None
-        reply.gone = reply.room = nothing
-        if self._held:
-            self._forget()
         reader = self._reader
         if not reply.keeps or self._server.closing:
             self._linger()
@@ -413,15 +409,21 @@ class _Connection(asyncio.Protocol):
         """What was written still arrives; then the connection ends without the answer's end. Where only that end would
         tell the client that it has all, the connection is reset instead.
         """
-        if reply is not self._reply:
+        if not self._is_over(reply):
             return
-        self._reply = None
-        reply.gone = reply.room = nothing
-        self._forget()
         if reply.chunked:
             self._linger()
         else:
             self.close()
+
+    def _is_over(self, reply: Reply) -> bool:
+        """False: it was over before."""
+        if reply is not self._reply:
+            return False
+        self._reply = None
+        reply.gone = reply.room = nothing
+        self._forget()
+        return True
 
     # -- how it ends -----------------------------------------------------------------------------------------------
 

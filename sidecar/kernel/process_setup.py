@@ -5,11 +5,9 @@ What this file may not do: know what the process is for. Asking about other proc
 
 import contextlib
 import ctypes
-import functools
 import os
 import resource
 import signal
-from collections.abc import Callable
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -41,18 +39,14 @@ def _is_dead(pidfd: int) -> bool:
 
 def signal_when_parent_dies(number: signal.Signals) -> None:
     """The kernel sends it when the parent (thread) ends; not if it has ended already."""
-    if _prctl()(_PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"PR_SET_PDEATHSIG: {os.strerror(code)}")
+    _prctl(_PR_SET_PDEATHSIG, number, "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Descendants whose parent ends become children of this process, as PID 1 of a container has them anyway. They are
     to be collected.
     """
-    if _prctl()(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, f"PR_SET_CHILD_SUBREAPER: {os.strerror(code)}")
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 
 
 def call_itself(name: str) -> None:
@@ -87,9 +81,9 @@ def give_large_memory_back() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-@functools.cache
-def _prctl() -> Callable[..., int]:
+def _prctl(option: int, value: int, name: str) -> None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    prctl.restype = ctypes.c_int
-    return prctl
+    if prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")

@@ -4,14 +4,12 @@ other; what comes of it is heard in the loop.
 What this file may not do: know what the work is, or for how long its answer is worth something.
 """
 
-import os
 import threading
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import TypeVar
 
-from sidecar.machine.loop import Loop
+from sidecar.machine.loop import Inbox, Loop
 
 T = TypeVar("T")
 
@@ -19,9 +17,7 @@ T = TypeVar("T")
 class Aside:
     def __init__(self, loop: Loop, name: str) -> None:
         self._work: SimpleQueue[Callable[[], Callable[[], None]]] = SimpleQueue()
-        self._done: deque[Callable[[], None]] = deque()
-        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        loop.add(self._bell, self._on_bell)
+        self._done: Inbox[Callable[[], None]] = Inbox(loop, lambda done: done())
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def do(self, work: Callable[[], T], came: Callable[[T], None]) -> None:
@@ -37,10 +33,4 @@ class Aside:
 
     def _run(self) -> None:
         while True:
-            self._done.append(self._work.get()())
-            os.eventfd_write(self._bell, 1)
-
-    def _on_bell(self, _: int) -> None:
-        os.eventfd_read(self._bell)
-        while self._done:
-            self._done.popleft()()
+            self._done.give(self._work.get()())

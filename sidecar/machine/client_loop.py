@@ -17,13 +17,13 @@ What this file may not do: know what the machine is, or what is on the connectio
 
 import contextlib
 import os
-import select
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 
+from sidecar.machine.loop import Loop
 from sidecar.terminal.logs import complain
 
 _NEVER = float("inf")
@@ -33,7 +33,7 @@ CLOSE_S = 5.0
 """How long `close` waits for the thread. A callback of the program that hangs may keep it for longer."""
 
 
-class ClientLoop:
+class ClientLoop(Loop):
     def __init__(
         self,
         name: str,
@@ -49,16 +49,15 @@ class ClientLoop:
         `deadline()` has come; `unexpected` after something was left undone; `deaf` when nothing can be heard any more;
         `let_go` when it ends, once.
         """
+        super().__init__()
         self._name = name
         self._error = error
         self._deadline, self._due = deadline, due
         self._unexpected, self._deaf, self._let_go = unexpected, deaf, let_go
         self._pid = os.getpid()
         self._posted: deque[Callable[[], object]] = deque()
-        self._handlers: dict[int, Callable[[int], object]] = {}
         self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._epoll = select.epoll()
-        self._epoll.register(self._bell, select.EPOLLIN)
+        self.add(self._bell, lambda _: os.eventfd_read(self._bell))
         self._waiting: deque[_Waiter] = deque()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._undone = False
@@ -72,21 +71,15 @@ class ClientLoop:
         """
         return os.getpid() != self._pid
 
-    # -- what it watches: by the thread, or before it has started --------------------------------------------------
-
-    def add(self, fd: int, handler: Callable[[int], object], events: int = select.EPOLLIN) -> None:
-        """`handler` is called with what epoll says of it."""
-        self._handlers[fd] = handler
-        self._epoll.register(fd, events)
-
-    def mind_writing(self, fd: int, writing: bool) -> None:
-        self._epoll.modify(fd, select.EPOLLIN | select.EPOLLOUT if writing else select.EPOLLIN)
+    # -- what it watches is changed by the thread, or before it has started ----------------------------------------
 
     def remove(self, fd: int) -> None:
-        """Before it is closed. A forked child shares the parent's epoll, and leaves it alone."""
-        if self._handlers.pop(fd, None) is not None and not self.forked:
-            with contextlib.suppress(OSError):  # the program may have closed it
-                self._epoll.unregister(fd)
+        """A forked child shares the parent's epoll, and leaves it alone."""
+        if self.forked:
+            self.handlers.pop(fd, None)
+            return
+        with contextlib.suppress(OSError):  # the program may have closed it
+            super().remove(fd)
 
     def announce(self) -> None:
         """Something has happened that a caller may wait for."""
@@ -148,7 +141,7 @@ class ClientLoop:
         pause_s = 0.0
         while not self.closed:
             try:
-                ready = self._epoll.poll(self._patience())
+                ready = self.poll(self._patience())
             except OSError as error:
                 complain(f"{self._name}: its descriptors were closed, and it hears nothing any more: {error}")
                 self.closed = True  # and nothing is closed: other files of the program may have those numbers by now
@@ -172,9 +165,7 @@ class ClientLoop:
 
     def _turn(self, ready: list[tuple[int, int]]) -> None:
         for fd, what in ready:
-            if fd == self._bell:
-                os.eventfd_read(fd)
-            elif (handler := self._handlers.get(fd)) is not None:
+            if (handler := self.handlers.get(fd)) is not None:
                 self.guarded(handler, what)
         while self._posted:
             self.guarded(self._posted.popleft())
@@ -192,7 +183,7 @@ class ClientLoop:
 
     def _end(self) -> None:
         self.guarded(self._let_go)
-        self._handlers.clear()
+        self.handlers.clear()
         self._epoll.close()
         with contextlib.suppress(OSError):
             os.close(self._bell)

@@ -17,23 +17,17 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from sidecar.machine.client_loop import ClientLoop
+from sidecar.machine.turns import Machine
 from sidecar.terminal.logs import complain
 from sidecar.wire.client_connection import ClientConnection
 
 LATE_S = 5.0
 """The thread answers at once what is given up, and a machine soon; a callback that hangs may keep it."""
-
-
-class Machine(Protocol):
-    @property
-    def deadline(self) -> float: ...
-
-    def handle(self, event: Any, now: float) -> Iterable[object]: ...
 
 
 class Ask:

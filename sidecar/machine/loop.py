@@ -1,16 +1,18 @@
-"""A server's loop: descriptors and who sees to each, and signals. One thread, no lock.
+"""A loop: descriptors and who sees to each. One thread, no lock.
 
 Everything that it calls must return soon: while one descriptor is seen to, all others wait.
 
-What this file may not do: know what a descriptor is for. Connections: `connections.py`, processes: `processes.py`, what
-turns round and round: `shell.py`.
+What this file may not do: know what a descriptor is for. Connections: `connections.py`, processes: `processes.py`,
+signals: `signals.py`, what turns round and round: `shell.py`, and `client_loop.py` for a client.
 """
 
 import os
 import select
-import signal
+from collections import deque
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
+T = TypeVar("T")
 _READ_WRITE = select.EPOLLIN | select.EPOLLOUT
 
 
@@ -18,13 +20,13 @@ class Loop:
     def __init__(self) -> None:
         self.stopping = ""
         """Why; empty while it goes on."""
-        self.handlers: dict[int, Callable[[int], None]] = {}
+        self.handlers: dict[int, Callable[[int], object]] = {}
         epoll = select.epoll()
         self.poll = epoll.poll
         """Sleeps in the kernel until something happens, or a time is over: (descriptor, what) of each."""
         self._epoll = epoll
 
-    def add(self, fd: int, handler: Callable[[int], None], events: int = select.EPOLLIN) -> None:
+    def add(self, fd: int, handler: Callable[[int], object], events: int = select.EPOLLIN) -> None:
         """From now on the handler is called, with what has happened, when this descriptor is ready. Raises OSError
         where the kernel has no memory for that (a cgroup at its limit).
         """
@@ -36,21 +38,38 @@ class Loop:
         if self.handlers.pop(fd, None) is not None:
             self._epoll.unregister(fd)
 
+    def turn(self, timeout_s: float | None) -> bool:
+        """Waits so long for something to happen, and sees to it. False: nothing has."""
+        ready, handlers = self.poll(timeout_s), self.handlers
+        for fd, what in ready:
+            handler = handlers.get(fd)
+            if handler is not None:  # else one before it has removed it
+                handler(what)
+        return bool(ready)
+
     def also_when_writable(self, fd: int, wanted: bool) -> None:
         self._epoll.modify(fd, _READ_WRITE if wanted else select.EPOLLIN)
 
-    def only_when_writable(self, fd: int) -> None:
-        """Whatever comes stays unread for the moment."""
-        self._epoll.modify(fd, select.EPOLLOUT)
 
-    def stop_on_signals(self) -> None:
-        """SIGTERM and SIGINT set `stopping`, between two calls of handlers and never inside one."""
-        reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: None)
+class Inbox(Generic[T]):
+    """What other threads have for a loop. It is handled in the loop's own thread, in order."""
 
-        def told(_: int) -> None:
-            self.stopping = signal.Signals(os.read(reading, 64)[0]).name
+    def __init__(self, loop: Loop, handle: Callable[[T], object]) -> None:
+        self._loop, self._handle = loop, handle
+        self._given: deque[T] = deque()
+        self._bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        loop.add(self._bell, self._on_bell)
 
-        self.add(reading, told)
+    def give(self, what: T) -> None:
+        """From any thread."""
+        self._given.append(what)
+        os.eventfd_write(self._bell, 1)
+
+    def close(self) -> None:
+        """The loop hears nothing more. The bell stays open: another thread may ring it."""
+        self._loop.remove(self._bell)
+
+    def _on_bell(self, _: int) -> None:
+        os.eventfd_read(self._bell)
+        while self._given:
+            self._handle(self._given.popleft())

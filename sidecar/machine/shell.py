@@ -9,13 +9,14 @@ before the first event. What this file may not do: know what is served. The part
 """
 
 import math
+import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from sidecar.kernel import peers
+from sidecar.kernel import peers, signals
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
@@ -31,7 +32,7 @@ from sidecar.machine.context import (
     Time,
 )
 from sidecar.machine.loop import Loop
-from sidecar.machine.turns import Turns
+from sidecar.machine.turns import Machine, Turns
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections
 from sidecar.wire.sockets import ServerSocket
@@ -48,15 +49,6 @@ STOPPED_BY_SIGNAL = ("SIGTERM", "SIGINT")
 
 def _time() -> Time:
     return Time(time.monotonic(), time.time())
-
-
-class Machine(Protocol):
-    @property
-    def deadline(self) -> float:
-        """When a tick is due; infinite while there is nothing to wait for."""
-        ...
-
-    def handle(self, event: Any, time: Any) -> Iterable[object]: ...
 
 
 class Shell:
@@ -126,6 +118,14 @@ class Shell:
         if self.server_socket.replaced():
             self.feed(self.replaced())
 
+    def stop_on_signals(self) -> None:
+        """SIGTERM and SIGINT end it, between two calls of handlers and never inside one."""
+
+        def told(number: signal.Signals) -> None:
+            self.loop.stopping = number.name
+
+        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT), told)
+
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
         identified. Takes care of the descriptors.
@@ -193,22 +193,17 @@ class Shell:
     def run(self) -> str:
         """Serves until it is told to stop, or must; returns why."""
         machine, connections, loop = self.machine, self.connections, self.loop
-        poll, handlers = loop.poll, loop.handlers
         put_off = 0
         while not loop.stopping:
             patience = connections.deadline
             deadline = min(machine.deadline, patience, self._look_at)
             chores = self._publish or bool(self._notes)
             if chores:
-                ready = poll(0)
+                happened = loop.turn(0)
             elif deadline == float("inf"):
-                ready = poll()
+                happened = loop.turn(None)
             else:
-                ready = poll(max(deadline - time.monotonic(), 0.0))
-            for fd, what in ready:
-                handler = handlers.get(fd)
-                if handler is not None:
-                    handler(what)
+                happened = loop.turn(max(deadline - time.monotonic(), 0.0))
             now = time.monotonic()
             if now >= machine.deadline:
                 self.feed(Tick())
@@ -219,8 +214,8 @@ class Shell:
                 self.feed(Hindered(hindrance))
             if now >= self._look_at:
                 self._look_again()
-            put_off = put_off + 1 if chores and ready else 0
-            if chores and (not ready or put_off >= CHORES_PUT_OFF):
+            put_off = put_off + 1 if chores and happened else 0
+            if chores and (not happened or put_off >= CHORES_PUT_OFF):
                 if self._publish:
                     self._publish = False
                     self.show()

@@ -73,10 +73,7 @@ class Supervisor:
     def turn(self, until: float) -> None:
         """Waits for something to happen, at most until then, and sees to it."""
         now, until = time.monotonic(), min(until, self.deadline)
-        for fd, what in self.loop.poll(None if until == NEVER else max(until - now, 0.0) + 0.001):
-            handler = self.loop.handlers.get(fd)
-            if handler is not None:
-                handler(what)
+        self.loop.turn(None if until == NEVER else max(until - now, 0.0) + 0.001)
         now = time.monotonic()
         for child in self.children:
             if now >= child.start_at and not self._stopping:

@@ -3,8 +3,16 @@
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+
+class Machine(Protocol):
+    @property
+    def deadline(self) -> float:
+        """When a tick is due; infinite while there is nothing to wait for."""
+
+    def handle(self, event: Any, time: Any) -> Iterable[object]: ...
 
 
 class Turns:

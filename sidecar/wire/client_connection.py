@@ -75,17 +75,12 @@ class ClientConnection:
         channel = self._channel
         if channel is None:
             return
-        if what & select.EPOLLOUT:
-            try:
-                channel.flush()
-            except (PeerTooSlow, OSError) as error:
-                self.hang_up()
-                self._ended(str(error))
-                return
-            self._mind_writing()
         try:
+            if what & select.EPOLLOUT:
+                channel.flush()
+                self._mind_writing()
             received = channel.receive()
-        except BadFrame as error:
+        except (BadFrame, PeerTooSlow, OSError) as error:
             self.hang_up()
             self._ended(str(error))
             return
@@ -106,4 +101,4 @@ class ClientConnection:
     def _mind_writing(self) -> None:
         if self._channel is not None and self._channel.wants_write is not self._writing:
             self._writing = not self._writing
-            self._loop.mind_writing(self._channel.fileno(), self._writing)
+            self._loop.also_when_writable(self._channel.fileno(), self._writing)

@@ -97,7 +97,7 @@ class Shim(Program):
     def state(self) -> dict[str, Any]:
         try:
             return shim_status.ask(self.house.run_dir, self.engine_id)
-        except shim_status.NoAnswer:
+        except shim_status.ObserverError:
             return dict(NO_ANSWER)
 
     def until(self, state: str, **fields: Any) -> dict[str, Any]:

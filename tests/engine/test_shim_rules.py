@@ -48,7 +48,7 @@ class Bare(Program):
     def state(self) -> dict[str, Any]:
         try:
             return shim_status.ask(self.house.run_dir, "a")
-        except shim_status.NoAnswer:
+        except shim_status.ObserverError:
             return dict(NO_ANSWER)
 
     def until(self, what: str, **fields: Any) -> None:

@@ -246,7 +246,7 @@ def test_a_standby_that_another_start_wont_mend_is_given_up_and_whoever_serves_g
     serving.kill()
     assert up.code() == 64
     assert f"no engine is left: {active} can't be started" in up.said()
-    assert not list((house.run_dir / "engine").glob("*.given_up"))
+    assert not UpFacts.read(house.run_dir).given_up
 
 
 def test_a_program_that_another_start_wont_mend_never_takes_an_engine_that_serves_with_it() -> None:
@@ -338,7 +338,9 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     assert re.search(rf"^door +{re.escape(door['url'])}/v1  \(answers\)$", _shown(house), re.MULTILINE)
     assert f"OpenAI-compatible: {door['url']}/v1" in up.said()
     server = [
-        one for one in children_of(up) if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.device" in cmdline(one)
+        one
+        for one in children_of(up)
+        if cmdline(one).split(b"\0")[2:3] == [b"gms"] or b"gms.shell.device_process" in cmdline(one)
     ]
     for process in server:
         process.signal(signal.SIGSTOP)

@@ -81,7 +81,7 @@ def test_a_cache_too_small_for_one_request_is_refused(house: House, model: Path)
     a = engine(house, model, "--kv-cache-memory-bytes", "65536")
     assert a.code() == 64
     last = a.said().splitlines()[-1]
-    assert "a KV cache of 64.0 KiB can't hold one request of 512 tokens (--max-model-len)" in last, a.said()[-3000:]
+    assert "a KV cache of 64 KiB can't hold one request of 512 tokens (--max-model-len)" in last, a.said()[-3000:]
     assert "Traceback" not in a.said() and a.said().count(" start ") == 1, a.said()[-3000:]
     enough = last.partition("--kv-cache-memory-bytes ")[2].split()[0]
     house.until_announced(engine(house, model, "--kv-cache-memory-bytes", enough))
