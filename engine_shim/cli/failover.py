@@ -78,17 +78,9 @@ What nobody uses any more is removed: sockets, the engines' temporary files, the
 stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has left.
 """
 CHOOSE = "choose"
+RUN_DIR = "where everything of this pair is"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
-
-
-def default_run_dir() -> Path:
-    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
-    uid = os.getuid()
-    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
-        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
-            return Path(place) / "gpu-failover"
-    return Path(f"/tmp/gpu-failover-{uid}")
 
 
 def _devices(text: str) -> tuple[str, ...]:
@@ -119,17 +111,12 @@ def _capacity(text: str) -> str:
 
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
+    p.run_dir(RUN_DIR)
     commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
-        it.setting(
-            "--run-dir",
-            parse=command_settings.directory,
-            default=default_run_dir(),
-            metavar="DIR",
-            help="where everything of this pair is",
-        )
+        it.run_dir(RUN_DIR)
         it.set_defaults(parser=it)
         return it
 
@@ -218,7 +205,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     options = command_settings.parsed(parser(), argv)
-    run_dir = options.run_dir.absolute()
+    run_dir = options.run_dir
     if options.command == "up":
         if options.devices is None:
             options.devices = default_devices(options.engine)

@@ -38,6 +38,7 @@ COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 _BY_STATE = {"COMMITTED": COMMITTED, "RO": COMMITTED, "EMPTY": EMPTY}
 _WORST_FIRST = (NO_SERVER, NOT_YET, EMPTY, COMMITTED)
 _LINES_AT_ONCE = 1000
+RUN_DIR = "the run directory that gms was started with"
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -214,7 +215,7 @@ def parser() -> Parser:
         description="Looks at the weights, and works with them.",
         epilog=words.MAIN,
     )
-    p.setting("--run-dir", parse=Path, metavar="DIR", help="the run directory that gms was started with")
+    p.run_dir(RUN_DIR)
     p.setting(
         "--answer-timeout-s",
         default=TIMEOUT_S,
@@ -227,13 +228,7 @@ def parser() -> Parser:
     def add(name: str, run: Command, what: str, epilog: str) -> Parser:
         command: Parser = commands.add_parser(name, description=what, epilog=epilog)
         command.set_defaults(run=run, parser=command)
-        command.add_argument(
-            "--run-dir",
-            type=Path,
-            metavar="DIR",
-            default=argparse.SUPPRESS,
-            help="the run directory that gms was started with [FAILOVER_RUN_DIR]",
-        )
+        command.run_dir(RUN_DIR)
         command.add_argument(
             "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
         )
@@ -292,8 +287,6 @@ def _complain(error: ObserverError) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    if options.run_dir is None:
-        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
     there = rundir.devices(options.run_dir)
     options.devices = [options.device] if options.device else there
     try:

@@ -95,6 +95,15 @@ def directory(text: str) -> Path:
         raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
 
 
+def default_run_dir() -> Path:
+    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    uid = os.getuid()
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{uid}")
+
+
 def mode(text: str) -> int:
     """Permissions of a file: "600", "0660"."""
     try:
@@ -121,7 +130,8 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)  # an abbreviation stops working when a second flag begins like it
         super().__init__(*args, **kwargs)
-        if " " not in self.prog.removeprefix("python -m "):  # a sub-command has its program's
+        self._is_program = " " not in self.prog.removeprefix("python -m ")
+        if self._is_program:  # a sub-command has its program's
             self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
         self._environment = os.environ if environment is None else environment
 
@@ -160,6 +170,14 @@ class Parser(argparse.ArgumentParser):
             default=False if given is None else _FromEnvironment(given),
             help=_described(help, variable, None),
         )
+
+    def run_dir(self, help: str) -> None:
+        """Where a pair is, for people's commands: one default for all. A program declares it, and each of its commands
+        again, so that it may stand before the command or behind it.
+        """
+        self.setting("--run-dir", parse=directory, default=default_run_dir(), metavar="DIR", help=help)
+        if not self._is_program:
+            self._actions[-1].default = argparse.SUPPRESS  # where it isn't given here, the program's stands
 
     def error(self, message: str) -> NoReturn:
         """One line that says what is wrong, one that says where help is."""

@@ -9,6 +9,7 @@ import shlex
 import signal
 import socket
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover as failover_command
 from engine_shim.cli import pair_look, pair_status, part_environment
-from engine_shim.cli.failover import default_run_dir, free_address, main, parser
+from engine_shim.cli.failover import free_address, main, parser
 from engine_shim.cli.pair_commands import down
 from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.cli.pair_parts import Options, children
@@ -27,8 +28,11 @@ from engine_shim.cli.up import CannotStart
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
+from gms.cli import gmsctl
 from lockserver import __main__ as lock_command
+from lockserver.cli import lockctl
 from sidecar.kernel import process_tree
+from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
@@ -480,7 +484,18 @@ def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path
     uid = os.getuid()
     there = [place for place in (f"/run/user/{uid}", *(["/run"] if uid == 0 else [])) if os.access(place, os.W_OK)]
     assert default_run_dir() == (Path(there[0]) / "gpu-failover" if there else Path(f"/tmp/gpu-failover-{uid}"))
+
+
+@pytest.mark.parametrize("parser", [parser, lockctl.parser, gmsctl.parser])
+def test_all_commands_look_where_failover_up_puts_its_pair(
+    parser: Callable[[], Parser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAILOVER_RUN_DIR", raising=False)
     assert parser().parse_args(["status"]).run_dir == default_run_dir()
+    monkeypatch.setenv("FAILOVER_RUN_DIR", "/run/told")
+    assert parser().parse_args(["status"]).run_dir == Path("/run/told")
+    for words in (["--run-dir", "/run/mine", "status"], ["status", "--run-dir", "/run/mine"]):
+        assert parser().parse_args(words).run_dir == Path("/run/mine")
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
