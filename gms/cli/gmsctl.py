@@ -23,14 +23,14 @@ import msgspec
 from gms import layout as lay
 from gms.cli import gmsctl_help as words
 from gms.cli import status_text
-from gms.cli.transfer_commands import add_commands, region
+from gms.cli.transfer_commands import add_commands, region, says_whom
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
 from gms.shell import rundir
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.formatting import Tone, key_values, size
 from sidecar.terminal.settings import BadValue, Parser, count, name, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, observer_exit_code, say, terminal_paint
+from sidecar.terminal.terminal import OutputLost, end_with_the_reader, observer_exit_code, say, terminal_paint
 from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
@@ -146,6 +146,7 @@ def history(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
     last: dict[str, dict[str, Any] | str] = {}
+    end_with_the_reader()
     for device, seen in _changes(options):
         now = datetime.now().astimezone()
         if options.json:
@@ -188,7 +189,8 @@ def drop(options: argparse.Namespace) -> int:
     (device,) = options.devices
     with Observer(options.run_dir, device, options.answer_timeout_s + options.timeout_s) as observer:
         try:
-            dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
+            with says_whom(options, device):
+                dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
         except Refused as error:
             if isinstance(error, Incompatible | Busy):
                 raise

@@ -32,7 +32,14 @@ from lockserver.shell.rundir import SOCKET
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.formatting import key_values
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, observer_exit_code, ping_forever, say, terminal_paint
+from sidecar.terminal.terminal import (
+    OutputLost,
+    end_with_the_reader,
+    observer_exit_code,
+    ping_forever,
+    say,
+    terminal_paint,
+)
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -66,6 +73,7 @@ def watch(options: argparse.Namespace) -> int:
         + f" nobody answers at {options.run_dir}; whoever holds the lock serves on"
     )
     last: dict[str, Any] | str = ""
+    end_with_the_reader()
     for seen in watch_forever(options.run_dir, options.answer_timeout_s):
         now = datetime.now().astimezone()
         if options.json:
