@@ -10,6 +10,7 @@ What this file may not do: know any program's settings. Each program declares it
 """
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -179,10 +180,26 @@ class Parser(argparse.ArgumentParser):
         if not self._is_program:
             self._actions[-1].default = argparse.SUPPRESS  # where it isn't given here, the program's stands
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What isn't known is the sub-command's to say, which knows what could be meant."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            getattr(options, "parser", self).error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options
+
     def error(self, message: str) -> NoReturn:
-        """One line that says what is wrong, one that says where help is."""
-        print(f"{self.prog}: {message}\nsee: {self.prog} --help", file=sys.stderr)
+        """One line that says what is wrong and what may be meant, one that says where help is."""
+        print(f"{self.prog}: {message}{self._meant(message)}\nsee: {self.prog} --help", file=sys.stderr)
         raise SystemExit(EX_USAGE)
+
+    def _meant(self, message: str) -> str:
+        """The flag or command that a mistyped one in this message comes near; empty where none does."""
+        found = re.search(r"(?:unrecognized arguments|known here): (.*)|invalid choice: '(.*?)'", message)
+        known = [*self._option_string_actions, *(str(word) for each in self._actions for word in each.choices or ())]
+        for word in (found[1] or found[2]).split() if found is not None else ():
+            for near in difflib.get_close_matches(word.partition("=")[0], known, 1):
+                return f"; did you mean {near}?"
+        return ""
 
     def _variable(self, flag: str, env: str | None) -> tuple[str, str | None]:
         variable = env or ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()
