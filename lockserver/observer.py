@@ -70,6 +70,16 @@ class Observer(looking.Observer):
         while True:
             yield self.hear(m.Status, None)
 
+    def last_served(self) -> dict[str, str] | None:
+        """The engine that served last (`engine_id`), and `until` when. None while one does, and where none is known."""
+        served = until = ""
+        for event in self.ask(m.AskHistory(), m.History).events:
+            if event.event == "serving" and event.detail["url"]:
+                served, until = str(event.detail["engine"]), ""
+            elif event.event == "serving" or (event.event == "fencing" and event.detail["lock"] == m.ACTIVE):
+                until = until or event.at
+        return {"engine_id": served, "until": until} if served and until else None
+
 
 def watch_forever(run_dir: Path | str, timeout_s: float = TIMEOUT_S) -> Iterator[m.Status | None]:
     """Every change of state, for ever; one None when there is no server (or a silent one). Raises Refused."""

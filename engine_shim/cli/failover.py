@@ -23,7 +23,7 @@ from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.terminal.settings import BadValue, Parser, directory, host_port, name, seconds
+from sidecar.terminal.settings import BadValue, Parser, host_port, name, seconds
 from sidecar.terminal.terminal import OutputLost
 from sidecar.wire import tcp
 
@@ -60,7 +60,8 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, starting, serving, redundant
+                                      gmsctl status --json), engines, door, starting, last_served, serving,
+                                      redundant
 """
 KILL_EXAMPLES = """\
 examples:
@@ -79,17 +80,9 @@ left.
 """
 CHOOSE = "choose"
 _ADDRESS = "HOST:PORT, or --listen none"
+RUN_DIR = "where everything of this pair is"
 GPUS = Path("/dev/nvidiactl")
 """Exists where NVIDIA's driver is, and not in a container that was given no GPU."""
-
-
-def default_run_dir() -> Path:
-    """Not in /tmp where there is another place: a cleaner of /tmp takes files from a pair that runs."""
-    uid = os.getuid()
-    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
-        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
-            return Path(place) / "gpu-failover"
-    return Path(f"/tmp/gpu-failover-{uid}")
 
 
 def _devices(text: str) -> tuple[str, ...]:
@@ -113,17 +106,12 @@ def _capacity(text: str) -> str:
 
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
+    p.run_dir(RUN_DIR)
     commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
-        it.setting(
-            "--run-dir",
-            parse=directory,
-            default=str(default_run_dir()),
-            metavar="DIR",
-            help="where everything of this pair is",
-        )
+        it.run_dir(RUN_DIR)
         it.set_defaults(parser=it)
         return it
 

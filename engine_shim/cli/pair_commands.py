@@ -10,7 +10,7 @@ from typing import Any
 from engine_shim.cli import pair_look
 from engine_shim.cli.pair_process import UP_LOCK, PairError, reach, up_pid
 from engine_shim.cli.pair_status import redundancy
-from engine_shim.shell import cleanup, paths, scratch
+from engine_shim.shell import cleanup, paths
 from lockserver.observer import NoServer, Observer, ObserverError
 from sidecar.kernel import peers
 from sidecar.kernel.durable import nobody_has
@@ -30,7 +30,7 @@ def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
         if os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
             with nobody_has(run_dir, UP_LOCK) as ended:
                 if ended:
-                    _say_what_stays(run_dir, [*cleanup.remove(run_dir, devices), *scratch.of_others(run_dir)])
+                    _say_what_stays(run_dir, cleanup.remove(run_dir, devices))
 
 
 def _say_what_stays(run_dir: Path, stays: list[str]) -> None:

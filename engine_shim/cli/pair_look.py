@@ -77,6 +77,8 @@ class Seen:
     """`url`, whether it `answers`, and `why` if it doesn't."""
     starting: bool = False
     """`failover up` has begun, and no engine has served yet."""
+    last_served: dict[str, str] | None = None
+    """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
 
 
 def look(run_dir: Path) -> Seen:
@@ -90,7 +92,7 @@ def look(run_dir: Path) -> Seen:
         weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
         door = pool.submit(_why_no_answer, facts.door, starts)
-    status, why = lock.result()
+    status, last_served, why = lock.result()
     why_no_door = door.result()
     stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
     return Seen(
@@ -102,6 +104,7 @@ def look(run_dir: Path) -> Seen:
         [one.result() for one in engines],
         {"url": facts.door, "answers": not why_no_door, "why": why_no_door} if facts.door and not stale else None,
         pid is not None and facts.starting,
+        last_served,
     )
 
 
@@ -134,14 +137,15 @@ def _gms(run_dir: Path, device: str, starts: str) -> dict[str, Any]:
     return {**said, "answers": True, "why": ""}
 
 
-def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, str]:
+def _lock(run_dir: Path, starts: str) -> tuple[dict[str, Any] | None, dict[str, str] | None, str]:
+    """Its status, which engine served last, and why there is none of this."""
     try:
         with lockserver.Observer(run_dir, TIMEOUT_S) as observer:
-            return msgspec.to_builtins(next(observer.watch())), ""
+            return msgspec.to_builtins(next(observer.watch())), observer.last_served(), ""
     except lockserver.NoServer as error:
-        return None, f"no lock server listens; {starts}" if starts else str(error)
+        return None, None, f"no lock server listens; {starts}" if starts else str(error)
     except (lockserver.ObserverError, OSError) as error:
-        return None, str(error)
+        return None, None, str(error)
 
 
 def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, Any]:

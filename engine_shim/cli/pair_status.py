@@ -7,12 +7,14 @@ doesn't answer is called unknown and never taken for redundancy.
 import dataclasses
 import json
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from engine_shim.cli.pair_look import Seen, look
 from engine_shim.rules import takes
 from sidecar.terminal import table
+from sidecar.terminal.formatting import ago
 from sidecar.terminal.terminal import say
 
 REACHED, NOBODY_REACHED, NOTHING_RUNS = 0, 1, 3
@@ -31,7 +33,7 @@ def show(run_dir: Path, as_json: bool) -> int:
         more = {"serving": serves, "redundant": redundant, "redundancy": said}
         say(json.dumps({**dataclasses.asdict(seen), **more}))
     elif running:
-        say("\n".join(_lines(seen, said)))
+        say("\n".join(_lines(seen, said, datetime.now(UTC))))
     else:
         say(f"nothing runs in {run_dir}; failover up starts a pair")
     return REACHED if reached(seen) else NOBODY_REACHED if running else NOTHING_RUNS
@@ -91,7 +93,7 @@ def redundancy(
     return True, f"yes: {', '.join(same)} would take over"
 
 
-def _lines(seen: Seen, said: str) -> list[str]:
+def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
     up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
     starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
     rows = [("run directory", f"{seen.run_dir}{up}")]
@@ -110,6 +112,8 @@ def _lines(seen: Seen, said: str) -> list[str]:
         awaited = (lock["fencing"] or {"waiting_for": []})["waiting_for"]
         rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
+        if serving(lock, seen.engines) is None and not starting:
+            rows.append(("nobody serves", _nobody_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
@@ -127,10 +131,40 @@ def _lines(seen: Seen, said: str) -> list[str]:
     return table.lines(rows)
 
 
+def _nobody_serves(seen: Seen, now: datetime) -> str:
+    """Since when, what ended, and what is tried next."""
+    last, tried = seen.last_served, "; ".join(filter(None, map(_next_try, seen.engines)))
+    if last is None:
+        since = "the lock server knows of none that did"
+    else:
+        ends = [one.get("last_end") for one in seen.engines if one["engine_id"] == last["engine_id"]]
+        since = f"for {ago(last['until'], now).removesuffix(' ago')}, since {last['until']}; the last was "
+        since += last["engine_id"] + (f": {ends[0]}" if any(ends) else "")
+    return f"{since}. Next: {tried or 'nothing, no engine is left to try'}"
+
+
+def _next_try(engine: dict[str, Any]) -> str:
+    """What this engine is about to do towards serving; empty where that is nothing."""
+    name = engine["engine_id"]
+    if engine.get("next_start_in_s"):
+        return f"{name} starts again in {engine['next_start_in_s']:.0f} s"
+    if engine["state"] == "Standby":
+        return f"{name} takes over" if engine["ready"] else f"{name} gets ready"
+    words = {
+        "Init": "starts",
+        "Waking": "wakes",
+        "Active": "begins to serve",
+        "Draining": "ends, and then starts again",
+    }
+    return f"{name} {words[engine['state']]}" if engine["state"] in words else ""
+
+
 def _engine(engine: dict[str, Any]) -> str:
     if engine["state"] is None:
         return str(engine["why"])
-    words = [engine["role"], engine["state"], "ready" if engine["ready"] else "not ready"]
+    words = [engine["state"], "ready" if engine["ready"] else "not ready"]
+    if engine["state"] != {"primary": "Standby", "shadow": "Active"}.get(engine["role"]):
+        words.insert(0, engine["role"])  # it is about an engine's start, and says the contrary after a takeover
     words.append(f"for {engine['for_s']:.0f} s")
     if engine["url"]:
         words.append(engine["url"])

@@ -13,7 +13,6 @@ What this file may not do: know what an engine puts there.
 import contextlib
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -25,7 +24,6 @@ VARIABLE = "FAILOVER_SCRATCH"
 REMOVED_ELSEWHERE = ("vllm_dist_",)
 """How the names of files begin that may be removed in other places."""
 _ELSEWHERE = "elsewhere"
-_NAME = re.compile(r"[0-9a-f]{8}\.")
 
 
 def directory(run_dir: Path, engine_id: str) -> Path:
@@ -39,20 +37,6 @@ def directory(run_dir: Path, engine_id: str) -> Path:
     except OSError:
         pass
     return run_dir / paths.ENGINES / f"{engine_id}.scratch"
-
-
-def of_others(run_dir: Path) -> list[str]:
-    """Those of other run directories, in a sentence: whether their engines run can't be told here."""
-    here = directory(run_dir, "any")
-    mine = here.name.removesuffix("any")
-    found: list[str] = []
-    with contextlib.suppress(OSError):
-        found = [path.name for path in here.parent.iterdir() if _NAME.match(path.name) and mine not in path.name]
-    if not found:
-        return []
-    what = "another run directory" if len(found) == 1 else f"{len(found)} engines of other run directories"
-    advice = "their own shims remove them, and what is older than its pair can be removed by hand"
-    return [f"{here.parent}/{min(found)}{' ...' if len(found) > 1 else ''}, of {what}: {advice}"]
 
 
 def given() -> Path:

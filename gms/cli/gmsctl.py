@@ -23,14 +23,14 @@ import msgspec
 from gms import layout as lay
 from gms.cli import gmsctl_help as words
 from gms.cli import status_text
-from gms.cli.transfer_commands import add_commands, complain, region
+from gms.cli.transfer_commands import add_commands, complain, region, says_whom
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
 from gms.shell import rundir
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.formatting import Tone, key_values, size
 from sidecar.terminal.settings import BadValue, Parser, count, name, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, observer_exit_code, say, terminal_paint
+from sidecar.terminal.terminal import OutputLost, end_with_the_reader, observer_exit_code, say, terminal_paint
 from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
@@ -38,6 +38,7 @@ COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 _BY_STATE = {"COMMITTED": COMMITTED, "RO": COMMITTED, "EMPTY": EMPTY}
 _WORST_FIRST = (NO_SERVER, NOT_YET, EMPTY, COMMITTED)
 _LINES_AT_ONCE = 1000
+RUN_DIR = "the run directory that gms was started with"
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -145,6 +146,7 @@ def history(options: argparse.Namespace) -> int:
 def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
     last: dict[str, dict[str, Any] | str] = {}
+    end_with_the_reader()
     for device, seen in _changes(options):
         now = datetime.now().astimezone()
         if options.json:
@@ -187,7 +189,8 @@ def drop(options: argparse.Namespace) -> int:
     (device,) = options.devices
     with Observer(options.run_dir, device, options.answer_timeout_s + options.timeout_s) as observer:
         try:
-            dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
+            with says_whom(options, device):
+                dropped = observer.ask(m.DropRegion(key=options.key, timeout_s=options.timeout_s), m.RegionDropped)
         except Refused as error:
             if isinstance(error, Incompatible | Busy):
                 raise
@@ -214,7 +217,7 @@ def parser() -> Parser:
         description="Looks at the weights, and works with them.",
         epilog=words.MAIN,
     )
-    p.setting("--run-dir", parse=Path, metavar="DIR", help="the run directory that gms was started with")
+    p.run_dir(RUN_DIR)
     p.setting(
         "--answer-timeout-s",
         default=TIMEOUT_S,
@@ -227,13 +230,7 @@ def parser() -> Parser:
     def add(name: str, run: Command, what: str, epilog: str) -> Parser:
         command: Parser = commands.add_parser(name, description=what, epilog=epilog)
         command.set_defaults(run=run, parser=command)
-        command.add_argument(
-            "--run-dir",
-            type=Path,
-            metavar="DIR",
-            default=argparse.SUPPRESS,
-            help="the run directory that gms was started with [FAILOVER_RUN_DIR]",
-        )
+        command.run_dir(RUN_DIR)
         command.add_argument(
             "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
         )
@@ -288,8 +285,6 @@ def worst(codes: list[int]) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     options = parser().parse_args(argv)
-    if options.run_dir is None:
-        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
     there = rundir.devices(options.run_dir)
     options.devices = [options.device] if options.device else there
     try:

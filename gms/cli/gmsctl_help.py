@@ -16,8 +16,9 @@ commands:
   verify        are the weights still what was committed?
   drop          takes a region's memory away: a model's weights, or a pool
 
-The run directory may stand before or after the command, or in FAILOVER_RUN_DIR. Without --device: all devices that
-`gms` was started for. Where there are several models, put, clear, get, verify and layout take --region KEY.
+The run directory may stand before or after the command, or in FAILOVER_RUN_DIR; the default is that of failover up.
+Without --device: all devices that `gms` was started for. Where there are several models, put, clear, get, verify and
+layout take --region KEY.
 
 examples:
   gmsctl --run-dir /run/failover status

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,15 +14,19 @@ from gms.cli.status_text import printable
 from gms.client import GmsClient, GmsError, NoCommonProtocol, NoPlace, NotInTime, Reader, Refused
 from gms.layout import BadLayout
 from gms.memory import DeviceError
+from gms.observer import Observer
 from gms.rules.messages import WEIGHTS
 from gms.shell import transfer
 from gms.shell.transfer import CannotTransfer, Checkpoint
 from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
 from sidecar.terminal.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
+from sidecar.wire.observer import ObserverError
 
 DONE, WRONG, NO_SERVER, NOT_YET = 0, 1, 2, 3
 ENGINE_ID = "gmsctl"
 CONNECT_S = 5.0
+UNSAID_S = 0.3
+"""A command that waits for longer says whom it waits for."""
 
 PUT = """\
 Every file is checked before anything is cleared. Then, once nobody reads or writes: the old weights go, the new ones
@@ -112,7 +117,9 @@ def put(options: argparse.Namespace) -> int:
         with _client(options, _one(options), checksums=not options.no_checksums) as client:
             plan = checkpoint.plan(client.granularity)
             begin = client.replace if options.replace else client.write
-            with begin(bytes=plan.bytes, timeout_s=options.timeout_s) as writer, Bar("put", checkpoint.bytes) as bar:
+            with says_whom(options, client.device):
+                writer = begin(bytes=plan.bytes, timeout_s=options.timeout_s)
+            with writer, Bar("put", checkpoint.bytes) as bar:
                 reader = transfer.put(plan, writer, bar.add)
             _said(options, reader, f"{checkpoint.bytes} bytes committed")
             client.wait_for_background()
@@ -125,7 +132,9 @@ def clear(options: argparse.Namespace) -> int:
     for device in options.devices:
         with _told() as told, _client(options, device) as client:
             generation = client.generation
-            client.write(options.timeout_s).abort()
+            with says_whom(options, device):
+                writer = client.write(options.timeout_s)
+            writer.abort()
             if options.json:
                 say(json.dumps({"device": device, "cleared": generation}))
             else:
@@ -208,6 +217,28 @@ class _NotServed(Exception):
         super().__init__(str(error))
         codes = {NotInTime: NO_SERVER, NoPlace: NO_ROOM, NoCommonProtocol: OTHER_VERSION}
         self.code = codes.get(type(error), NO_PERMISSION)
+
+
+@contextlib.contextmanager
+def says_whom(options: argparse.Namespace, device: str) -> Iterator[None]:
+    """Around what may have to wait for other processes: says once, on stderr, which ones these are."""
+    done = threading.Event()
+
+    def look() -> None:
+        why: list[str] = []
+        while not why and not done.wait(UNSAID_S):
+            with contextlib.suppress(ObserverError), Observer(options.run_dir, device) as observer:
+                seen = observer.status()
+                ours = [each.partition(": ")[2] for each in seen.waiting_for if each.startswith(f"{ENGINE_ID} (")]
+                why = ours or seen.pending_drops
+        if why and not done.is_set():
+            complain(f"waits, for at most {options.timeout_s:g} s: {'; '.join(why)}")
+
+    threading.Thread(target=look, daemon=True).start()
+    try:
+        yield
+    finally:
+        done.set()
 
 
 def _one(options: argparse.Namespace) -> str:

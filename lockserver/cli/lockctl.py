@@ -31,12 +31,20 @@ from lockserver.rules import messages as m
 from lockserver.shell.rundir import SOCKET
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
 from sidecar.terminal.formatting import key_values
-from sidecar.terminal.settings import Parser, count, directory, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, observer_exit_code, ping_forever, say, terminal_paint
+from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
+from sidecar.terminal.terminal import (
+    OutputLost,
+    end_with_the_reader,
+    observer_exit_code,
+    ping_forever,
+    say,
+    terminal_paint,
+)
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
 _BY_STATE = {"HELD": HELD, "FREE": FREE}
+RUN_DIR = "the lock server's run directory"
 
 
 # -- status, watch, history ----------------------------------------------------------------------------------------
@@ -62,6 +70,7 @@ def watch(options: argparse.Namespace) -> int:
     paint = terminal_paint()
     away = paint("NO SERVER ", status_text.Tone.BAD) + f" none answers at {options.run_dir}; the holder serves on"
     last: dict[str, Any] | str = ""
+    end_with_the_reader()
     for seen in watch_forever(options.run_dir, options.answer_timeout_s):
         now = datetime.now().astimezone()
         if options.json:
@@ -188,7 +197,7 @@ def parser() -> Parser:
         description="Looks at the lock, and works with it.",
         epilog=words.MAIN,
     )
-    p.setting("--run-dir", parse=directory, metavar="DIR", help="the lock server's run directory")
+    p.run_dir(RUN_DIR)
     p.setting(
         "--answer-timeout-s",
         default=TIMEOUT_S,
@@ -205,13 +214,7 @@ def parser() -> Parser:
     ) -> Parser:
         command: Parser = commands.add_parser(name, description=what, epilog=epilog)
         command.set_defaults(run=run, parser=command)
-        command.add_argument(
-            "--run-dir",
-            type=valued(directory),
-            metavar="DIR",
-            default=argparse.SUPPRESS,
-            help="the lock server's run directory [FAILOVER_RUN_DIR]",
-        )
+        command.run_dir(RUN_DIR)
         if prints:
             command.add_argument("--json", action="store_true", help="for programs")
         return command
@@ -275,8 +278,6 @@ def main(argv: list[str] | None = None) -> int:
         hint = "; the command that is to run stands behind --" if options.run is hold else ""
         options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
     options.words = [*getattr(options, "words", []), *command]
-    if options.run_dir is None:
-        options.parser.error("which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR")
     try:
         return int(options.run(options))
     except ObserverError as error:

@@ -13,7 +13,7 @@ commands:
   doctor        checks this machine, the run directory and the server
   hold          runs a command under the lock
 
-The run directory may stand before or after the command, or in FAILOVER_RUN_DIR.
+The run directory may stand before or after the command, or in FAILOVER_RUN_DIR; the default is that of failover up.
 
 examples:
   lockctl --run-dir /run/failover status

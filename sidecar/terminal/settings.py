@@ -10,6 +10,7 @@ What this file may not do: know any program's settings. Each program declares it
 """
 
 import argparse
+import difflib
 import os
 import re
 import sys
@@ -95,6 +96,15 @@ def directory(text: str) -> Path:
         raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
 
 
+def default_run_dir() -> Path:
+    """Not in /tmp where there is another place: who cleans /tmp takes files from a pair that runs."""
+    uid = os.getuid()
+    for place in (os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{uid}", "/run" if uid == 0 else None):
+        if place and os.path.isdir(place) and os.access(place, os.W_OK | os.X_OK):
+            return Path(place) / "gpu-failover"
+    return Path(f"/tmp/gpu-failover-{uid}")
+
+
 def mode(text: str) -> int:
     """Permissions of a file: "600", "0660"."""
     try:
@@ -121,7 +131,8 @@ class Parser(argparse.ArgumentParser):
         kwargs.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         kwargs.setdefault("allow_abbrev", False)  # an abbreviation stops working when a second flag begins like it
         super().__init__(*args, **kwargs)
-        if " " not in self.prog.removeprefix("python -m "):  # a sub-command has its program's
+        self._is_program = " " not in self.prog.removeprefix("python -m ")
+        if self._is_program:  # a sub-command has its program's
             self.add_argument("--version", action="version", version=f"{self.prog} {VERSION} (gpu-failover)")
         self._environment = os.environ if environment is None else environment
 
@@ -161,10 +172,34 @@ class Parser(argparse.ArgumentParser):
             help=_described(help, variable, None),
         )
 
+    def run_dir(self, help: str) -> None:
+        """Where a pair is, for people's commands: one default for all. A program declares it, and each of its commands
+        again, so that it may stand before the command or behind it.
+        """
+        self.setting("--run-dir", parse=directory, default=default_run_dir(), metavar="DIR", help=help)
+        if not self._is_program:
+            self._actions[-1].default = argparse.SUPPRESS  # where it isn't given here, the program's stands
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """What isn't known is the sub-command's to say, which knows what could be meant."""
+        options, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            getattr(options, "parser", self).error(f"unrecognized arguments: {' '.join(unknown)}")
+        return options
+
     def error(self, message: str) -> NoReturn:
-        """One line that says what is wrong, one that says where help is."""
-        print(f"{self.prog}: {message}\nsee: {self.prog} --help", file=sys.stderr)
+        """One line that says what is wrong and what may be meant, one that says where help is."""
+        print(f"{self.prog}: {message}{self._meant(message)}\nsee: {self.prog} --help", file=sys.stderr)
         raise SystemExit(EX_USAGE)
+
+    def _meant(self, message: str) -> str:
+        """The flag or command that a mistyped one in this message comes near; empty where none does."""
+        found = re.search(r"(?:unrecognized arguments|known here): (.*)|invalid choice: '(.*?)'", message)
+        known = [*self._option_string_actions, *(str(word) for each in self._actions for word in each.choices or ())]
+        for word in (found[1] or found[2]).split() if found is not None else ():
+            for near in difflib.get_close_matches(word.partition("=")[0], known, 1):
+                return f"; did you mean {near}?"
+        return ""
 
     def _variable(self, flag: str, env: str | None) -> tuple[str, str | None]:
         variable = env or ENVIRONMENT_PREFIX + flag.lstrip("-").replace("-", "_").upper()

@@ -7,9 +7,11 @@ file may not do: know what is said. Tones, times and sizes: `formatting.py`. Set
 import argparse
 import json
 import os
+import select
 import signal
 import statistics
 import sys
+import threading
 import time
 
 from sidecar.terminal.formatting import Paint
@@ -38,6 +40,19 @@ def say(line: str) -> None:
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
         )  # else the interpreter's last flush complains too
         raise OutputLost(error.strerror) from error
+
+
+def end_with_the_reader() -> None:
+    """For a command that may be silent for long: it ends when nobody reads it any more, and not at its next word."""
+
+    def watch() -> None:
+        poll = select.poll()
+        poll.register(sys.stdout.fileno(), 0)  # that nobody reads is told unasked; a file or a terminal tells nothing
+        poll.poll()
+        os._exit(READER_LEFT)
+
+    if sys.stdout is not None:  # it was closed
+        threading.Thread(target=watch, daemon=True).start()
 
 
 def observer_exit_code(error: ObserverError) -> int:

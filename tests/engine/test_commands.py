@@ -252,7 +252,7 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
     a, _ = house.pair(TOY)
     code, said = answer("engine_shim.cli.failover", "status", "--json", "--run-dir", str(house.run_dir))
     found = json.loads(said)
-    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting"}
+    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served"}
     fields |= {"serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"

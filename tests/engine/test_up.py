@@ -9,7 +9,9 @@ import shlex
 import signal
 import socket
 import urllib.request
+from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover as failover_command
 from engine_shim.cli import pair_look, pair_status, part_environment
-from engine_shim.cli.failover import default_run_dir, free_address, main, parser
+from engine_shim.cli.failover import free_address, main, parser
 from engine_shim.cli.pair_commands import down
 from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.cli.pair_parts import Options, children
@@ -27,8 +29,11 @@ from engine_shim.cli.up import CannotStart
 from engine_shim.rules.hopeless_parts import EndAll, GiveUp, HopelessParts, TryAgain
 from gateway import __main__ as door_command
 from gms import __main__ as gms_command
+from gms.cli import gmsctl
 from lockserver import __main__ as lock_command
+from lockserver.cli import lockctl
 from sidecar.kernel import process_tree
+from sidecar.terminal.settings import Parser, default_run_dir
 from tests.engine.kinds import REFERENCE as REFERENCE_KIND
 from tests.engine.kinds import TOY as KIND
 from tests.engine.kinds import there
@@ -38,6 +43,7 @@ from tests.support.waiting import DEADLINE_S, until
 
 chaos = pytest.mark.chaos
 REFERENCE = pytest.mark.skipif(len(there()) < 2, reason="there is no reference engine")
+NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 TOY = ("--engine", "tests.engine.toy:Toy", "--devices", "none")
 
 
@@ -397,7 +403,7 @@ def test_an_alarm_stands_there_once_and_work_without_a_step_is_one() -> None:
     lock = {"state": "FENCING", "holder": None, "alarms": [alarm], "fencing": {"waiting_for": ["process 12", alarm]}}
     engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 9.0, "url": ""}
     stuck = {**engine, "silent_s": 0.0, "no_step_s": 16.0, "stall_s": 60.0}
-    shown = "\n".join(pair_status._lines(Seen("/x", 1, lock, "", [], [stuck], None), "none"))
+    shown = "\n".join(pair_status._lines(Seen("/x", 1, lock, "", [], [stuck], None), "none", NOW))
     assert shown.count(alarm) == 1 and re.search("^waits for +process 12$", shown, re.MULTILINE)
     assert re.search("^alarm +a has had work queued for 16 s and finished no step", shown, re.MULTILINE)
 
@@ -483,7 +489,42 @@ def test_the_run_directory_is_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path
     uid = os.getuid()
     there = [place for place in (f"/run/user/{uid}", *(["/run"] if uid == 0 else [])) if os.access(place, os.W_OK)]
     assert default_run_dir() == (Path(there[0]) / "gpu-failover" if there else Path(f"/tmp/gpu-failover-{uid}"))
+
+
+@pytest.mark.parametrize("parser", [parser, lockctl.parser, gmsctl.parser])
+def test_all_commands_look_where_failover_up_puts_its_pair(
+    parser: Callable[[], Parser], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("FAILOVER_RUN_DIR", raising=False)
     assert parser().parse_args(["status"]).run_dir == default_run_dir()
+    monkeypatch.setenv("FAILOVER_RUN_DIR", "/run/told")
+    assert parser().parse_args(["status"]).run_dir == Path("/run/told")
+    for words in (["--run-dir", "/run/mine", "status"], ["status", "--run-dir", "/run/mine"]):
+        assert parser().parse_args(words).run_dir == Path("/run/mine")
+
+
+def test_while_nobody_serves_status_says_since_when_what_ended_and_what_is_tried_next() -> None:
+    lock: dict[str, object] = {"state": "FREE", "holder": None, "alarms": [], "fencing": None, "permits": {}}
+    a = {"engine_id": "a", "role": "primary", "state": "Dead", "ready": False, "why": "Dead", "for_s": 3.0, "url": ""}
+    a |= {"last_end": "its main process ended by signal 9", "next_start_in_s": 4.2}
+    b = {**a, "engine_id": "b", "role": "shadow", "state": "Standby", "why": "it does not look", "last_end": ""}
+    b |= {"next_start_in_s": None}
+    last = {"engine_id": "a", "until": "2026-11-23T11:59:48.000Z"}
+    seen = Seen("/x", 1, lock, "", [], [a, b], None, last_served=last)
+    shown = "\n".join(pair_status._lines(seen, "none", NOW))
+    assert "nobody serves  for 12s, since 2026-11-23T11:59:48.000Z; the last was a: its main process ended by" in shown
+    assert "signal 9. Next: a starts again in 4 s; b gets ready" in shown
+    unknown = replace(seen, last_served=None, engines=[{**b, "state": None, "why": "given up"}])
+    shown = "\n".join(pair_status._lines(unknown, "none", NOW))
+    assert "the lock server knows of none that did. Next: nothing, no engine is left to try" in shown
+    assert "nobody serves" not in "\n".join(pair_status._lines(replace(unknown, starting=True), "none", NOW))
+
+
+def test_a_role_is_shown_as_long_as_it_says_what_the_engine_does() -> None:
+    engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 1.0, "url": ""}
+    assert pair_status._engine(engine) == "primary  Active  ready  for 1 s"
+    assert pair_status._engine({**engine, "state": "Standby"}) == "Standby  ready  for 1 s"
+    assert pair_status._engine({**engine, "role": "shadow"}) == "Active  ready  for 1 s"
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:
@@ -568,7 +609,7 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
 def test_devices_have_the_names_that_up_was_given(house: House) -> None:
     running(house, "--capacity", "128MiB", "--devices", "host:left,host:right", "--", "--workers", "1")
     assert sorted(path.name for path in house.devices.iterdir() if not path.name.startswith(".")) == ["left", "right"]
-    *_, stays = said(house, "down", "down").splitlines()
+    (stays,) = said(house, "down", "down").splitlines()
     assert stays.startswith(f"stays: {house.run_dir}, where the newest token is, for the next start")
     assert not house.devices.exists(), "their memory is the machine's again"
 

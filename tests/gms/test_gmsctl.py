@@ -306,6 +306,19 @@ def test_watch_has_a_line_for_every_change_and_says_when_a_server_is_away_and_ba
     assert watch.ends() == 130
 
 
+def test_watch_ends_when_its_reader_has_left_though_nothing_changes(container: Container) -> None:
+    container.serves()
+    command = [*GMSCTL, "--run-dir", str(container.run_dir), "watch"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
+        assert watch.stdout is not None and watch.stderr is not None
+        watch.stdout.readline()
+        watch.stdout.close()
+        try:
+            assert watch.wait(DEADLINE_S) == 141 and watch.stderr.read() == b""
+        finally:
+            watch.kill()
+
+
 def test_watch_as_json(container: Container) -> None:
     gms = container.serves()
     watch = container.run(*GMSCTL, "--run-dir", str(container.run_dir), "watch", "--json")

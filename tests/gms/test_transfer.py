@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import random
+import re
 import signal
 import socket
 import stat
@@ -19,7 +20,7 @@ from gms.rules.safetensors_file import DTYPES, compose
 from gms.shell.transfer import get
 from tests.gms.live import MIB, House, houses
 from tests.support.processes import ROOT
-from tests.support.waiting import until
+from tests.support.waiting import DEADLINE_S, until
 
 Shapes = list[tuple[str, str, tuple[int, ...]]]
 
@@ -231,6 +232,23 @@ def test_who_reads_keeps_a_put_out_and_is_named(house: House, tmp_path: Path) ->
     late = gmsctl(house, "put", "--timeout-s", "0.2", file)
     assert late.returncode == 3
     assert "the-reader" in late.stderr
+
+
+@pytest.mark.parametrize("words", [("put", "FILE"), ("clear",)])
+def test_who_is_waited_for_is_said_while_it_waits(house: House, tmp_path: Path, words: tuple[str, ...]) -> None:
+    file = write_file(tmp_path / "1.safetensors", dense_7b(64), 1)
+    assert gmsctl(house, "put", file).returncode == 0
+    reader = house.client("the-reader").read(10)
+    here = command(house, *(str(file) if word == "FILE" else word for word in words), "--timeout-s", "1000")
+    with subprocess.Popen(here, cwd=ROOT, env=environment(house), stderr=subprocess.PIPE, text=True) as waits:
+        try:
+            assert waits.stderr is not None
+            said = waits.stderr.readline()
+            assert re.fullmatch(r"gmsctl: waits, for at most 1000 s: the-reader \(pid \d+\) reads\n", said)
+            reader.close()
+            assert waits.wait(DEADLINE_S) == 0 and waits.stderr.read() == ""
+        finally:
+            waits.kill()
 
 
 @pytest.mark.slow

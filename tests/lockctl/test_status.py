@@ -179,9 +179,6 @@ def test_usage_errors_are_64_and_say_where_help_is(house: House) -> None:
         code, out, err = house.ask(*words)
         assert (code, out) == (64, "")
         assert "--help" in err
-    program = house.run(*LOCKCTL, "status", environment={"FAILOVER_RUN_DIR": ""})
-    assert program.ends() == 64
-    assert "which run directory? Give --run-dir DIR, or set FAILOVER_RUN_DIR" in program.err.next()
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "history", "switchover", "ping", "doctor", "hold"])
@@ -206,3 +203,17 @@ def test_a_reader_that_leaves_and_a_full_disk_are_no_tracebacks(house: House) ->
         lost = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=DEADLINE_S)
     assert lost.returncode == 74
     assert lost.stderr == b"lockctl: can't write to the standard output: No space left on device\n"
+
+
+def test_watch_ends_when_its_reader_has_left_though_nothing_changes(house: House) -> None:
+    house.serve()
+    house.until(lambda status: status.state == "FREE", "free")
+    command = [*LOCKCTL, "--run-dir", str(house.run_dir), "watch"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as watch:
+        assert watch.stdout is not None and watch.stderr is not None
+        watch.stdout.readline()
+        watch.stdout.close()
+        try:
+            assert watch.wait(DEADLINE_S) == 141 and watch.stderr.read() == b""
+        finally:
+            watch.kill()

@@ -206,3 +206,26 @@ def test_every_program_says_its_version(program: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as end:
         Parser(prog=program).parse_args(["--version"])
     assert end.value.code == 0 and capsys.readouterr().out.startswith(f"{program} ")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["statsu"], "; did you mean status?\n"),
+        (["status", "--jsno"], "; did you mean --json?\n"),
+        (["status", "--capcity=3"], "; did you mean --capacity?\n"),
+        (["status", "--bogus"], "--bogus\n"),
+        (["nothing"], ")\n"),
+    ],
+)
+def test_a_typo_is_told_what_may_be_meant(words: list[str], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    parser = Parser(prog="try", environment={})
+    commands = parser.add_subparsers(required=True)
+    status = commands.add_parser("status")
+    status.add_argument("--json", action="store_true")
+    status.setting("--capacity", help="")
+    status.set_defaults(parser=status)
+    with pytest.raises(SystemExit):
+        parser.parse_args(words)
+    said = capsys.readouterr().err
+    assert said.partition("\n")[0].endswith(meant.rstrip("\n")) and said.count("did you mean") == meant.count("did")
