@@ -23,13 +23,13 @@ The rules; in brackets the number that a rule had among those of the lock (`lock
      process, and a free life lock, which a client that comes back keeps. Nothing is killed for it. [13] A main process
      that has come as another incarnation has ended as this one: it executed a program. (`incarnations.py`)
  E8. After a restart a process that the file names is proven gone by its number, where that means anything, or by a
-     copy of its pidfd that a client kept; else it counts as gone with a free life lock that it can't have let go of
-     while it lives, if memory tells, too. [7] (`proof.py`, `pidfd_copies.py`)
+     copy of its pidfd that a client kept. Without either it counts as gone when three things are so: its life lock is
+     free, it can't let go of that lock while it lives, and the memory is free. [7] (`proof.py`, `pidfd_copies.py`)
  E9. Where no file tells which were bound, life locks tell which live: a stranger's counts until it is
      free, and for a settling time more. [7] (`strangers.py`)
 E10. What lives and can't be talked with (another version) counts as living until its pidfd says otherwise. [10]
 E11. An event costs a look at what it concerns, however many incarnations there are. (`looks.py`)
 
-For users: `evidence.py`. What it says and asks: `events.py`; over a socket: `messages.py`; in a file: `record.py`. The
-shell, with files and pidfds, is `shell.py`. All other files are pure; `lifefiles.py` is for people, and no proof.
+For users: `rules/evidence.py`. What it says and asks: `rules/events.py`; over a socket: `rules/messages.py`; in a file:
+`rules/record.py`. The shell is `shell/shell.py`, with pidfds, and `shell/lifefiles.py`: which life files there are.
 """

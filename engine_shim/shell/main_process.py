@@ -85,7 +85,7 @@ class Main:
         self.lock = LockClient(
             run_dir,
             engine_id,
-            check=self._could_wake,
+            check=self._check_and_say_needs,
             on_lost=self._on_lost,
             on_drain=self._on_drain,
             on_resume=lambda why: self.orders.put(Order("resume")),
@@ -223,7 +223,7 @@ class Main:
         finally:
             self.orders.put(Order("drained"))
 
-    def _could_wake(self) -> bool:
+    def _check_and_say_needs(self) -> bool:
         well = self.engine.well()
         self._say_needs(well)
         return well

@@ -164,7 +164,7 @@ class Incarnations:
         """Its main process is turned away for good: what it did, as the rest of a sentence."""
         _remember(self.rejected, name, why)
 
-    def cannot_talk(self, incarnation: Incarnation, why: str) -> None:
+    def note_cannot_talk(self, incarnation: Incarnation, why: str) -> None:
         """Its main process is here and lives, and this server can't talk with it."""
         incarnation.cannot_talk = why
         self._touch(incarnation)

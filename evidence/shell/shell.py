@@ -114,7 +114,7 @@ class EvidenceShell:
     def probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        names, unreadable = self._life_files()
+        names, unreadable = self._list_or_make()
         known = set(effect.known)
         for name in names:
             if name in known:
@@ -139,14 +139,14 @@ class EvidenceShell:
         except OSError as error:
             self.log.warning("life_file_stays", name=effect.incarnation, why=error)
 
-    def _life_files(self) -> tuple[list[str], str]:
+    def _list_or_make(self) -> tuple[list[str], str]:
         """Their names, or why they can't be read."""
         try:
             return lifefiles.names(self.directory), ""
         except FileNotFoundError:
             return [], self._make_life_directory()
         except OSError as error:
-            return [], self._life_is_unreadable(error)
+            return [], self._say_unreadable(error)
 
     def _make_life_directory(self) -> str:
         """Anew, where it was removed: engines that start need it. Returns why it can't be made."""
@@ -154,11 +154,11 @@ class EvidenceShell:
         try:
             make_private_directory(directory)
         except OSError as error:
-            return self._life_is_unreadable(error)
+            return self._say_unreadable(error)
         self.log.alarm("made_anew", directory=directory, why="it was removed")
         return ""
 
-    def _life_is_unreadable(self, error: OSError) -> str:
+    def _say_unreadable(self, error: OSError) -> str:
         self.log.alarm("life_files_unreadable", directory=self.directory, why=error)
         return error.strerror or str(error)
 
@@ -168,14 +168,14 @@ class EvidenceShell:
         """
         name = message.incarnation
         if message.left_out:
-            self._does_not_see(name, f"{message.left_out} of its life files were not shown")
+            self._give_up_looking(name, f"{message.left_out} of its life files were not shown")
         for fd in descriptors:
             try:
                 self._look_at_old_life(name, LifeProbe.again(fd))
             except (NoLifeFile, BlockingIOError) as error:  # with a lease on it, which no engine takes
                 self.log.alarm("life_file_unreadable", name=name, why=error)
             except OSError as error:
-                self._does_not_see(name, error)
+                self._give_up_looking(name, error)
         close_all(descriptors)
 
     def _look_at_old_life(self, name: str, old: LifeProbe) -> None:
@@ -190,18 +190,18 @@ class EvidenceShell:
                     known.pop(inode).close()
         if len(known) >= _MOST_OLD_LIVES:
             old.close()
-            self._does_not_see(name, f"more than {_MOST_OLD_LIVES} of its life files are locked")
+            self._give_up_looking(name, f"more than {_MOST_OLD_LIVES} of its life files are locked")
         else:
             known[old.inode] = old
         self._old_lives[name] = list(known.values())
 
-    def _does_not_see(self, name: str, why: object) -> None:
+    def _give_up_looking(self, name: str, why: object) -> None:
         """Evidence is missing: the incarnation counts as living until a person knows better."""
         if name not in self._unseen_lives:
             self._unseen_lives.add(name)
             self.log.alarm("life_files_not_looked_at", name=name, why=why, follows="nothing proves its end")
 
-    def life_held(self, name: str, inode: tuple[int, int]) -> bool:
+    def look_at_life(self, name: str, inode: tuple[int, int]) -> bool:
         """The named file is in its place, is the one that the sender means, and is locked. From now on it is looked at;
         and so is the one before, if that is locked, too.
         """

@@ -52,7 +52,7 @@ class Delivery:
     def quiet_for(self, now: float) -> float:
         return now - self._talked_at
 
-    def whole(self, status: int, headers: e.Headers, body: bytes) -> e.Effect:
+    def say_whole(self, status: int, headers: e.Headers, body: bytes) -> e.Effect:
         self.opened = True
         return e.Whole(self._number, status, headers, body)
 
@@ -61,7 +61,7 @@ class Delivery:
         of an answer is out.
         """
         if not self.opened:
-            return [self.whole(502, headers, error)]
+            return [self.say_whole(502, headers, error)]
         said: list[e.Effect] = []
         if self._events:
             said.append(e.Send(self._number, b"event: error\n" * named + sse.event(error)))

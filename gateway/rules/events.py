@@ -1,8 +1,7 @@
 """What happens to the door (events), and what it wants done (effects).
 
 Requests are known by a number, the door's own and never used again. A request may speak with its engine on several
-*legs* at a time: one for its answer as a rule, one for each choice that is continued, and short ones on which it asks
-what tokens are in text. Pure.
+*legs* at a time: one for its answer as a rule, and one for each choice that is continued. Pure.
 """
 
 import enum

@@ -295,14 +295,14 @@ class Request:
     def _in_one_piece(self, leg: Leg, body: bytes) -> None:
         known = self.kind.api is not Api.OTHER
         if leg.status < 300:
-            failure = self._failure_of(leg, body, known) if known or self._should_be_json(leg, body) else None
+            failure = self._judge_body(leg, body, known) if known or self._should_be_json(leg, body) else None
             if failure is not None:
                 self._doubt(failure)
                 return
-        self._out.append(self._delivery.whole(leg.status, leg.headers, body))
+        self._out.append(self._delivery.say_whole(leg.status, leg.headers, body))
         self._over(e.Outcome.ANSWERED)
 
-    def _failure_of(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
+    def _judge_body(self, leg: Leg, body: bytes, known: bool) -> Failure | None:
         malformed = answers.why_no_answer(body, choices=known)
         broken_off = answers.broken_off(body) if known else ""
         if malformed:
@@ -383,11 +383,11 @@ class Request:
         if event.lost:
             self._go_on(now)
         elif leg is not None:
-            self._out.append(self._delivery.whole(leg.status, leg.headers, b"".join(leg.body)))
+            self._out.append(self._delivery.say_whole(leg.status, leg.headers, b"".join(leg.body)))
             self._over(e.Outcome.ANSWERED, failure.why)
         elif failure.event and not self._delivery.opened:
             status, body = answers.error_of(failure.event)
-            self._out.append(self._delivery.whole(status, errors.JSON, body))
+            self._out.append(self._delivery.say_whole(status, errors.JSON, body))
             self._over(e.Outcome.ANSWERED, failure.why)
         elif failure.event:
             self._say(failure.event, now)
@@ -429,7 +429,7 @@ class Request:
         headers = errors.JSON
         if event.retry_after_s:
             headers = [*headers, (b"retry-after", b"%d" % event.retry_after_s)]
-        self._out.append(self._delivery.whole(event.status, headers, errors.body(event.status, event.why)))
+        self._out.append(self._delivery.say_whole(event.status, headers, errors.body(event.status, event.why)))
         self._over(e.Outcome.REFUSED, event.why)
 
     def _left(self, event: e.Left, now: float) -> None:

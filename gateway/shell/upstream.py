@@ -273,7 +273,7 @@ class _Connection(asyncio.Protocol):
         if exchange is not None:
             begins = self._status and not headed
             head = e.Head(self._status, self._for_others(), self._length) if begins else None
-            heard = e.Heard(exchange.ask.request, exchange.ask.leg, head, self._taken(), ended)
+            heard = e.Heard(exchange.ask.request, exchange.ask.leg, head, self._take_body(), ended)
         if ended:
             self._finish()
         if exchange is not None and exchange.wanted and heard is not None and (heard.head or heard.data or ended):
@@ -287,7 +287,7 @@ class _Connection(asyncio.Protocol):
         hidden = hop_by_hop(self._hops)
         return [header for header in self._headers if header[0] not in hidden]
 
-    def _taken(self) -> bytes:
+    def _take_body(self) -> bytes:
         body, self._body = self._body, []
         return body[0] if len(body) == 1 else b"".join(body)
 

@@ -221,8 +221,8 @@ class Machine:
                 return region.requests[type(message)](region, client, message)
         if not self.sessions.knows(conn):
             return m.Problem(why=f"{type(message).__name__}: introduce yourself first: Hello or Observe")
-        if type(message) in _QUESTIONS:
-            return _QUESTIONS[type(message)](self, conn, message)
+        if type(message) in _OF_ANY_CALLER:
+            return _OF_ANY_CALLER[type(message)](self, conn, message)
         if client is None:
             return m.Problem(why=f"{type(message).__name__}: an observer can't ask for it")
         policy = region.policy if region is not None else "other"
@@ -496,7 +496,7 @@ _HANDLERS: dict[type, Callable[[Machine, Any], None]] = {
     e.Tick: Machine._on_tick,
 }
 
-_QUESTIONS: dict[type, Callable[[Machine, int, Any], m.Problem | None]] = {
+_OF_ANY_CALLER: dict[type, Callable[[Machine, int, Any], m.Problem | None]] = {
     m.AskStatus: Machine._ask_status,
     m.AskLayout: Machine._ask_layout,
     m.AskHistory: Machine._ask_history,

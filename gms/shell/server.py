@@ -88,13 +88,13 @@ class Server(Shell):
                 pools_off="" if memory.device.startswith("host:") or options.pools_on_gpu else POOLS_OFF,
             )
         )
-        self.feed(self._first_event())
+        self.feed(self._read_what_was_left())
         self._open(options.socket_mode)
         self.stop_on_signals()
 
     # -- start and end ---------------------------------------------------------------------------------------------
 
-    def _first_event(self) -> e.Started:
+    def _read_what_was_left(self) -> e.Started:
         floor = int(time.time() * 1000)  # it grows across reboots, faster than numbers do
         try:
             data = self.file.read()

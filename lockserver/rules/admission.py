@@ -74,7 +74,7 @@ class Admission:
             if lock.holder is not who or lock.phase not in (Phase.IN_DOUBT, Phase.FENCING):
                 continue
             if lock is self.active and lock.phase is Phase.IN_DOUBT and token is None:
-                self._was_never_told(lock, who)
+                self._release_untold(lock, who)
             else:
                 lock.come_back()
                 self._note_back("back", lock, who)
@@ -109,7 +109,7 @@ class Admission:
             who.outlived_at = self.context.now
         self._note_back("claimed", lock, who)
 
-    def _was_never_told(self, lock: Lock, who: Incarnation) -> None:
+    def _release_untold(self, lock: Lock, who: Incarnation) -> None:
         """The last server died between the write and the word. What goes with the lock (its names) went with it, and
         another engine may have those by now: so it is granted in the ordinary way, or another engine is.
         """
@@ -151,7 +151,7 @@ class Admission:
             return False
         who = self.incarnations.hear_of(hello.engine_id, hello.incarnation)
         self.incarnations.enter_main(who, peer, hello.pid, None)
-        self.incarnations.cannot_talk(who, why)
+        self.incarnations.note_cannot_talk(who, why)
         if lock.holder is not who:
             if lock.phase is Phase.FREE:
                 lock.suspect(Doubt(Found.NOTHING, self.context.now, self.context.now))

@@ -443,7 +443,7 @@ class ClientMachine:
             self._out.append(self._got(ACTIVE, self.holds[ACTIVE]))  # it came first
         elif self.wants.pop(ACTIVE, None) is not None:
             self._given_up.add(ACTIVE)
-            if self._asks_to_withdraw(ACTIVE):
+            if self._ask_to_withdraw(ACTIVE):
                 self._answer_by = self._now + ANSWER_S
             else:
                 self._say_if_in(m.Ready(ready=False))
@@ -455,13 +455,13 @@ class ClientMachine:
         """Whether it waits for it or has it: what was granted meanwhile is given back."""
         wanted = self.wants.pop(INIT, None) is not None
         self.holds.pop(INIT, None)
-        if wanted and self._asks_to_withdraw(INIT):
+        if wanted and self._ask_to_withdraw(INIT):
             self._permit_unanswered = self._withdrawals
         else:
             self._say_if_in(m.Release())
         self._out.append(Without(INIT))
 
-    def _asks_to_withdraw(self, lock: m.LockName) -> bool:
+    def _ask_to_withdraw(self, lock: m.LockName) -> bool:
         """False: there is no server."""
         if self.link is not Link.IN:
             return False

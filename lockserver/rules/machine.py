@@ -304,8 +304,8 @@ class Machine:
             self._introduce(event, message)
         elif caller is None:
             self._throw_out(event, _NOT_INTRODUCED)
-        elif type(message) in _QUESTIONS:
-            _QUESTIONS[type(message)](self, event, message, caller)
+        elif type(message) in _OF_ANY_CALLER:
+            _OF_ANY_CALLER[type(message)](self, event, message, caller)
         elif caller.incarnation is None or not caller.main:
             self._throw_out(event, f"{type(message).__name__} is for the registered main process of an engine")
         else:
@@ -534,7 +534,7 @@ _REQUESTS: dict[type, Callable[[Machine, e.Received, Any, Incarnation], None]] =
     m.Kept: Machine._on_kept,
 }
 
-_QUESTIONS: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
+_OF_ANY_CALLER: dict[type, Callable[[Machine, e.Received, Any, Caller], None]] = {
     # by every caller that has introduced itself
     m.Watch: Machine._on_watch,
     m.AskStatus: Machine._on_ask_status,

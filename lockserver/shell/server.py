@@ -125,13 +125,13 @@ class Server(Shell):
     def start(self) -> None:
         """Looks at what the server before has left, and listens; from now on it may decide. Raises CannotStart."""
         try:
-            self.feed(self._first_event())
+            self.feed(self._read_what_was_left())
             self._open()
         except OSError as error:
             raise CannotStart(_why_not(self.options.run_dir, error)) from None
         self.stop_on_signals()
 
-    def _first_event(self) -> e.Started:
+    def _read_what_was_left(self) -> e.Started:
         floor = int(time.time() * 1000)
         try:
             data = self.file.read()
@@ -185,7 +185,7 @@ class Server(Shell):
         missing, others = [], False
         for name, what in wanted.items():
             try:
-                who = self._who_else_has(name)
+                who = self._take_name(name)
                 others = others or bool(who)
             except OSError as error:
                 who = f"this server, which can't take it ({error.strerror}),"
@@ -193,7 +193,7 @@ class Server(Shell):
                 missing.append((what, who))
         self.answer(e.NamesTaken(tuple(missing), others))
 
-    def _who_else_has(self, name: str) -> str:
+    def _take_name(self, name: str) -> str:
         """Empty once this server has it. Raises OSError."""
         if name in self._names or name in self._foreign_names:
             return ""
@@ -262,7 +262,7 @@ class Server(Shell):
             return
         name = incarnation_name(message.engine_id, message.incarnation)
         try:
-            held = self.evidence.life_held(name, message.life)
+            held = self.evidence.look_at_life(name, message.life)
         except OSError as error:
             self.processes.forget_all([named])
             self.connections.complain(conn, f"your life file can't be looked at: {error.strerror}")

@@ -186,7 +186,7 @@ def test_nobody_belongs_to_an_incarnation_that_is_condemned(known: Known) -> Non
 def test_one_that_cannot_talk_here_is_open_for_its_children(known: Known) -> None:
     who = known.incarnations.hear_of("a", "0" * 8)
     known.incarnations.enter_main(who, peer(1), 1, None)
-    known.incarnations.cannot_talk(who, "it speaks version 9")
+    known.incarnations.note_cannot_talk(who, "it speaks version 9")
     assert who.stage is Stage.LOST and known.incarnations.why_closed(NAME) == ""
 
 

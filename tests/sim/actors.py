@@ -71,7 +71,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
             return
         process.reserve(HOLDER)
         self.machine = Machine(world.server_config(self.incarnation))
-        self.feed(self._first_event())
+        self.feed(self._read_what_was_left())
         if self.stopped:
             return
         with contextlib.suppress(FileNotFoundError):
@@ -84,7 +84,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def serves(self) -> bool:
         return self.process.alive and self.socket != 0 and not self.stopped
 
-    def _first_event(self) -> e.Started:
+    def _read_what_was_left(self) -> e.Started:
         process, floor = self.process, int(self.kernel.wall_time_s * 1000)
         try:
             return e.Started(record.decode(process.read_file(HOLDER)), token_floor=floor)
@@ -157,7 +157,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _do_probe_strangers(self, effect: e.ProbeStrangers) -> None:
         held: list[str] = []
         free: list[str] = []
-        names, unreadable = self._life_files()
+        names, unreadable = self._list_or_make()
         for name in names:
             if name not in effect.known:
                 fd = self.process.open(f"{LIFE}/{name}")
@@ -165,7 +165,7 @@ class SimServer(ServerShell[e.Event, e.Effect]):
                 self.process.close(fd)
         self.pending.append(e.StrangersProbed(tuple(held), tuple(free), unreadable))
 
-    def _life_files(self) -> tuple[list[str], str]:
+    def _list_or_make(self) -> tuple[list[str], str]:
         try:
             return sorted(self.process.list_directory(LIFE)), ""
         except FileNotFoundError:

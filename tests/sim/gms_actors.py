@@ -51,12 +51,12 @@ class SimGms(ServerShell[e.Event, e.Effect]):
 
     def start(self) -> None:
         process = self.process
-        self.feed(self._first_event())
+        self.feed(self._read_what_was_left())
         with contextlib.suppress(FileNotFoundError):
             process.unlink(SOCKET)
         process.on_readable(process.listen(SOCKET), self._on_connect)
 
-    def _first_event(self) -> e.Started:
+    def _read_what_was_left(self) -> e.Started:
         floor = int(self.kernel.wall_time_s * 1000)
         try:
             return e.Started(record.decode(self.process.read_file(FILE)), generation_floor=floor)
