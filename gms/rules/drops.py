@@ -53,7 +53,7 @@ class Drops:
             f"{clients[drop.conn]} still has memory of {self._what(drop.conn, drop.generation)}, which is gone, and "
             "does not answer"
             for drop in self._holders.pending
-            if context.reached(drop.asked_at + ANSWER_S)
+            if not context.wait_until(drop.asked_at + ANSWER_S)
         ]
         if late:
             context.alarm("pending_drops", "; ".join(late[:5]))

@@ -135,7 +135,7 @@ class Machine:
         """Draw every conclusion that is due. While a question is open the answer comes first."""
         device = self.device
         if not device.why_closed:
-            if not device.busy and device.file.is_due:
+            if not device.busy and not self.context.wait_until(device.file.due_at):
                 device.file.write(self.truth())
             if not device.busy:
                 device.making.step()

@@ -65,7 +65,7 @@ class Making:
 
     def step(self) -> None:
         for wanted in self._wanted.values():
-            if not wanted.asked and self._context.reached(wanted.retry_at):
+            if not wanted.asked and not self._context.wait_until(wanted.retry_at):
                 self._ask(wanted)
                 return  # one at a time: what is asked is answered first
 

@@ -57,14 +57,15 @@ class Recovery:
 
     def step(self, *, awaited: bool) -> Step:
         context = self._context
-        if not self.window_is_over:
-            context.reached(self._awake_at + CHECK_EVERY_S)
+        is_new = context.wait_until(self._window_until)
+        if is_new:
+            context.wake(self._awake_at + CHECK_EVERY_S)
         if not awaited:
             return Step.NOTHING
-        if context.reached(self._gone_at):
+        if not context.wait_until(self._gone_at):
             self._gone_at = math.inf
             return Step.GIVE_UP
-        if not self.window_is_over and not self._checking and context.reached(self._check_at):
+        if is_new and not self._checking and not context.wait_until(self._check_at):
             return self.check()
         return Step.NOTHING
 

@@ -331,7 +331,7 @@ class Region(ABC):
     def time_out(self) -> None:
         """Those that have waited in vain are told what for."""
         for client, request in self.queue:
-            if self.device.making.of(client.conn) is None and self.context.reached(request.until):
+            if self.device.making.of(client.conn) is None and not self.context.wait_until(request.until):
                 why, reason = self.why_waits(client, request)
                 waited = f"waited {request.message.timeout_s or 0:g} s in vain"
                 self.refuse(client, f"{waited}: {why}", reason)
@@ -414,11 +414,11 @@ class Region(ABC):
         """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
         for conn, dropping in list(self._dropping.items()):
             still = self.device.drops.still(dropping.generation)
-            if self.context.reached(dropping.until):
+            if not self.context.wait_until(dropping.until):
                 self._dropped(conn, still or ["memory in its place is in use, says the device"])
             elif conn not in self.device.sessions.observers:
                 del self._dropping[conn]
-            elif not still and self.context.reached(dropping.look_at):
+            elif not still and not self.context.wait_until(dropping.look_at):
                 dropping.look_at = self.context.now + LOOK_S
                 self.device.check(ForDropped(self.key, conn), dropping.identities)
 

@@ -39,9 +39,9 @@ class StateFile:
         return self._writes.owed
 
     @property
-    def is_due(self) -> bool:
-        """What is so has to be written (again)."""
-        return self._context.reached(self._writes.due_at)
+    def due_at(self) -> float:
+        """When what is so has to be written (again)."""
+        return self._writes.due_at
 
     def write(self, record: Record, owed: Owed | None = None) -> None:
         if self.busy:

@@ -39,7 +39,7 @@ class Strangers:
 
     def step(self) -> None:
         for engine_id, (until, _) in list(self._known.items()):
-            if self._context.reached(until):
+            if not self._context.wait_until(until):
                 del self._known[engine_id]
         if self._known:
             named = "; ".join(said for _, said in self._known.values())

@@ -142,11 +142,14 @@ class Context(Generic[Effect]):
             self.deadline = at
 
     def reached(self, at: float) -> bool:
-        """Is it that late? If not, the machine is called again when it is."""
+        return self._time.mono >= at
+
+    def wait_until(self, at: float) -> bool:
+        """True: it isn't that late yet, and the machine is called again when it is."""
         if self._time.mono >= at:
-            return True
+            return False
         self.wake(at)
-        return False
+        return True
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
         self._unwritten.append((self._time.wall, event, detail))
