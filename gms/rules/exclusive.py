@@ -147,7 +147,7 @@ class ExclusiveRegion(Region):
     def came(self, client: Client, have: int) -> None:
         pool = self.pool
         if pool.phase is Phase.AWAITED and pool.owner is not None and self._owns(client) and have != pool.generation:
-            self._was_never_told(pool.owner)
+            self._free_untold(pool.owner)
         if self.pool.shape is None and not self.pool.token:
             return  # there never was anything to tell of
         self._tell_one(client)
@@ -182,7 +182,7 @@ class ExclusiveRegion(Region):
         generation, holders = self.pool.generation, self.device.holders
         if holders.has(client.conn, generation):
             return ()
-        holders.get(client.conn, generation)
+        holders.got(client.conn, generation)
         return tuple(slab.handle for slab in self.pool.slabs)
 
     def keeps(self, process: int) -> bool:
@@ -249,10 +249,10 @@ class ExclusiveRegion(Region):
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 
     def returns(self, client: Client, message: m.HandBack) -> str:
-        self.device.holders.get(client.conn, message.generation)
+        self.device.holders.got(client.conn, message.generation)
         why, owner = self._owns_again(client, message.token) if message.token else "", self.pool.owner
         if owner is not None and not message.token and self._owns(client):
-            self._was_never_told(owner)
+            self._free_untold(owner)
         if not why:
             self.context.send(client.conn, m.HandedBack(generation=message.generation))
             self._tell()
@@ -274,7 +274,7 @@ class ExclusiveRegion(Region):
         pool.own_again(token, self._as_owner(client, adopted=False, old=old))
         return ""
 
-    def is_stale(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
         """An owner that is one no longer has it mapped, and goes on. What it has of the pool's own memory it keeps."""
         if generation == self.pool.generation:
             self._tell()
@@ -318,7 +318,7 @@ class ExclusiveRegion(Region):
         pool, client = self.pool, self.device.sessions.clients.get(owed.conn)
         if pool.owner is not None and client is not None and self._owns(client):
             if pool.phase is Phase.AWAITED:
-                self._was_never_told(pool.owner)
+                self._free_untold(pool.owner)
             else:
                 owner = pool.free(*late_writes(pool.owner))
                 self.note("released", owner=owner.name, doubt=pool.doubt)
@@ -370,7 +370,7 @@ class ExclusiveRegion(Region):
             becomes = msgspec.structs.replace(self.pool.record(), token=message.token, owner=owner.record())
             self.write(becomes, Adopted(client.conn, claim.number, self.pool.generation, owner))
 
-    def _was_never_told(self, owner: Owner) -> None:
+    def _free_untold(self, owner: Owner) -> None:
         """The server before died when that owner was on disk, and before it was told: it comes back and knows nothing
         of it. So nothing was ever written by it.
         """
@@ -396,9 +396,9 @@ class ExclusiveRegion(Region):
         else:
             pool.adopt(token, owed.owner)
         self.note("owned_again" if again else "adopted", owner=owed.owner.name, token=token)
-        self._is_owner(client, "")
+        self._let_own(client, "")
 
-    def _is_owner(self, client: Client, why_empty: str) -> None:
+    def _let_own(self, client: Client, why_empty: str) -> None:
         client.request = None
         self.device.sessions.turns_to_something_else(client)
         owned = m.PoolOwned(generation=self.pool.generation, adopted=not why_empty, why_empty=why_empty)  # type: ignore[arg-type]
@@ -436,7 +436,7 @@ class ExclusiveRegion(Region):
             pool.made(owed.generation, owed.shape, owed.slabs, claim.message.token, owed.owner)
             self.context.calm("record")
             self.note("made", owner=owed.owner.name, bytes=owed.shape.bytes, why=claim.why_empty)
-            self._is_owner(client, claim.why_empty)
+            self._let_own(client, claim.why_empty)
             return
         if pool.phase is Phase.MAKING:
             pool.cannot_make()
@@ -513,7 +513,7 @@ class ExclusiveRegion(Region):
             return f"{what}, and {len(pool.identities)} parts of it are known"
         return f"{what} with memory {pool.generation}, and {newest} is the newest" if pool.generation > newest else ""
 
-    def told(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
+    def breaks(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
         message, pool = effect.message, self.pool
         if not isinstance(message, m.PoolOwned):
             return ""

@@ -51,7 +51,7 @@ class Holders:
             for generation, asked_at in asked.items()
         ]
 
-    def get(self, conn: int, generation: int) -> None:
+    def got(self, conn: int, generation: int) -> None:
         """It was given these descriptors, or came back with them."""
         self._holds.setdefault(conn, set()).add(generation)
 
@@ -62,7 +62,7 @@ class Holders:
 
     def ask(self, conn: int, generation: int, now: float) -> bool:
         """It is asked to drop these. False: it claims to have more layouts than one process can."""
-        self.get(conn, generation)
+        self.got(conn, generation)
         self._asked.setdefault(conn, {})[generation] = now
         return len(self._holds[conn]) <= MOST_LAYOUTS
 

@@ -76,7 +76,7 @@ class Invariants:
                     continue
                 recorded = says.region(region.key) if says is not None else None
                 given = says.given if says is not None else 0
-                rule = region.told(effect, recorded or Recorded(region.key, region.policy), given)
+                rule = region.breaks(effect, recorded or Recorded(region.key, region.policy), given)
                 if rule:
                     return rule
             elif type(effect) is e.Forget:

@@ -231,7 +231,7 @@ class Machine:
         )
 
     def _introduce(self, event: e.Received, hello: m.Hello | m.Observe) -> m.Problem | None:
-        problem = self._why_unwelcome(event.conn, hello)
+        problem = self._make_room_for(event.conn, hello)
         if event.process is not None and (problem is not None or isinstance(hello, m.Observe)):
             self.context.out.append(e.ForgetProcess(event.process))
         if problem is not None:
@@ -245,7 +245,7 @@ class Machine:
             self.device.throw_out(conn, why)
         return None
 
-    def _why_unwelcome(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
+    def _make_room_for(self, conn: int, hello: m.Hello | m.Observe) -> m.Problem | None:
         if self.sessions.knows(conn):
             return m.Problem(why="this connection has introduced itself already")
         if not versions.spoken().agreed(hello):
@@ -391,7 +391,7 @@ class Machine:
             asking = self.sessions.asking(why.conn, why.request)
             region = self.regions[asking[0].key] if asking is not None else None
             if asking is not None and isinstance(region, SharedRegion):
-                region.is_there_room(*asking, event.free)
+                region.refuse_without_room(*asking, event.free)
         elif isinstance(why, ForStatus):
             if self.sessions.knows(why.conn):
                 self.context.send(why.conn, self.status(event.free, event.blocks))

@@ -236,7 +236,7 @@ class Region(ABC):
         """A process that has what is there goes on as it was; or the reason why it may not, in a sentence."""
 
     @abstractmethod
-    def is_stale(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
         """What it has kept is the region's no longer. False: it says that it has more than one process can have."""
 
     @abstractmethod
@@ -266,7 +266,7 @@ class Region(ABC):
         """The first rule that doesn't hold of it, in a sentence; empty if all do."""
 
     @abstractmethod
-    def told(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
+    def breaks(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
         """First on disk, then told: which rule this message breaks."""
 
     @abstractmethod
@@ -362,7 +362,7 @@ class Region(ABC):
             return None
         self.note("stale", engine=client.engine_id, generation=message.generation, why=why)
         self.context.refuse(client.conn, why, "stale")
-        if not self.is_stale(client, message.generation, why):
+        if not self.ask_to_drop(client, message.generation, why):
             return m.Problem(why=TOO_MANY_LAYOUTS)
         return None
 

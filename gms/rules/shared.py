@@ -121,12 +121,12 @@ class SharedRegion(Region):
         if message.reading:
             self._reads(client)
         else:
-            self.device.holders.get(client.conn, message.generation)
+            self.device.holders.got(client.conn, message.generation)
             self.device.sessions.turns_to_something_else(client)
         self.context.send(client.conn, m.HandedBack(generation=message.generation, reading=message.reading))
         return ""
 
-    def is_stale(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
         return self.device.drops.ask_one(client, generation)
 
     # -- who comes in ----------------------------------------------------------------------------------------------
@@ -154,7 +154,7 @@ class SharedRegion(Region):
             return m.Problem(why=f"Open: this process is {self.doing(client).value} already; Withdraw first")
         committed = self.weights.committed
         if committed is not None and message.have == committed.generation:
-            self.device.holders.get(client.conn, message.have)
+            self.device.holders.got(client.conn, message.have)
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         request = self.device.sessions.ask(client, message, self.context.now + wait_s)
         if message.bytes and not self.admission.wants_to_read(message):
@@ -216,7 +216,7 @@ class SharedRegion(Region):
     def _has_begun(self, client: Client, layout: Layout) -> None:
         """To read; its own commit made it a reader, say."""
         self.device.sessions.turns_to_something_else(client)
-        self.device.holders.get(client.conn, layout.generation)
+        self.device.holders.got(client.conn, layout.generation)
         self.note("reading", engine=client.engine_id, generation=layout.generation)
 
     def _on_checksums(self, client: Client, message: m.Checksums) -> None:
@@ -225,7 +225,7 @@ class SharedRegion(Region):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def is_there_room(self, client: Client, request: Request, free: int) -> None:
+    def refuse_without_room(self, client: Client, request: Request, free: int) -> None:
         """What there is no room for is refused at once (rule 6)."""
         assert isinstance(request.message, m.Open)
         layout, needed, capacity = self.weights.committed, request.message.bytes, self.device.config.capacity
@@ -439,7 +439,7 @@ class SharedRegion(Region):
             return "the writer is not connected"
         return "" if weights.readers <= clients.keys() else "a process reads that is not connected"
 
-    def told(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
+    def breaks(self, effect: e.Send, on_disk: Recorded, given: int) -> str:
         message, committed = effect.message, self.weights.committed
         if isinstance(message, m.Committed):
             if on_disk.generation != message.generation:

@@ -267,7 +267,7 @@ class ClientShell(RegionShell):
             self.generation, self.hash = effect.generation, effect.hash
             self.call("on_change", partial(self._on_change, effect.generation, effect.hash))
 
-    def is_unwelcome(self, why: str, about: str) -> None:
+    def on_problem_said(self, why: str, about: str) -> None:
         if why:
             self._about = about
         if why != self.problem:

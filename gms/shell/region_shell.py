@@ -44,7 +44,7 @@ class RegionShell(client_shell.ClientShell):
     def let_go(self) -> None:
         self.store.close()
 
-    def is_unwelcome(self, why: str, about: str) -> None:
+    def on_problem_said(self, why: str, about: str) -> None:
         """Empty: it is welcome."""
         self.problem = why
 
@@ -88,11 +88,11 @@ class RegionShell(client_shell.ClientShell):
         return c.Gone(effect.generation) if self.store.let_go(effect.generation) else None
 
     def _do_unwelcome(self, effect: c.Unwelcome) -> None:
-        self.is_unwelcome(effect.why, effect.about)
+        self.on_problem_said(effect.why, effect.about)
 
     def _do_server_is(self, effect: c.ServerIs) -> None:
         self.incarnation, self.granularity = effect.incarnation, effect.granularity
-        self.is_unwelcome("", "")
+        self.on_problem_said("", "")
 
     common: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         c.Connect: _do_connect,

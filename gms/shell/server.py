@@ -106,9 +106,9 @@ class Server(Shell):
         except (record.UnreadableRecord, OSError) as error:
             return e.Started(None, self._keep_aside(error), floor)
         owned = [region for region in file.regions if region.owner is not None]
-        return e.Started(file, "", floor, tuple(self._owner_of(file, region) for region in owned))
+        return e.Started(file, "", floor, tuple(self._find_owner(file, region) for region in owned))
 
-    def _owner_of(self, file: record.Record, region: record.Region) -> e.FoundOwner:
+    def _find_owner(self, file: record.Record, region: record.Region) -> e.FoundOwner:
         """What has become of it. Its number means something only in the PID namespace in which it was written down."""
         owner, here = region.owner, _namespace("pid")
         if owner is None or not owner.pid or not here or file.namespace != here or file.boot_id != peers.boot_id():
@@ -284,10 +284,10 @@ class Server(Shell):
         if named.process is not None:
             self._process_of[conn] = named.process
         pid = named.local_pid
-        writes_end = message.writes_end and not self._denies(pid)
+        writes_end = message.writes_end and not self._finds_io_uring(pid)
         self.feed(e.Received(conn, message, (), named.process, named.identity, local_pid=pid, writes_end=writes_end))
 
-    def _denies(self, pid: int) -> bool:
+    def _finds_io_uring(self, pid: int) -> bool:
         """What can be seen of that process says that it may have io_uring, whatever it says."""
         if not pid or io_uring.is_filtered(pid) is not False or io_uring.kernel_refuses():
             return False

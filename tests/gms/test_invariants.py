@@ -186,7 +186,7 @@ def test_a_process_that_does_nothing_makes_room_and_one_that_does_something_does
     says(5000, hello)
     assert [each for each in effects if isinstance(each, e.Close)] == [e.Close(2)], "the oldest but the writer"
     for conn in list(machine.sessions.clients)[1:]:
-        machine.device.holders.get(conn, 7)
+        machine.device.holders.got(conn, 7)
     says(5001, hello)
     assert any(isinstance(each, e.Send) and each.conn == 5001 and "already" in str(each.message) for each in effects)
     for conn in range(10_000, 10_001 + MOST_OBSERVERS):

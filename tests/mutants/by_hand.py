@@ -228,7 +228,7 @@ BY_HAND = (
     Mutant(
         "pools-late-writes-are-looked-for",
         "a process without a filter is not believed that it can't have io_uring",
-        (("gms/shell/server.py", "message.writes_end and not self._denies(pid)", "message.writes_end"),),
+        (("gms/shell/server.py", "message.writes_end and not self._finds_io_uring(pid)", "message.writes_end"),),
         tests=(
             "tests/gms/test_late_writes.py::test_who_says_that_it_cant_have_io_uring_and_has_no_filter_is_not_believed",
         ),
