@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from engine_shim.rules import messages as m
 from lockserver import client
@@ -62,10 +63,9 @@ class ShimConnection:
         self._channel.close()
 
 
-class Member:
-    def __init__(self, shim: ShimConnection, joined: client.Membership) -> None:
-        self.shim = shim
-        self.joined = joined
+class Member(NamedTuple):
+    shim: ShimConnection
+    joined: client.Membership
 
 
 def enter() -> Member:

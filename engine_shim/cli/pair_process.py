@@ -41,14 +41,10 @@ def reach(pid: int, file: Path) -> int | None:
         pidfd = os.pidfd_open(pid)
     except OSError:
         return None
-    try:
-        if _has_open(pid, file) and not peers.is_dead(pidfd):
-            kept, pidfd = pidfd, -1
-            return kept
-        return None
-    finally:
-        if pidfd >= 0:
-            os.close(pidfd)
+    if _has_open(pid, file) and not peers.is_dead(pidfd):
+        return pidfd
+    os.close(pidfd)
+    return None
 
 
 def _has_open(pid: int, file: Path) -> bool:

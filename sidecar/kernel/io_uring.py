@@ -18,6 +18,8 @@ import os
 import platform
 import struct
 
+from sidecar.kernel import process_setup
+
 DISABLED = "/proc/sys/kernel/io_uring_disabled"
 _FIRST, _LAST = 425, 427
 """io_uring_setup, io_uring_enter, io_uring_register: the same on each of these, and in their 32-bit modes. (x32 adds a
@@ -53,9 +55,8 @@ def forbid() -> None:
     number = _SECCOMP.get(platform.machine())
     if number is None:
         raise OSError(errno.ENOSYS, f"no filter is known for {platform.machine()}")
+    process_setup.prctl(_PR_SET_NO_NEW_PRIVS, 1, "PR_SET_NO_NEW_PRIVS")
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_NO_NEW_PRIVS, *map(ctypes.c_ulong, (1, 0, 0, 0))) != 0:
-        raise _last_error("PR_SET_NO_NEW_PRIVS")
     program = _Program(len(_PROGRAM) // 8, _PROGRAM)
     # SPEC_ALLOW: the filter is no sandbox, and kernels before 5.16 would slow the engine down for it.
     flags = ctypes.c_ulong(_TSYNC | _SPEC_ALLOW)
@@ -63,7 +64,8 @@ def forbid() -> None:
     if failed > 0:
         raise OSError(errno.EBUSY, f"seccomp: thread {failed} has a filter of its own")
     if failed < 0:
-        raise _last_error("seccomp")
+        code = ctypes.get_errno()
+        raise OSError(code, f"seccomp: {os.strerror(code)}")
 
 
 def why_impossible() -> str:
@@ -105,8 +107,3 @@ def refused() -> int:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.syscall(ctypes.c_long(_FIRST), ctypes.c_ulong(0), ctypes.c_void_p(None))
     return ctypes.get_errno()
-
-
-def _last_error(what: str) -> OSError:
-    code = ctypes.get_errno()
-    return OSError(code, f"{what}: {os.strerror(code)}")

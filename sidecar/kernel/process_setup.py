@@ -39,14 +39,14 @@ def _is_dead(pidfd: int) -> bool:
 
 def signal_when_parent_dies(number: signal.Signals) -> None:
     """The kernel sends it when the parent (thread) ends; not if it has ended already."""
-    _prctl(_PR_SET_PDEATHSIG, number, "PR_SET_PDEATHSIG")
+    prctl(_PR_SET_PDEATHSIG, number, "PR_SET_PDEATHSIG")
 
 
 def adopt_orphans() -> None:
     """Descendants whose parent ends become children of this process, as PID 1 of a container has them anyway. They are
     to be collected.
     """
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, "PR_SET_CHILD_SUBREAPER")
 
 
 def call_itself(name: str) -> None:
@@ -81,9 +81,10 @@ def give_large_memory_back() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def _prctl(option: int, value: int, name: str) -> None:
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
-    if prctl(option, value, 0, 0, 0) != 0:
+def prctl(option: int, value: int, name: str) -> None:
+    """Raises OSError."""
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    call.argtypes = [ctypes.c_int] + [ctypes.c_ulong] * 4
+    if call(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")
