@@ -5,6 +5,11 @@
 It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
 """
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "gateway"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import asyncio
 import gc

@@ -2,17 +2,17 @@
 a person can put right; the work is in `up.py`, `pair_status.py` and `pair_commands.py`.
 """
 
-import os
-import signal
-import sys
+from sidecar.terminal import starting
 
-if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
+if starting.is_command(__name__, "failover"):
+    starting.die_of_ctrl_c()
 
 import contextlib
 import errno
+import os
 import socket
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +196,7 @@ def _two_names(text: str) -> tuple[str, ...]:
 
 def main(argv: list[str] | None = None) -> int:
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        starting.loaded()
         return _main(argv)
     except OutputLost as error:
         return error.exit_code("failover")

@@ -1,5 +1,10 @@
 """`python -m k8s.lint`: the command. Files in, findings out; the rules are in `check.py` and below."""
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "k8s-lint"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import json
 import re
@@ -82,6 +87,7 @@ def parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     try:
+        starting.loaded()
         return _main(argv)
     except OutputLost as error:
         return error.exit_code(NAME)
