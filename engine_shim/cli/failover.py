@@ -9,6 +9,7 @@ if starting.is_command(__name__, "failover"):
 
 import contextlib
 import errno
+import hashlib
 import os
 import socket
 import subprocess
@@ -25,7 +26,7 @@ from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.terminal.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds
 from sidecar.terminal.terminal import OutputLost
 
 EXAMPLES = """\
@@ -134,7 +135,7 @@ def parser() -> Parser:
         "--devices",
         parse=_devices,
         metavar="DEVICE,...",
-        shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
+        shown_default="host:0, with another run directory host:HASH of it; cuda for vllm where there are NVIDIA GPUs",
         help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
     up.setting("--capacity", default="1GiB", parse=_capacity, metavar="SIZE", help="how large each host device is")
@@ -187,6 +188,16 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
     raise CannotStart(f"--listen {host}:{ports[-1]}: {why}; give another HOST:PORT, or --listen none")
 
 
+def choose_address(port: int = 8000) -> tuple[tuple[str, int], str]:
+    """Where the door listens if no address was given; and what a person should know of it first, who expects it at this
+    port. Raises CannotStart.
+    """
+    at = free_address("127.0.0.1", port, 0)
+    by = port_owner.owner(port)
+    what = f"port {port} is taken{by and f' by {by}'}: clients come to port {at[1]}; --listen HOST:PORT chooses another"
+    return at, "" if at[1] == port else what
+
+
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
     if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
@@ -209,7 +220,7 @@ def _main(argv: list[str] | None) -> int:
     run_dir = options.run_dir
     if options.command == "up":
         if options.devices is None:
-            options.devices = default_devices(options.engine)
+            options.devices = default_devices(options.engine, run_dir)
         if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
             options.parser.error(wrong)
     try:
@@ -227,8 +238,13 @@ def _main(argv: list[str] | None) -> int:
     return 0
 
 
-def default_devices(engine: str) -> tuple[str, ...]:
-    return ("cuda",) if engine == "vllm" and GPUS.exists() else ("host:0",)
+def default_devices(engine: str, run_dir: Path) -> tuple[str, ...]:
+    """A host device is named after the run directory: pairs in two directories don't want the same one."""
+    if engine == "vllm" and GPUS.exists():
+        return ("cuda",)
+    if run_dir == default_run_dir():
+        return ("host:0",)
+    return (f"host:{hashlib.sha256(os.fsencode(os.path.realpath(run_dir))).hexdigest()[:8]}",)
 
 
 def _devices_wrong(options: Any) -> str:
@@ -287,9 +303,9 @@ def _up(options: Any, run_dir: Path) -> int:
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for flag in ("stall_s", "busy_stall_s", "waking_timeout_s", "init_timeout_s", "drain_s"):
         shim += [f"--{flag.replace('_', '-')}", f"{getattr(options, flag):g}"]
-    listen = options.listen
+    listen, first = options.listen, ""
     if listen == CHOOSE:
-        listen = free_address("127.0.0.1", 8000, 0)
+        listen, first = choose_address()
     elif listen is not None:
         listen = free_address(*listen)
     door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
@@ -306,7 +322,10 @@ def _up(options: Any, run_dir: Path) -> int:
         door,
         dict(os.environ),
     )
-    return Up(wanted).run()
+    up = Up(wanted)
+    if first:
+        up.say("up", first)
+    return up.run()
 
 
 if __name__ == "__main__":
