@@ -10,6 +10,7 @@ if starting.is_command(__name__, "failover"):
 import contextlib
 import errno
 import hashlib
+import importlib.util
 import os
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from engine_shim import vllm_engine
 from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
@@ -26,6 +28,7 @@ from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds
 from sidecar.terminal.terminal import OutputLost
 
@@ -221,7 +224,7 @@ def _main(argv: list[str] | None) -> int:
     if options.command == "up":
         if options.devices is None:
             options.devices = default_devices(options.engine, run_dir)
-        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
+        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments) or _lacking(options):
             options.parser.error(wrong)
     try:
         if options.command == "up":
@@ -260,6 +263,26 @@ def _devices_wrong(options: Any) -> str:
     if options.engine == "reference" and not all(on_host):
         return f"--devices {','.join(options.devices)}: the reference engine computes in host memory: --devices host:0"
     return ""
+
+
+def _lacking(options: Any) -> str:
+    """Which packages some part will need that this Python doesn't have, and how they are had; empty if it has all."""
+    needs = {"reference": ["numpy"]} if options.engine == "reference" else {}
+    if any(not device.startswith("host:") for device in options.devices):
+        needs["cuda"] = ["cuda.bindings", "pynvml"]
+    if options.listen is not None:
+        needs["gateway"] = ["uvloop", "prometheus_client"]
+    lacking = {extra: [name for name in names if not _is_there(name)] for extra, names in needs.items()}
+    if extras := [extra for extra, names in lacking.items() if names]:
+        names = ", ".join(name for names in lacking.values() for name in names)
+        return f"this Python ({sys.executable}) lacks {names}: {how_to_get(','.join(extras))}"
+    return vllm_engine.NOT_HERE if options.engine == "vllm" and not _is_there("vllm") else ""
+
+
+def _is_there(package: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # of what it is a part of
+        return importlib.util.find_spec(package) is not None
+    return False
 
 
 def _address_among(engine: str, arguments: list[str]) -> str:

@@ -12,12 +12,19 @@ import sys
 from pathlib import Path
 
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue, Parser, valued
 from sidecar.terminal.terminal import OutputLost, say
 
-from . import server, structure
-from .check import check
-from .node import Finding, Level
+try:
+    from . import server, structure
+    from .check import check
+    from .node import Finding, Level
+except ModuleNotFoundError as error:
+    if error.name != "yaml":
+        raise
+    print(f"k8s-lint: it needs the package yaml: {how_to_get('k8s')}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 EXAMPLES = """\
 examples:
