@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 from demo.machine import MIB, SHARED_MEMORY, CantPlay, NotSo, room
+from engine_shim.cli.failover import default_devices
 from engine_shim.shell import shim_status
 from gms.observer import Observer as GmsObserver
 from gms.rules import messages as gm
@@ -31,7 +32,6 @@ from lockserver.rules import messages as lm
 from sidecar.kernel import host_usage, process_setup, process_tree
 from sidecar.wire.observer import ObserverError
 
-DEVICE = "host:0"
 ENGINES = ("a", "b")
 TOKENS_PER_S = 60
 PATIENCE_S = 40.0
@@ -103,13 +103,17 @@ class Pair:
             return observer.ask(lm.AskStatus(), lm.Status)
         return None
 
+    def _device(self) -> str:
+        (device,) = default_devices("reference", self.run_dir)
+        return device
+
     def weights(self) -> gm.Status | None:
-        with contextlib.suppress(ObserverError), GmsObserver(self.run_dir, DEVICE) as observer:
+        with contextlib.suppress(ObserverError), GmsObserver(self.run_dir, self._device()) as observer:
             return observer.ask(gm.AskStatus(), gm.Status)
         return None
 
     def weights_history(self) -> list[gm.HistoryEvent]:
-        with GmsObserver(self.run_dir, DEVICE) as observer:
+        with GmsObserver(self.run_dir, self._device()) as observer:
             return observer.ask(gm.AskHistory(), gm.History).events
 
     def engine(self, engine_id: str) -> dict[str, Any]:

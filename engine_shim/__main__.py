@@ -1,5 +1,10 @@
 """`engine-shim`: the command. Settings, and a sentence for what a person can put right; the work is in `shim.py`."""
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "engine-shim"):
+    starting.die_of_ctrl_c()
+
 import sys
 
 from engine_shim.cli import command_settings
@@ -55,6 +60,7 @@ def parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     try:
+        starting.loaded()
         return _main(argv)
     except KeyboardInterrupt:  # it came before signals are handled: nothing was started yet
         return EX_INTERRUPTED

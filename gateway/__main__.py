@@ -5,6 +5,11 @@
 It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
 """
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "gateway"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import asyncio
 import gc
@@ -20,6 +25,7 @@ from gateway.rules.events import Bounds
 from gateway.shell.keys import BadKeys, Keys
 from sidecar.kernel import port_owner, process_setup
 from sidecar.machine import keeper
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.logs import FORMATS, Log
 from sidecar.terminal.settings import Parser, count, directory, host_port, seconds, seconds_or_zero, size_bytes, valued
 from sidecar.wire import tcp
@@ -139,7 +145,7 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
         from gateway.shell.server import Settings
     except ImportError as error:
-        print(f"gateway: it needs the package {error.name}: pip install 'gpu-failover[gateway]'", file=sys.stderr)
+        print(f"gateway: it needs the package {error.name}: {how_to_get('gateway')}", file=sys.stderr)
         raise SystemExit(1) from None
     process_setup.raise_descriptor_limit()
     process_setup.give_large_memory_back()

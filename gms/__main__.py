@@ -1,5 +1,10 @@
 """`gms`: the command. Settings, and a sentence for what a person can put right; the work is in `supervisor.py`."""
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "gms"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import contextlib
 import sys

@@ -1,7 +1,7 @@
 """`python -m k8s.render`: writes k8s/dra/*.yaml from the chart, or says which of them are not what the chart renders.
 
 Each file of chart/variants is one set of values; its first comment is the file's heading. Needs Helm in a library
-(`pip install 'gpu-failover[helm]'`); no cluster and no network.
+(the extra `helm`); no cluster and no network.
 
 Beside what is rendered stands `rendered.sha256`: of which files of the chart it was made, and what came of them. So it
 is seen without Helm that somebody changed one and not the other (`stale`; tests/k8s/test_rendered.py).
@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import Parser
 
 HERE = Path(__file__).parent
@@ -51,7 +52,7 @@ def helm() -> Any:
     try:
         return importlib.import_module("helm_python")
     except ImportError:
-        raise NoHelm("this needs Helm in a library: pip install 'gpu-failover[helm]'") from None
+        raise NoHelm(f"this needs Helm in a library: {how_to_get('helm')}") from None
 
 
 def values(path: Path) -> dict[str, Any]:

@@ -1,5 +1,10 @@
 """`lockserver`: the command. Settings and a sentence for what a person can put right; the work is in `server.py`."""
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "lockserver"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import contextlib
 import math

@@ -2,18 +2,21 @@
 a person can put right; the work is in `up.py`, `pair_status.py` and `pair_commands.py`.
 """
 
-import os
-import signal
-import sys
+from sidecar.terminal import starting
 
-if os.path.basename(sys.argv[0]) == "failover" or __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until `main`: Ctrl-C while all this is loaded is no traceback
+if starting.is_command(__name__, "failover"):
+    starting.die_of_ctrl_c()
 
 import contextlib
+import hashlib
+import importlib.util
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+from engine_shim import vllm_engine
 from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
@@ -23,7 +26,8 @@ from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
-from sidecar.terminal.settings import BadValue, Parser, host_port, name, seconds
+from sidecar.terminal.extras import how_to_get
+from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds
 from sidecar.terminal.terminal import OutputLost
 from sidecar.wire import tcp
 
@@ -122,7 +126,7 @@ def parser() -> Parser:
         "--devices",
         parse=_devices,
         metavar="DEVICE,...",
-        shown_default="host:0; cuda for vllm where there are NVIDIA GPUs",
+        shown_default="host:0, with another run directory host:HASH of it; cuda for vllm where there are NVIDIA GPUs",
         help="host:NAME (in /dev/shm), cuda, GPUs by UUID, or none; the engines are told them, one for each rank",
     )
     up.setting("--capacity", default="1GiB", parse=_capacity, metavar="SIZE", help="how large each host device is")
@@ -173,6 +177,16 @@ def free_address(host: str, *ports: int) -> tuple[str, int]:
     raise CannotStart(f"--listen {tcp.named(host, ports[-1])}: {why}")
 
 
+def choose_address(port: int = 8000) -> tuple[tuple[str, int], str]:
+    """Where the door listens if no address was given; and what a person should know of it first, who expects it at this
+    port. Raises CannotStart.
+    """
+    at = free_address("127.0.0.1", port, 0)
+    by = port_owner.owner(port)
+    what = f"port {port} is taken{by and f' by {by}'}: clients come to port {at[1]}; --listen HOST:PORT chooses another"
+    return at, "" if at[1] == port else what
+
+
 def _two_names(text: str) -> tuple[str, ...]:
     found = tuple(name(word) for word in text.split(","))
     if len(found) != 2 or found[0] == found[1] or {"up", "lock", "gms", "door"} & set(found):
@@ -182,7 +196,7 @@ def _two_names(text: str) -> tuple[str, ...]:
 
 def main(argv: list[str] | None = None) -> int:
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        starting.loaded()
         return _main(argv)
     except OutputLost as error:
         return error.exit_code("failover")
@@ -195,8 +209,8 @@ def _main(argv: list[str] | None) -> int:
     run_dir = options.run_dir
     if options.command == "up":
         if options.devices is None:
-            options.devices = default_devices(options.engine)
-        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments):
+            options.devices = default_devices(options.engine, run_dir)
+        if wrong := _devices_wrong(options) or _address_among(options.engine, options.arguments) or _lacking(options):
             options.parser.error(wrong)
     try:
         if options.command == "up":
@@ -213,8 +227,13 @@ def _main(argv: list[str] | None) -> int:
     return 0
 
 
-def default_devices(engine: str) -> tuple[str, ...]:
-    return ("cuda",) if engine == "vllm" and GPUS.exists() else ("host:0",)
+def default_devices(engine: str, run_dir: Path) -> tuple[str, ...]:
+    """A host device is named after the run directory: pairs in two directories don't want the same one."""
+    if engine == "vllm" and GPUS.exists():
+        return ("cuda",)
+    if run_dir == default_run_dir():
+        return ("host:0",)
+    return (f"host:{hashlib.sha256(os.fsencode(os.path.realpath(run_dir))).hexdigest()[:8]}",)
 
 
 def _devices_wrong(options: Any) -> str:
@@ -230,6 +249,26 @@ def _devices_wrong(options: Any) -> str:
     if options.engine == "reference" and not all(on_host):
         return f"--devices {','.join(options.devices)}: the reference engine computes in host memory: --devices host:0"
     return ""
+
+
+def _lacking(options: Any) -> str:
+    """Which packages some part will need that this Python doesn't have, and how they are had; empty if it has all."""
+    needs = {"reference": ["numpy"]} if options.engine == "reference" else {}
+    if any(not device.startswith("host:") for device in options.devices):
+        needs["cuda"] = ["cuda.bindings", "pynvml"]
+    if options.listen is not None:
+        needs["gateway"] = ["uvloop", "prometheus_client"]
+    lacking = {extra: [name for name in names if not _is_there(name)] for extra, names in needs.items()}
+    if extras := [extra for extra, names in lacking.items() if names]:
+        names = ", ".join(name for names in lacking.values() for name in names)
+        return f"this Python ({sys.executable}) lacks {names}: {how_to_get(','.join(extras))}"
+    return vllm_engine.NOT_HERE if options.engine == "vllm" and not _is_there("vllm") else ""
+
+
+def _is_there(package: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # of what it is a part of
+        return importlib.util.find_spec(package) is not None
+    return False
 
 
 def _address_among(engine: str, arguments: list[str]) -> str:
@@ -276,9 +315,9 @@ def _up(options: Any, run_dir: Path) -> int:
     shim: list[str] = ["--restart", Restart.IN_PLACE.value]
     for field, most_s in command_settings.times_of(options).items():
         shim += [command_settings.flag(field), f"{most_s:g}"]
-    listen = options.listen
+    listen, first = options.listen, ""
     if listen == CHOOSE:
-        listen = free_address("127.0.0.1", 8000, 0)
+        listen, first = choose_address()
     elif listen is not None:
         listen = free_address(*listen)
     door = ("--shutdown-delay-s", "0", "--shutdown-drain-s", f"{options.drain_s:g}")
@@ -295,7 +334,10 @@ def _up(options: Any, run_dir: Path) -> int:
         door,
         dict(os.environ),
     )
-    return Up(wanted).run()
+    up = Up(wanted)
+    if first:
+        up.say("up", first)
+    return up.run()
 
 
 if __name__ == "__main__":

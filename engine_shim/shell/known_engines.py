@@ -13,6 +13,7 @@ import sys
 from typing import Any
 
 from engine_shim.engine import CannotRun, Engine, Setting
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue
 
 ROLES = ("primary", "shadow")
@@ -34,7 +35,7 @@ def make(kind: str, setting: Setting) -> Engine:
             raise CannotRun(f"the engine {kind} can't be loaded: {module} {what} {factory}")
         engine: Engine = found(setting)
     except ImportError as error:
-        hint = f"; pip install 'gpu-failover[{kind}]'" if kind in KNOWN else ""
+        hint = f"; {how_to_get(kind)}" if kind == "reference" else ""
         raise CannotRun(f"the engine {kind} can't be loaded: {error}{hint}") from error
     return engine
 

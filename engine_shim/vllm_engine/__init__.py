@@ -22,16 +22,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from engine_shim.engine import Engine, Setting
 
+NOT_HERE = (
+    f"vLLM isn't installed in this Python ({sys.executable}): install gpu-failover into the one that has it, and start "
+    "this with that one (its bin/failover, or -m engine_shim)"
+)
+
 
 def make(setting: "Setting") -> "Engine":
     """Called by `known_engines.py`. Loads vLLM, which takes seconds, and touches no device."""
     if importlib.util.find_spec("vllm") is None:
         from engine_shim.engine import CannotRun
 
-        raise CannotRun(
-            f"vLLM isn't installed in this Python ({sys.executable}): install gpu-failover into the one that has it, "
-            "and start this with that one (its bin/failover, or -m engine_shim)"
-        )
+        raise CannotRun(NOT_HERE)
     prepare(setting)
     from engine_shim.vllm_engine.engine import VllmEngine
 

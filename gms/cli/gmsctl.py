@@ -5,6 +5,11 @@ clients like any other, and stand in `transfer_commands.py`. Exit codes are reli
 stand in each command's --help (`gmsctl_help.py`).
 """
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "gmsctl"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import json
 import os
@@ -284,10 +289,11 @@ def worst(codes: list[int]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = parser().parse_args(argv)
-    there = rundir.devices(options.run_dir)
-    options.devices = [options.device] if options.device else there
     try:
+        starting.loaded()
+        options = parser().parse_args(argv)
+        there = rundir.devices(options.run_dir)
+        options.devices = [options.device] if options.device else there
         if not options.devices:
             raise NoServer(_nothing_there(options.run_dir))
         if there and options.device and options.device not in there:

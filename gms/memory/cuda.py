@@ -22,9 +22,10 @@ import uuid
 from typing import Any, NamedTuple
 
 from gms.memory import DeviceError, Handle, Memory, OutOfMemory, Unusable
+from sidecar.terminal.extras import how_to_get
 
 _IDENTITY = "cuda:{}"
-_INSTALL = "pip install 'gpu-failover[cuda]'"
+_INSTALL = how_to_get("cuda")
 
 
 class CudaError(DeviceError):

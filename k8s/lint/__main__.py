@@ -1,5 +1,10 @@
 """`python -m k8s.lint`: the command. Files in, findings out; the rules are in `check.py` and below."""
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "k8s-lint"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import json
 import re
@@ -7,12 +12,19 @@ import sys
 from pathlib import Path
 
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue, Parser, valued
 from sidecar.terminal.terminal import OutputLost, say
 
-from . import server, structure
-from .check import check
-from .node import Finding, Level
+try:
+    from . import server, structure
+    from .check import check
+    from .node import Finding, Level
+except ModuleNotFoundError as error:
+    if error.name != "yaml":
+        raise
+    print(f"k8s-lint: it needs the package yaml: {how_to_get('k8s')}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 EXAMPLES = """\
 examples:
@@ -82,6 +94,7 @@ def parser() -> Parser:
 
 def main(argv: list[str] | None = None) -> int:
     try:
+        starting.loaded()
         return _main(argv)
     except OutputLost as error:
         return error.exit_code(NAME)

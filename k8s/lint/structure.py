@@ -12,12 +12,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from sidecar.terminal.extras import how_to_get
+
 from .documents import without_nulls
 from .node import Document, Level, Path
 
 NEWEST = "1.36"  # what the recorded verdicts of tests/k8s are from
 OLDEST = "1.34"  # the first that serves resource.k8s.io/v1
-HOW_TO_GET_IT = "pip install 'gpu-failover[k8s]'"
+HOW_TO_GET_IT = how_to_get("k8s")
 _CLIENT_SIDE = "kustomize.config.k8s.io"
 _OPERATOR = "monitoring.coreos.com"
 

@@ -29,6 +29,7 @@ from lockserver.rules import record
 from lockserver.shell.rundir import HOLDER, LIFE, SOCKET
 from sidecar.kernel import io_uring, peers, process_state
 from sidecar.kernel.lifelock import LifeLockError, LocksUnsupported, check_directory
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.names import incarnation_name
 
 DRIVER_S = 5.0
@@ -244,7 +245,7 @@ def _gpus_that_nvml_sees() -> Iterator[Finding]:
     try:
         import pynvml
     except ImportError:
-        yield _ok("GPUs", "not looked at: nvidia-ml-py is not installed (gpu-failover[nvml])")
+        yield _ok("GPUs", f"not looked at: nvidia-ml-py is not installed ({how_to_get('nvml')})")
         return
     try:
         pynvml.nvmlInit()

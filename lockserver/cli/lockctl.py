@@ -5,6 +5,11 @@ Everything is said by the server or seen on this machine: lockctl decides nothin
 and stand in each command's --help (`lockctl_help.py`).
 """
 
+from sidecar.terminal import starting
+
+if starting.is_command(__name__, "lockctl"):
+    starting.die_of_ctrl_c()
+
 import argparse
 import contextlib
 import json
@@ -272,13 +277,14 @@ def _rfc3339(time: datetime) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    own, command = _split(list(sys.argv[1:] if argv is None else argv))
-    options, unknown = parser().parse_known_args(own)
-    if unknown:
-        hint = "; the command that is to run stands behind --" if options.run is hold else ""
-        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
-    options.words = [*getattr(options, "words", []), *command]
     try:
+        starting.loaded()
+        own, command = _split(list(sys.argv[1:] if argv is None else argv))
+        options, unknown = parser().parse_known_args(own)
+        if unknown:
+            hint = "; the command that is to run stands behind --" if options.run is hold else ""
+            options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
+        options.words = [*getattr(options, "words", []), *command]
         return int(options.run(options))
     except ObserverError as error:
         print(f"lockctl: {error}", file=sys.stderr)

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, Queue
 
 from sidecar.kernel import host_usage
+from sidecar.terminal.extras import how_to_get
 
 Reader = Callable[[], dict[str, tuple[int, int]]]
 """Device -> (bytes free, bytes in all)."""
@@ -90,9 +91,7 @@ def _nvml() -> Reader:
     try:
         import pynvml
     except ImportError:
-        raise NoReader(
-            "--memory nvml needs nvidia-ml-py: pip install 'gpu-failover[nvml]', or choose --memory none"
-        ) from None
+        raise NoReader(f"--memory nvml needs nvidia-ml-py: {how_to_get('nvml')}, or choose --memory none") from None
     try:
         pynvml.nvmlInit()
         handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from sidecar.http.http_port import CannotListen, HttpPort, MakePage, Page
 from sidecar.kernel.port_owner import way_out
 from sidecar.machine.loop import Loop
+from sidecar.terminal.extras import how_to_get
 from sidecar.wire.tcp import named
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def new_registry() -> "CollectorRegistry":
     try:
         from prometheus_client import CollectorRegistry
     except ImportError as error:
-        raise MetricsUnavailable(
-            "metrics need the package prometheus-client: pip install 'gpu-failover[metrics]'"
-        ) from error
+        raise MetricsUnavailable(f"metrics need the package prometheus-client: {how_to_get('metrics')}") from error
     return CollectorRegistry()
 
 

@@ -400,8 +400,9 @@ def test_an_engines_scratch_is_outside_the_run_directory_and_goes_with_the_engin
 def test_two_pairs_that_would_share_a_device_are_told_so(house: House) -> None:
     if REFERENCE not in there():
         pytest.skip("there is no reference engine")
-    running(house, "--capacity", "128MiB")
-    other = ("engine_shim.cli.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
+    mine = ("--capacity", "128MiB", "--devices", "host:0")
+    running(house, *mine)
+    other = ("engine_shim.cli.failover", "up", "--run-dir", str(house.directory / "other"), *mine)
     second = Program(house, "second", *other)
     house.add(second)
     assert second.code() != 0

@@ -13,6 +13,7 @@ import pytest
 
 from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover
+from sidecar.terminal.extras import how_to_get
 from tests.engine.kinds import TOY
 from tests.engine.shims import House, Program
 from tests.support.processes import ROOT
@@ -261,3 +262,28 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
         ("b", "Standby"),
     ]
     assert found["lock"]["holder"]["engine_id"] == "a" and found["engines"][0]["url"] == a.state()["url"]
+
+
+@pytest.mark.parametrize(
+    ("package", "words", "way"),
+    [
+        ("uvloop", (), how_to_get("gateway")),
+        ("numpy", ("--listen", "none"), how_to_get("reference")),
+        ("pynvml", ("--engine", "mine:make", "--devices", "cuda"), how_to_get("cuda")),
+        ("vllm", ("--engine", "vllm"), "install gpu-failover into the one that has it"),
+    ],
+)
+def test_what_a_pair_lacks_is_said_before_anything_starts(
+    package: str,
+    words: tuple[str, ...],
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(SystemExit) as end:
+        failover.main(["up", "--run-dir", str(tmp_path / "run"), *words])
+    said = capsys.readouterr().err
+    assert end.value.code == 64 and package.lower() in said.lower() and way in said
+    assert not (tmp_path / "run").exists()

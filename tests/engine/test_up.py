@@ -19,7 +19,7 @@ import pytest
 from engine_shim import __main__ as shim_command
 from engine_shim.cli import failover as failover_command
 from engine_shim.cli import pair_look, pair_status, part_environment
-from engine_shim.cli.failover import free_address, main, parser
+from engine_shim.cli.failover import choose_address, free_address, main, parser
 from engine_shim.cli.pair_commands import down
 from engine_shim.cli.pair_look import UP_FACTS, Seen, UpFacts
 from engine_shim.cli.pair_parts import Options, children
@@ -336,7 +336,7 @@ def test_kill_active_takes_nobody_for_ready_whom_status_does_not(house: House) -
 @chaos
 @REFERENCE
 def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_then(house: House) -> None:
-    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0")
+    up = running(house, "--capacity", "128MiB", "--listen", "127.0.0.1:0", "--devices", "host:0")
     found = status(house, "well", code=0)
     gms, door = found["gms"], found["door"]
     assert isinstance(gms, list) and [(one["device"], one["answers"]) for one in gms] == [("host:0", True)]
@@ -600,8 +600,9 @@ def test_vllm_is_on_gpus_where_there_are_some_and_the_reference_engine_never(
     there_are_gpus: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(failover_command, "GPUS", tmp_path if there_are_gpus else tmp_path / "none")
-    assert failover_command.default_devices("reference") == ("host:0",)
-    assert failover_command.default_devices("vllm") == (("cuda",) if there_are_gpus else ("host:0",))
+    here = default_run_dir()
+    assert failover_command.default_devices("reference", here) == ("host:0",)
+    assert failover_command.default_devices("vllm", here) == (("cuda",) if there_are_gpus else ("host:0",))
 
 
 @chaos
@@ -641,6 +642,29 @@ def test_clients_have_one_address_told_in_a_box_with_a_command_to_paste(house: H
     door.kill()
     until(lambda: "door ended (SIGKILL)" in up.said(), "it says so")
     until(lambda: _pasted(lines[at + 2]), "another is there, at the same address")
+
+
+def test_a_port_that_isnt_the_usual_one_is_said_with_what_has_that() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        port = sock.getsockname()[1]
+        (_, chosen), said = choose_address(port)
+        assert chosen != port
+        assert said.startswith(f"port {port} is taken by process {os.getpid()} (")
+        assert f": clients come to port {chosen}; " in said
+    assert choose_address(port) == (("127.0.0.1", port), "")
+
+
+@chaos
+@REFERENCE
+def test_two_pairs_in_two_run_directories_just_work(house: House) -> None:
+    first = running(house, "--capacity", "128MiB")
+    other = ("engine_shim.cli.failover", "up", "--run-dir", str(house.directory / "other"), "--capacity", "128MiB")
+    second = Program(house, "second", *other)
+    house.add(second)
+    until(lambda: " serves at " in second.said() and "OpenAI-compatible" in second.said(), "its clients can come, too")
+    line, address = second.said().splitlines()[0], re.search(r"http://127.0.0.1:(\d+)", second.said())
+    assert address is not None and f"clients come to port {address[1]}; " in line
+    assert not first.dead and house.holder()
 
 
 @chaos

@@ -1,4 +1,4 @@
-"""The chart, and what is rendered from it. Needs Helm in a library: pip install .gpu-failover[helm].."""
+"""The chart, and what is rendered from it. Needs Helm in a library: the extra helm."""
 
 import importlib.util
 import json
@@ -14,11 +14,12 @@ from k8s import render
 from k8s.lint.check import check
 from k8s.lint.documents import read
 from k8s.lint.node import Level
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.names import VERSION
 from tests.k8s.manifests import SHIPPED
 
 helm = pytest.mark.skipif(
-    importlib.util.find_spec("helm_python") is None, reason="Helm isn't installed: pip install 'gpu-failover[helm]'"
+    importlib.util.find_spec("helm_python") is None, reason=f"Helm isn't installed: {how_to_get('helm')}"
 )
 
 
@@ -168,7 +169,7 @@ def test_without_helm_the_command_says_how_to_get_it(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "helm_python", None)
     assert render.main([]) == 2
-    assert "pip install 'gpu-failover[helm]'" in capsys.readouterr().err
+    assert how_to_get("helm") in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sidecar.terminal.extras import how_to_get
 from tests.k8s.manifests import GOOD, HERE, POD, SHIPPED, edited
 from tests.support.processes import ROOT
 
@@ -145,7 +146,7 @@ def test_without_the_schemas_it_says_so_and_keeps_its_own_rules(tmp_path: Path) 
         capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
     )  # fmt: skip
     assert done.returncode == 1 and "image: it is missing" in done.stdout
-    assert "pip install 'gpu-failover[k8s]'" in done.stderr
+    assert how_to_get("k8s") in done.stderr
 
 
 def test_a_chart_is_to_be_rendered_first() -> None:
@@ -191,3 +192,10 @@ def test_a_server_that_cant_be_asked_is_said(tmp_path: Path) -> None:
     environment = {"PATH": str(tmp_path / "nowhere")}
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
     assert done.returncode == 2 and "--server needs kubectl, and there is none in PATH" in done.stderr
+
+
+def test_without_yaml_it_says_how_to_get_it() -> None:
+    program = "import runpy, sys; sys.modules['yaml'] = None; runpy.run_module('k8s.lint', run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"k8s-lint: it needs the package yaml: {how_to_get('k8s')}\n"

@@ -7,6 +7,7 @@ import tomllib
 
 import pytest
 
+from sidecar.terminal.extras import how_to_get
 from tests.support.processes import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -33,4 +34,4 @@ def test_without_yaml_it_says_which_package_to_install() -> None:
     program += "from tools.local_pod.__main__ import main\nsys.exit(main(['run', 'x']))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert "it needs the package yaml: pip install 'gpu-failover[k8s]'" in done.stderr
+    assert f"it needs the package yaml: {how_to_get('k8s')}" in done.stderr

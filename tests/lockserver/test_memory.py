@@ -8,6 +8,7 @@ here is only what `lockserver/shell/memory.py` makes of its answers. The real on
 import fcntl
 import os
 import random
+import re
 import signal
 import struct
 import sys
@@ -20,6 +21,7 @@ import pytest
 from lockserver.shell import memory
 from lockserver.shell.memory import NoReader, reader
 from sidecar.kernel import host_usage
+from sidecar.terminal.extras import how_to_get
 
 CAPACITY = 1 << 30
 PAGE = 4096
@@ -296,7 +298,7 @@ def test_figures_that_contradict_each_other_are_no_reading(
 
 def test_without_the_package_nvml_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with_nvml(monkeypatch, None)
-    with pytest.raises(NoReader, match=r"gpu-failover\[nvml\].*--memory none"):
+    with pytest.raises(NoReader, match=re.escape(how_to_get("nvml")) + ".*--memory none"):
         reader("nvml", tmp_path)
 
 

@@ -1,5 +1,6 @@
 """The page that a scrape gets, and what there is without the client library."""
 
+import re
 import select
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from prometheus_client import Gauge
 
 from sidecar.http import metrics
 from sidecar.machine.loop import Loop
+from sidecar.terminal.extras import how_to_get
 
 
 def test_the_page_has_the_metrics_of_its_registry_and_no_others() -> None:
@@ -39,7 +41,7 @@ def test_a_registry_is_served_in_the_programs_own_loop_which_answers_live_as_wel
 
 def test_without_the_library_there_is_one_sentence_with_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(metrics.MetricsUnavailable, match="pip install 'gpu-failover"):
+    with pytest.raises(metrics.MetricsUnavailable, match=re.escape(how_to_get("metrics"))):
         metrics.new_registry()
 
 

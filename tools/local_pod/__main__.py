@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue, Parser, count, seconds, valued
 from sidecar.terminal.terminal import OutputLost
 
@@ -141,7 +142,7 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if error.name != "yaml":
             raise
-        print("local-pod: it needs the package yaml: pip install 'gpu-failover[k8s]'", file=sys.stderr)
+        print(f"local-pod: it needs the package yaml: {how_to_get('k8s')}", file=sys.stderr)
         return commands.CANT_RUN
     except OutputLost as error:
         return error.exit_code("local-pod")

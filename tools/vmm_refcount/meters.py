@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from gms.memory import Unusable
 from sidecar.kernel import host_usage
+from sidecar.terminal.extras import how_to_get
 
 EMULATED = "Emulated GPU"  # what the names of the emulated driver's devices begin with
 
@@ -37,7 +38,7 @@ def nvml_meter(device: str) -> Meter:
     try:
         import pynvml
     except ImportError:
-        raise Unusable("--memory cuda is measured with nvidia-ml-py: pip install 'gpu-failover[cuda]'") from None
+        raise Unusable(f"--memory cuda is measured with nvidia-ml-py: {how_to_get('cuda')}") from None
     try:
         pynvml.nvmlInit()
         handle = pynvml.nvmlDeviceGetHandleByUUID(device)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gms.memory import DeviceError
+from sidecar.terminal.extras import how_to_get
 from tests import emulated_driver
 from tests.gms.memory.remote import Died, Remote
 from tests.support.processes import ROOT
@@ -213,7 +214,7 @@ WITHOUT = "import sys; sys.modules['{}'] = None; "
 @pytest.mark.parametrize(
     ("expression", "changes", "said"),
     [
-        (WITHOUT.format("cuda.bindings") + "devices()", {}, "gpu-failover[cuda]"),
+        (WITHOUT.format("cuda.bindings") + "devices()", {}, how_to_get("cuda")),
         (WITHOUT.format("pynvml") + f"CudaMemory('{UUIDS[0]}')", {}, "nvidia-ml-py"),
         ("devices()", {"CUDA_VISIBLE_DEVICES": ""}, "CUDA_ERROR_NO_DEVICE"),
         ("devices()", {"EMULATED_CUDA_BYTES": "nonsense"}, "CUDA_ERROR_SYSTEM_NOT_READY"),
