@@ -663,7 +663,8 @@ def test_two_pairs_in_two_run_directories_just_work(house: House) -> None:
     house.add(second)
     until(lambda: " serves at " in second.said() and "OpenAI-compatible" in second.said(), "its clients can come, too")
     line, address = second.said().splitlines()[0], re.search(r"http://127.0.0.1:(\d+)", second.said())
-    assert address is not None and f"clients come to port {address[1]}; " in line
+    assert address is not None  # 8000 may have become free since the first came
+    assert (f"clients come to port {address[1]}; " in line) == (address[1] != "8000")
     assert not first.dead and house.holder()
 
 
