@@ -223,24 +223,24 @@ class Server(Shell):
             os.close(self._slabs.pop(handle))
 
     def _do_check_memory(self, effect: e.CheckMemory) -> None:
-        self.answer(e.MemoryChecked(self._free(), self._somebody_has(effect.identities), self._blocks(effect.tables)))
+        self.answer(e.MemoryChecked(self._free(), self._a_process_has(effect.identities), self._blocks(effect.tables)))
 
-    def _somebody_has(self, identities: tuple[str, ...]) -> bool | None:
-        """Any of it. None: that can't be told. The first that somebody has is enough, because on a host device each
+    def _a_process_has(self, identities: tuple[str, ...]) -> bool | None:
+        """Any of it. None: that can't be told. The first that a process has is enough, because on a host device each
         look goes through all that is locked: 255 slabs took a server seconds of a processor at its start.
         """
-        somebody: bool | None = False
+        a_process: bool | None = False
         try:
             for identity in identities:
                 held = self.memory.held(identity)
                 if held:
                     return True
                 if held is None:
-                    somebody = None
+                    a_process = None
         except DeviceError as error:  # an identity that a person wrote into the file, say
             self.log.warning("memory_unknown", why=error)
             return None
-        return somebody
+        return a_process
 
     def _blocks(self, handles: tuple[int, ...]) -> dict[int, tuple[int, int]]:
         counted = {handle: tables.count(self._slabs[handle]) for handle in handles}

@@ -1,6 +1,6 @@
 """All devices of a container: one server each, as children. If one dies, all end; and one that hangs is killed.
 
-The servers stand on nothing of each other's. That they end together is for whoever restarts them: a container whose
+The servers stand on nothing of each other's. That they end together is for what restarts them: a container whose
 one process is gone is restarted as a whole, and finds everything as it was, because the weights are held by their
 readers and the state by the disk. So nothing is restarted here, and nothing waits. When a server hangs: `silence.py`.
 
