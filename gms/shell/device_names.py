@@ -14,10 +14,10 @@ import socket
 import time
 from pathlib import Path
 
-from gms.shell.settings import CannotStart
 from sidecar.kernel import exclusive_names
 from sidecar.kernel.exclusive_names import Owner
 from sidecar.machine.loop import Loop
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 
 MOST_SHARERS = 16

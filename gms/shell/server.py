@@ -22,12 +22,13 @@ from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.machine import Machine
 from gms.shell import rundir, tables
-from gms.shell.settings import CannotStart, Options
+from gms.shell.settings import Options
 from sidecar.kernel import io_uring, peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.processes import Processes, Whereabouts
 from sidecar.machine.shell import Shell
+from sidecar.terminal.cannot_start import CannotStart, unusable
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.frames import close_all
@@ -72,7 +73,7 @@ class Server(Shell):
             self.file = DurableFile(self._directory, rundir.record_name(self.device))
             self.file.reserve()
         except OSError as error:
-            raise rundir.unusable(self._directory, error) from None
+            raise unusable(self._directory, error) from None
         self.machine = Machine(
             e.Config(
                 device=self.device,
@@ -137,7 +138,7 @@ class Server(Shell):
             self.watch_over(self.server_socket.path, self.look_at_path)
             self.watch_over(self.file.path, self._look_at_files)
         except OSError as error:
-            raise rundir.unusable(self.server_socket.path, OSError(error.errno, error.strerror)) from None
+            raise unusable(self.server_socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
         self.log.info(
             "ready",
