@@ -13,6 +13,7 @@ from pathlib import Path
 from gms.memory.host_device import device_size
 from sidecar.kernel import host_usage, process_setup
 from sidecar.terminal import server_command
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import BadValue, Parser, seconds
 
@@ -125,7 +126,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    from gms.shell.settings import CannotStart, Settings
+    from gms.shell.settings import Settings
     from gms.shell.supervisor import Supervisor, gpus, make_host_device
     from sidecar.http.metrics import MetricsUnavailable
     from sidecar.kernel.durable import AlreadyLocked

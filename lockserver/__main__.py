@@ -14,6 +14,7 @@ from pathlib import Path
 from lockserver.shell import memory
 from sidecar.kernel import host_usage, process_setup
 from sidecar.terminal import server_command
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 from sidecar.terminal.settings import Parser, directory, seconds
 
@@ -95,7 +96,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _serve(options: argparse.Namespace, log: Log) -> int:
-    from lockserver.shell.server import CannotStart, Options, Server
+    from lockserver.shell.server import Options, Server
     from sidecar.http import metrics
     from sidecar.kernel.durable import AlreadyLocked
     from sidecar.machine.shell import STOPPED_BY_SIGNAL

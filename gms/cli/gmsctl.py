@@ -17,7 +17,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,11 +32,11 @@ from gms.cli.transfer_commands import add_commands, complain, region, says_whom
 from gms.observer import Observer, watch_forever
 from gms.rules import messages as m
 from gms.shell import rundir
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.commands import Command, Commands, run
 from sidecar.terminal.formatting import Tone, key_values, size
 from sidecar.terminal.settings import BadValue, Parser, count, name, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import OutputLost, end_with_the_reader, observer_exit_code, say, terminal_paint
-from sidecar.wire.observer import TIMEOUT_S, Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
+from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
+from sidecar.wire.observer import Busy, Incompatible, NoServer, ObserverError, Refused, ServerSilent
 
 COMMITTED, EMPTY, NO_SERVER, NOT_YET = 0, 1, 2, 3
 """Exit codes; usage errors are 64."""
@@ -44,8 +44,6 @@ _BY_STATE = {"COMMITTED": COMMITTED, "RO": COMMITTED, "EMPTY": EMPTY}
 _WORST_FIRST = (NO_SERVER, NOT_YET, EMPTY, COMMITTED)
 _LINES_AT_ONCE = 1000
 RUN_DIR = "the run directory that gms was started with"
-
-Command = Callable[[argparse.Namespace], int]
 
 
 # -- commands ------------------------------------------------------------------------------------------------------
@@ -216,30 +214,19 @@ def drop(options: argparse.Namespace) -> int:
 
 
 def parser() -> Parser:
-    p = Parser(
-        prog="gmsctl",
-        usage="%(prog)s [--run-dir DIR] COMMAND ...",
-        description="Looks at the weights, and works with them.",
-        epilog=words.MAIN,
+    commands = Commands(
+        "gmsctl",
+        "Looks at the weights, and works with them.",
+        words.MAIN,
+        run_dir=RUN_DIR,
+        answers="a server",
     )
-    p.run_dir(RUN_DIR)
-    p.setting(
-        "--answer-timeout-s",
-        default=TIMEOUT_S,
-        parse=seconds,
-        metavar="S",
-        help="how long a server may take to answer",
-    )
-    commands = p.add_subparsers(dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="gmsctl")
 
     def add(name: str, run: Command, what: str, epilog: str) -> Parser:
-        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
-        command.set_defaults(run=run, parser=command)
-        command.run_dir(RUN_DIR)
+        command = commands.add(name, run, what, epilog)
         command.add_argument(
             "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
         )
-        command.add_argument("--json", action="store_true", help="for programs")
         return command
 
     add("status", status, "Which weights there are, and who has to do with them.", words.STATUS)
@@ -266,7 +253,7 @@ def parser() -> Parser:
         help="how long to wait until every process has let go of it; default 3",
     )
     add_commands(add)
-    return p
+    return commands.parser
 
 
 def _device(text: str) -> str:
@@ -289,23 +276,17 @@ def worst(codes: list[int]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        starting.loaded()
-        options = parser().parse_args(argv)
-        there = rundir.devices(options.run_dir)
-        options.devices = [options.device] if options.device else there
-        if not options.devices:
-            raise NoServer(_nothing_there(options.run_dir))
-        if there and options.device and options.device not in there:
-            raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
-        return int(options.run(options))
-    except ObserverError as error:
-        complain(error)
-        return observer_exit_code(error)
-    except OutputLost as error:
-        return error.exit_code("gmsctl")
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return run("gmsctl", lambda: _run(parser().parse_args(argv)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    there = rundir.devices(options.run_dir)
+    options.devices = [options.device] if options.device else there
+    if not options.devices:
+        raise NoServer(_nothing_there(options.run_dir))
+    if there and options.device and options.device not in there:
+        raise NoServer(f"no GMS for {options.device} at {options.run_dir}; there are: {', '.join(there)}")
+    return int(options.run(options))
 
 
 def _nothing_there(run_dir: Path) -> str:

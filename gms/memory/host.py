@@ -3,7 +3,7 @@
 An allocation is an open file description of its own that holds an OFD write lock on its range of the device's file.
 Handles are descriptors of it, exporting is passing one on, and a mapping holds the description too. When the last of
 all these is gone, in whatever process and however it ended, the kernel drops the lock, and the range is free. So
-nothing is counted here, and nothing has to be cleaned up after anybody.
+nothing is counted here, and nothing has to be cleaned up after a process.
 
 The rules, each of which something was lost without:
 

@@ -1,8 +1,8 @@
 """Host devices as files: where they are, how one is made, and how it goes.
 
 A host device `host:NAME` is the sparse file NAME in the devices' directory, as large as the device's capacity. Making
-and removing one changes nothing that anybody has: both first lock the whole file, which nobody gets while a byte of it
-is allocated.
+and removing one changes nothing that a process has: both first lock the whole file, which can't be had while a byte of
+it is allocated.
 
 What this file may not do: allocate. That is `host.py`; who has how much is `sidecar/kernel/host_usage.py`.
 """
@@ -52,7 +52,7 @@ def device_path(name: str, directory: Path | None = None) -> Path:
 
 
 def create_device(name: str, capacity: int, directory: Path | None = None) -> Path:
-    """Makes the device, or finds it made. One that nobody uses gets the new capacity."""
+    """Makes the device, or finds it made. One that no process uses gets the new capacity."""
     path = device_path(name, directory)
     if capacity <= 0 or capacity % GRANULARITY:
         raise DeviceError(f"host:{name} can't have {capacity} bytes: it has to be a multiple of {GRANULARITY} (2 MiB)")
@@ -66,7 +66,7 @@ def create_device(name: str, capacity: int, directory: Path | None = None) -> Pa
 
 
 def remove_device(name: str, directory: Path | None = None) -> None:
-    """Removes it with all its pages. Refused while anybody has memory of it; one that isn't there is removed."""
+    """Removes it with all its pages. Refused while a process has memory of it; one that isn't there is removed."""
     path = device_path(name, directory)
     with contextlib.suppress(FileNotFoundError):
         fd = open_device(path)
@@ -95,7 +95,7 @@ def open_device(path: Path) -> int:
 
 
 def try_lock(fd: int, start: int, length: int) -> bool:
-    """A write lock on a range for this description. False: somebody has part of it."""
+    """A write lock on a range for this description. False: another description has part of it."""
     try:
         fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0))
     except (BlockingIOError, PermissionError):
@@ -125,7 +125,7 @@ def same_file(fd: int, path: Path) -> bool:
 
 
 def _make_directory(directory: Path) -> None:
-    """Only this user may make and remove files in it. /dev/shm is everybody's: somebody else may have been first."""
+    """Only this user may make and remove files in it. /dev/shm is every user's: another may have been first."""
     try:
         make_private_directory(directory)
         status = directory.lstat()

@@ -41,8 +41,6 @@ class Connected(msgspec.Struct, frozen=True):
 
 
 class Disconnected(msgspec.Struct, frozen=True):
-    """The connection ended, or could not be made."""
-
     why: str = ""
     """What came over it was no message."""
 
@@ -94,8 +92,6 @@ class Sums(msgspec.Struct, frozen=True):
 
 
 class Gone(msgspec.Struct, frozen=True):
-    """The answer to `LetGo`."""
-
     generation: int
 
 

@@ -1,7 +1,7 @@
 """What is done after a commit, in a thread of the lowest priority: huge pages, and the sums of the slabs' contents.
 
 The sums are CRC-32: they are to show bytes that changed by accident, in memory or on the way, and nothing here defends
-against somebody who means to deceive. It runs at 2 GiB/s where BLAKE2 runs at 0.8 (docs/measurements.md).
+against a program that means to deceive. It runs at 2 GiB/s where BLAKE2 runs at 0.8 (docs/measurements.md).
 
 What this file may not do: touch a mapping that a program uses. It has mappings of its own, so that a reader may go to
 sleep at any moment; and it holds on to its layout only until the next 16 MiB are done.
@@ -49,7 +49,7 @@ class Background:
         self._thread: threading.Thread | None = None
 
     def begin(self, slabs: LayoutSlabs, sizes: Sequence[int]) -> None:
-        """Called by whoever uses that layout at the moment."""
+        """Called by what uses that layout at the moment."""
         memory = self._store.memory
         if memory is None or not memory.device.startswith("host:") or not (self._huge_pages or self._checksums):
             return
@@ -80,7 +80,7 @@ class Background:
                     return
                 sums.append(self._slab(memory, slabs, number, size))
         except DeviceError:
-            return  # no addresses left, say: there are no sums then, and nobody is worse off
+            return  # no addresses left, say: there are no sums then, and no process is worse off
         finally:
             self._store.put_back(slabs)
         if self._checksums and all(sums):

@@ -4,8 +4,8 @@ Two pairs that share a device without knowing of each other would each miss the 
 second GMS for the same device is refused, and told who has it, whatever their run directories are. Who means to share
 a device says so everywhere (`--share-devices`).
 
-Whoever connects to the name is told the run directory. What this file may not do: open a device. The names themselves:
-`sidecar/kernel/exclusive_names.py`.
+A process that connects to the name is told the run directory. What this file may not do: open a device. The names
+themselves: `sidecar/kernel/exclusive_names.py`.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ import socket
 import time
 from pathlib import Path
 
-from gms.shell.settings import CannotStart
 from sidecar.kernel import exclusive_names
 from sidecar.kernel.exclusive_names import Owner
 from sidecar.machine.loop import Loop
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 
 MOST_SHARERS = 16
@@ -34,7 +34,7 @@ class DeviceNames:
         self._taken: list[socket.socket] = []
 
     def take(self, device: str, key: str) -> None:
-        """`key` is the same for everybody who means this device. Raises CannotStart when somebody else has it."""
+        """`key` is the same for every GMS that means this device. Raises CannotStart when another has it."""
         until = time.monotonic() + PREDECESSOR_S
         mine = _shared_names(key) if self._shared else [_alone_name(key)]
         others = [_alone_name(key)] if self._shared else _shared_names(key)
@@ -52,7 +52,7 @@ class DeviceNames:
             time.sleep(0.01)
 
     def _other(self, device: str, name: str) -> str | None:
-        """Who has it, in words, or its run directory if that is ours. None: nobody whom this user has to mind."""
+        """Who has it, in words, or its run directory if that is ours. None: no process that this user has to mind."""
         owner = exclusive_names.owner(name)
         if owner is None:
             return None
@@ -63,7 +63,7 @@ class DeviceNames:
         return run_dir if run_dir == str(self._run_dir) else _in_words(owner, run_dir)
 
     def answer(self, loop: Loop) -> None:
-        """From now on, whoever asks is told the run directory."""
+        """From now on, a process that asks is told the run directory."""
         for sock in self._taken:
             loop.add(sock.fileno(), lambda _, sock=sock: self._tell(sock))  # type: ignore[misc]
 
@@ -97,7 +97,7 @@ def _shared_names(key: str) -> list[str]:
 
 
 def _ask(name: str) -> str:
-    """The run directory of whoever has that name; empty if it doesn't say."""
+    """The run directory of the GMS that has that name; empty if it doesn't say."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
         sock.settimeout(_ANSWER_S)
         sock.connect(exclusive_names.address(name))

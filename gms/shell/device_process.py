@@ -15,10 +15,11 @@ import msgspec
 from gms.memory import DeviceError
 from gms.memory.opening import open_memory
 from gms.shell.server import Server
-from gms.shell.settings import CannotStart, Settings
+from gms.shell.settings import Settings
 from sidecar.kernel import process_setup
 from sidecar.kernel.durable import AlreadyLocked
 from sidecar.machine.shell import STOPPED_BY_SIGNAL
+from sidecar.terminal.cannot_start import CannotStart
 from sidecar.terminal.logs import Log
 
 __all__ = ["Settings", "main"]

@@ -1,7 +1,7 @@
 """The slabs of layouts, or of a pool, that this process has: their descriptors, and what was imported from them.
 
-A layout is let go of when nobody here uses it any more: a reader that has it mapped, the thread that sums it up. Until
-then "let go" is only remembered, because whoever reads would crash.
+A layout is let go of when nothing here uses it any more: no reader has it mapped, no thread sums it up. Until then "let
+go" is only remembered, because a reader would crash.
 
 What this file may not do: map (`mapping.py`), or decide what is kept (`client_machine.py`).
 """
@@ -25,7 +25,7 @@ class LayoutSlabs:
         self.unwanted = False
 
     def import_all(self, memory: Memory, sizes: Sequence[int]) -> None:
-        """All of them or an error: nobody maps a layout of which a part can't be had. They stay imported, so that a
+        """All of them or an error: no reader maps a layout of which a part can't be had. They stay imported, so that a
         wake need not do it again.
         """
         if len(self.descriptors) != len(sizes):
@@ -70,7 +70,7 @@ class SlabStore:
             return slabs
 
     def use_too(self, slabs: LayoutSlabs) -> None:
-        """By one more, while somebody does."""
+        """By one more, while it is used."""
         with self._lock:
             slabs.users += 1
 
@@ -83,7 +83,7 @@ class SlabStore:
         self._gone(slabs.generation)
 
     def let_go(self, generation: int) -> bool:
-        """False: somebody still uses it, and `gone` is called later."""
+        """False: it is still used, and `gone` is called later."""
         with self._lock:
             slabs = self._layouts.get(generation)
             if slabs is None:

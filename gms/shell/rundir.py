@@ -9,12 +9,10 @@ DIR/gms/devices         which devices it has, one a line
 Memory lies elsewhere: host devices have a directory of their own, because it must not go with this one.
 """
 
-import errno
 import re
 import socket
 from pathlib import Path
 
-from gms.shell.settings import CannotStart
 from sidecar.kernel.durable import DirectoryLock, DurableFile
 from sidecar.wire import sockets
 
@@ -77,21 +75,3 @@ def devices(run_dir: Path) -> list[str]:
         except OSError:
             return []
     return [device for device in listed if _DEVICE.fullmatch(device)]
-
-
-_ADVICE = {
-    errno.EACCES: "give a --run-dir that this user may write",
-    errno.EPERM: "give a --run-dir that this user may write",
-    errno.ENOENT: "give a --run-dir where directories can be made",
-    errno.ENOSPC: "make room there, or give another --run-dir",
-    errno.EDQUOT: "make room there, or give another --run-dir",
-    errno.EROFS: "give a --run-dir on a filesystem that can be written",
-}
-
-
-def unusable(directory: Path, error: OSError) -> CannotStart:
-    """Why a server can't start there, and what to do. (A file that the error names is within that directory.)"""
-    what = directory / error.filename if isinstance(error.filename, str) else directory
-    advice = _ADVICE.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
-    shown = str(what).encode("utf-8", "backslashreplace").decode()
-    return CannotStart(f"{shown} can't be used: {error.strerror or error}; {advice}")

@@ -22,12 +22,13 @@ from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.machine import Machine
 from gms.shell import rundir, tables
-from gms.shell.settings import CannotStart, Options
+from gms.shell.settings import Options
 from sidecar.kernel import io_uring, peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.processes import Processes, Whereabouts
 from sidecar.machine.shell import Shell
+from sidecar.terminal.cannot_start import CannotStart, unusable
 from sidecar.terminal.logs import Log
 from sidecar.wire.connections import Connections, Protocol
 from sidecar.wire.frames import close_all
@@ -72,7 +73,7 @@ class Server(Shell):
             self.file = DurableFile(self._directory, rundir.record_name(self.device))
             self.file.reserve()
         except OSError as error:
-            raise rundir.unusable(self._directory, error) from None
+            raise unusable(self._directory, error) from None
         self.machine = Machine(
             e.Config(
                 device=self.device,
@@ -137,7 +138,7 @@ class Server(Shell):
             self.watch_over(self.server_socket.path, self.look_at_path)
             self.watch_over(self.file.path, self._look_at_files)
         except OSError as error:
-            raise rundir.unusable(self.server_socket.path, OSError(error.errno, error.strerror)) from None
+            raise unusable(self.server_socket.path, OSError(error.errno, error.strerror)) from None
         status = self.machine.status()
         self.log.info(
             "ready",
@@ -223,24 +224,24 @@ class Server(Shell):
             os.close(self._slabs.pop(handle))
 
     def _do_check_memory(self, effect: e.CheckMemory) -> None:
-        self.answer(e.MemoryChecked(self._free(), self._somebody_has(effect.identities), self._blocks(effect.tables)))
+        self.answer(e.MemoryChecked(self._free(), self._a_process_has(effect.identities), self._blocks(effect.tables)))
 
-    def _somebody_has(self, identities: tuple[str, ...]) -> bool | None:
-        """Any of it. None: that can't be told. The first that somebody has is enough, because on a host device each
+    def _a_process_has(self, identities: tuple[str, ...]) -> bool | None:
+        """Any of it. None: that can't be told. The first that a process has is enough, because on a host device each
         look goes through all that is locked: 255 slabs took a server seconds of a processor at its start.
         """
-        somebody: bool | None = False
+        a_process: bool | None = False
         try:
             for identity in identities:
                 held = self.memory.held(identity)
                 if held:
                     return True
                 if held is None:
-                    somebody = None
+                    a_process = None
         except DeviceError as error:  # an identity that a person wrote into the file, say
             self.log.warning("memory_unknown", why=error)
             return None
-        return somebody
+        return a_process
 
     def _blocks(self, handles: tuple[int, ...]) -> dict[int, tuple[int, int]]:
         counted = {handle: tables.count(self._slabs[handle]) for handle in handles}

@@ -1,13 +1,9 @@
-"""What one device's server is told at its start, and how it says that it can't. Only data; `__main__.py` asks people.
+"""What one device's server is told at its start. Only data; `__main__.py` asks people.
 
 A file of its own, so that the supervisor, which only passes it on, needn't load a server.
 """
 
 import msgspec
-
-
-class CannotStart(Exception):
-    """Something that a person can put right."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,6 @@
 """All devices of a container: one server each, as children. If one dies, all end; and one that hangs is killed.
 
-The servers stand on nothing of each other's. That they end together is for whoever restarts them: a container whose
+The servers stand on nothing of each other's. That they end together is for what restarts them: a container whose
 one process is gone is restarted as a whole, and finds everything as it was, because the weights are held by their
 readers and the state by the disk. So nothing is restarted here, and nothing waits. When a server hangs: `silence.py`.
 
@@ -24,13 +24,14 @@ from gms.memory.host_device import create_device, device_path
 from gms.rules.silence import ASK_S, Do, Silence
 from gms.shell import rundir
 from gms.shell.device_names import PREDECESSOR_S, DeviceNames
-from gms.shell.settings import CannotStart, Settings
+from gms.shell.settings import Settings
 from sidecar.kernel import signals
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.process_state import state_of
 from sidecar.machine.loop import Loop
 from sidecar.machine.shell import STOPPED_BY_SIGNAL
+from sidecar.terminal.cannot_start import CannotStart, unusable
 from sidecar.terminal.logs import Log
 
 STOP_S = 5.0
@@ -89,7 +90,7 @@ class Supervisor:
             for device in devices:
                 rundir.lock(self.run_dir, rundir.lock_name(device), PREDECESSOR_S).close()
         except OSError as error:
-            raise rundir.unusable(here, error) from None
+            raise unusable(here, error) from None
 
     def take_devices(self, keys: dict[str, str], *, shared: bool) -> None:
         """No other GMS has these devices from now on. Raises CannotStart."""

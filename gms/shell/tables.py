@@ -1,7 +1,7 @@
 """The table beside a pool: shared memory of the host, whatever device the pool is on.
 
-A table is a memfd: it lives as long as anybody has a descriptor or a mapping of it, and needs no clearing up. Its size
-is sealed, and all its pages are there from the beginning, so nobody who maps it meets a SIGBUS.
+A table is a memfd: it lives as long as a process has a descriptor or a mapping of it, and needs no clearing up. Its
+size is sealed, and all its pages are there from the beginning, so no process that maps it meets a SIGBUS.
 
 To GMS its contents are bytes, but for a small header and one byte of each record, by which those are counted that a
 successor would find (little endian):

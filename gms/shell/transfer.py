@@ -1,9 +1,9 @@
 """Checkpoints and weights: a safetensors file into GMS (`put`), out of it (`get`), and are they still the same
 (`verify`)?
 
-Every file is checked before anybody is asked to write, so that a bad one clears nothing. What goes wrong later costs
-the writer its work and nobody else anything: there is a commit, or there is none. A file that comes out has its name
-only once it is whole.
+Every file is checked before the server is asked to let it be written, so that a bad one clears nothing. What goes wrong
+later costs the writer its work and no other process anything: there is a commit, or there is none. A file that comes
+out has its name only once it is whole.
 
 What this file may not do: speak to people (`transfer_commands.py`). Neither numpy nor torch is needed.
 """
@@ -48,7 +48,7 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            # A pipe that nobody writes into isn't waited for.
+            # A pipe without a writer isn't waited for.
             self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 size = os.fstat(self.descriptor).st_size
@@ -99,7 +99,7 @@ class Checkpoint:
         return sum(entry.end - entry.start for file in self.files for entry in file.header.entries)
 
     def plan(self, granularity: int) -> "Plan":
-        """Everything that can be wrong with what is to be written is wrong before anybody is asked to write. Raises
+        """Everything that can be wrong with what is to be written is wrong before the server is asked. Raises
         CannotTransfer.
         """
         layout, runs = self._slabs(granularity)

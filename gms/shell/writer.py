@@ -68,7 +68,7 @@ class Writer:
         self._keeps_mapped = True
 
     def commit(self, layout: lay.Layout, timeout_s: float | None = None) -> Reader:
-        """The layout is there for everybody, for as long as anybody wants it; and this process reads it from now on, at
+        """The layout is there for every process, as long as one wants it; and this process reads it from now on, at
         the same addresses. If it is refused, this is still a writer.
         """
         self._must_not_be_lost()

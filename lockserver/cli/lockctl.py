@@ -24,27 +24,13 @@ import msgspec
 from lockserver.cli import hold as holding
 from lockserver.cli import lockctl_help as words
 from lockserver.cli import status_text
-from lockserver.observer import (
-    TIMEOUT_S,
-    NoServer,
-    Observer,
-    ObserverError,
-    ServerSilent,
-    watch_forever,
-)
+from lockserver.observer import NoServer, Observer, ServerSilent, watch_forever
 from lockserver.rules import messages as m
 from lockserver.shell.rundir import SOCKET
-from sidecar.terminal.exit_codes import EX_INTERRUPTED
+from sidecar.terminal.commands import Commands, run
 from sidecar.terminal.formatting import key_values
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import (
-    OutputLost,
-    end_with_the_reader,
-    observer_exit_code,
-    ping_forever,
-    say,
-    terminal_paint,
-)
+from sidecar.terminal.terminal import end_with_the_reader, ping_forever, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -196,34 +182,14 @@ def hold(options: argparse.Namespace) -> int:
 
 
 def parser() -> Parser:
-    p = Parser(
-        prog="lockctl",
-        usage="%(prog)s [--run-dir DIR] COMMAND ...",
-        description="Looks at the lock, and works with it.",
-        epilog=words.MAIN,
+    commands = Commands(
+        "lockctl",
+        "Looks at the lock, and works with it.",
+        words.MAIN,
+        run_dir=RUN_DIR,
+        answers="the server",
     )
-    p.run_dir(RUN_DIR)
-    p.setting(
-        "--answer-timeout-s",
-        default=TIMEOUT_S,
-        parse=seconds,
-        metavar="S",
-        help="how long the server may take to answer",
-    )
-    commands = p.add_subparsers(
-        dest="command", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="lockctl"
-    )
-
-    def add(
-        name: str, run: Callable[[argparse.Namespace], int], what: str, epilog: str, *, prints: bool = True
-    ) -> Parser:
-        command: Parser = commands.add_parser(name, description=what, epilog=epilog)
-        command.set_defaults(run=run, parser=command)
-        command.run_dir(RUN_DIR)
-        if prints:
-            command.add_argument("--json", action="store_true", help="for programs")
-        return command
-
+    add = commands.add
     add("status", status, "Who serves, who waits, and what for.", words.STATUS)
     add("watch", watch, "A line for every change.", words.WATCH)
     command = add("history", history, "What has happened, oldest first.", words.HISTORY)
@@ -252,7 +218,7 @@ def parser() -> Parser:
             prints=False,
         )
     )
-    return p
+    return commands.parser
 
 
 # -- output --------------------------------------------------------------------------------------------------------
@@ -277,22 +243,17 @@ def _rfc3339(time: datetime) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    try:
-        starting.loaded()
-        own, command = _split(list(sys.argv[1:] if argv is None else argv))
-        options, unknown = parser().parse_known_args(own)
-        if unknown:
-            hint = "; the command that is to run stands behind --" if options.run is hold else ""
-            options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
-        options.words = [*getattr(options, "words", []), *command]
-        return int(options.run(options))
-    except ObserverError as error:
-        print(f"lockctl: {error}", file=sys.stderr)
-        return observer_exit_code(error)
-    except OutputLost as error:
-        return error.exit_code("lockctl")
-    except KeyboardInterrupt:
-        return EX_INTERRUPTED
+    return run("lockctl", lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def _run(words: list[str]) -> int:
+    own, command = _split(words)
+    options, unknown = parser().parse_known_args(own)
+    if unknown:
+        hint = "; the command that is to run stands behind --" if options.run is hold else ""
+        options.parser.error(f"not known here: {' '.join(unknown)}{hint}")
+    options.words = [*getattr(options, "words", []), *command]
+    return int(options.run(options))
 
 
 def _split(said: list[str]) -> tuple[list[str], list[str]]:

@@ -5,7 +5,6 @@ beside it; life files and what else tells of processes in `evidence/shell/shell.
 which messages bring pidfds, and what its effects mean in this world.
 """
 
-import errno
 import math
 import os
 import secrets
@@ -29,6 +28,7 @@ from sidecar.kernel.durable import DirectoryLock, DurableFile
 from sidecar.kernel.path_watch import make_private_directory
 from sidecar.kernel.processes import Processes, Unidentified
 from sidecar.machine.shell import Shell
+from sidecar.terminal.cannot_start import unusable
 from sidecar.terminal.logs import Log
 from sidecar.terminal.names import incarnation_name
 from sidecar.wire.connections import Connections, Protocol
@@ -40,10 +40,6 @@ _WITH_PIDFDS = (m.Vouch, m.HandBack)
 _SPOKEN = Protocol(m.from_client, lambda why: m.Problem(why=why), lambda why: m.Busy(why=why))
 ENDING_S = 1.0
 """How long a server that was killed may take to end."""
-
-
-class CannotStart(Exception):
-    """Something that a person can put right."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +91,7 @@ class Server(Shell):
             self._lock = DirectoryLock(options.run_dir, SERVER_LOCK).acquire(ENDING_S)
             self.file.reserve()
         except OSError as error:
-            raise CannotStart(_why_not(options.run_dir, error)) from None
+            raise unusable(options.run_dir, error) from None
         self.machine = Machine(self._config())
 
     def _config(self) -> e.Config:
@@ -128,7 +124,7 @@ class Server(Shell):
             self.feed(self._read_what_was_left())
             self._open()
         except OSError as error:
-            raise CannotStart(_why_not(self.options.run_dir, error)) from None
+            raise unusable(self.options.run_dir, error) from None
         self.stop_on_signals()
 
     def _read_what_was_left(self) -> e.Started:
@@ -294,22 +290,3 @@ class Server(Shell):
 def _pid_namespace() -> str:
     """In which the numbers of processes mean something; empty where `/proc` belongs to another one."""
     return os.readlink("/proc/self/ns/pid") if os.readlink("/proc/self") == str(os.getpid()) else ""
-
-
-def _why_not(run_dir: Path, error: OSError) -> str:
-    """A sentence with a way out. (A file that the error names is within that directory.)"""
-    named = error.filename2 or error.filename
-    what = run_dir / named if isinstance(named, str | Path) else run_dir
-    room = "make room there, of bytes or of files (the server keeps some for holder.json and its socket)"
-    write = "give a --run-dir that this user may write"
-    ways = {
-        errno.EACCES: write,
-        errno.EPERM: write,
-        errno.ENOSPC: room,
-        errno.EDQUOT: room,
-        errno.EROFS: "it is read-only; give a --run-dir on a filesystem that can be written",
-        errno.ENOTDIR: "something on the way is no directory",
-        errno.ENOENT: "that place takes no directories; give a --run-dir such as /run/failover",
-    }
-    way = ways.get(error.errno or 0, "something else is in its place: move it away, or give another --run-dir")
-    return f"{what} can't be used: {error.strerror or error}; {way}"
