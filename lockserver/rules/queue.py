@@ -121,7 +121,7 @@ class Queue:
         prepared = self.prepared(waiter, plan.now)
         if prepared or not waiter.is_there or waiter.incarnation.conn is None:
             return
-        if not waiter.vetted and prepared is None:
+        if not waiter.vetted and not self.memory.late(plan.now):
             plan.wait_until(self.memory.late_at)
         elif waiter.failed_in == self.round and plan.wait_until(waiter.asked_or_failed_at + ASK_AGAIN_S):
             return
