@@ -428,6 +428,18 @@ def test_every_device_that_is_needed_must_have_it_free() -> None:
     assert b.holds
 
 
+def test_one_whose_need_cannot_be_looked_at_is_asked_all_the_same_and_the_alarm_says_why_it_waits() -> None:
+    """It came while the driver hung, and the holder dies."""
+    harness = on_a_gpu()
+    a = harness.holder("a")
+    harness.reads_answered = False
+    b = harness.waiter("b", gpu=60)
+    harness.kill(a.main)
+    harness.advance(5)
+    assert not b.holds and any("does the driver hang?" in alarm for alarm in harness.status.alarms)
+    assert not any("asked whether" in why for why in harness.waiting_for.split("; "))
+
+
 def test_a_reading_from_before_the_death_proves_nothing() -> None:
     harness = on_a_gpu()
     a, b = harness.holder("a"), harness.waiter("b", gpu=60)
