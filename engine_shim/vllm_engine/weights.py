@@ -44,7 +44,8 @@ class Weights:
         self._lost = ""
         self._there: str | None = None
         """The hash of the layout that GMS has; None: it has named none since ours was read or written."""
-        self.client = GmsClient(
+        self._reader: Reader | None = None
+        self.client = GmsClient(  # its thread may tell of a change before we have it
             settings.directory,
             self.device,
             settings.engine_id,
@@ -52,7 +53,6 @@ class Weights:
             on_change=self._on_change,
             on_lost=self._on_lost,
         )
-        self._reader: Reader | None = None
 
     def get(
         self, described: Mapping[str, str], load: Callable[[], torch.nn.Module], private: Sequence[str] = ()

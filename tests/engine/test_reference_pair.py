@@ -90,6 +90,7 @@ def test_turns_with_a_cache_that_is_adopted_each_time_leave_nothing_behind(house
         assert adopted(standby, wakes=wakes[standby.engine_id]) and tokens(house) == before
         active.until("Standby", ready=True)
         if turn == 0:
+            assert a.get("/live")[0] == b.get("/live")[0] == 200  # a port's thread begins with its first client
             until(lambda: counted(house) == counted(house), "all connections of the last change are made, or closed")
             first, resident = counted(house), lasting_bytes(house, a, b)
     until(lambda: all(counted(house)[name] <= first[name] for name in first), f"no more than after one turn: {first}")

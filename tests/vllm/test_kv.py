@@ -192,7 +192,7 @@ def test_a_switchover_keeps_it_and_is_no_death_and_nothing_grows(keeping: Pair) 
         assert house.gms is not None
         released = [line for line in house.gms.said().splitlines() if " pool_released " in line]
         for key in ("kv-index", *(f"kv-{rank}" for rank in range(pair.ranks))):
-            assert any(f'pool={key} owner="{active.engine_id} ' in line for line in released), key
+            assert any(f'region={key} owner="{active.engine_id} ' in line for line in released), key
         if TURNS > 1:
             pair.settles(standby, active)
             pair.begin_to_count()  # after the first turn
