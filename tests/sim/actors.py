@@ -7,6 +7,7 @@ what must hold is `world.py`'s business.
 
 import contextlib
 import errno
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -227,7 +228,8 @@ class SimServer(ServerShell[e.Event, e.Effect]):
     def _read_memory(self) -> None:
         hangs_s = self.world.reader_hangs_until - self.kernel.now
         if hangs_s > 0:
-            self.process.after(hangs_s, self._read_memory)
+            if hangs_s < math.inf:
+                self.process.after(hangs_s, self._read_memory)
             return
         devices: dict[str, tuple[int, int]] = {}
         reading = e.MemoryRead(devices)

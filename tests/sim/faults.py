@@ -6,6 +6,7 @@ what must hold in spite of it stands in `world.py`.
 
 import contextlib
 import errno
+import math
 from typing import TYPE_CHECKING
 
 from lockserver.rules import client_events as c
@@ -264,7 +265,8 @@ class Faults:
         self._disk_ok()
         self._foreign_gone()
         self._reader_ok()
-        self.world.reader_hangs_until = 0.0
+        hangs_on = self.world.memory_bound_s < math.inf and self.rng.random() < 0.1
+        self.world.reader_hangs_until = math.inf if hangs_on else 0.0
         self.world.paths.end()
 
 
