@@ -194,12 +194,12 @@ def test_a_kv_cache_that_can_never_fit_is_refused_with_a_sentence(house: House) 
 @chaos
 @pytest.mark.skipif(REFERENCE not in there(), reason="there is no reference engine")
 def test_weights_of_another_model_are_refused_with_the_way_to_get_the_new_one_in(house: House) -> None:
-    up = running(house, "--capacity", "64MiB", "--", "--seed", "1")
+    up = running(house, "--devices", "host:0", "--capacity", "64MiB", "--", "--seed", "1")
     other = house.shim(REFERENCE, "c", arguments=("--seed", "2"))
     assert other.code() == 64 and "failover down" in other.said() and "Traceback" not in other.said()
     said(house, "down", "down")
     assert up.code() == 0
-    running(house, "--capacity", "64MiB", "--", "--seed", "2")
+    running(house, "--devices", "host:0", "--capacity", "64MiB", "--", "--seed", "2")
 
 
 # -- a standby that could not serve the same ---------------------------------------------------------------------------
@@ -355,9 +355,9 @@ def test_a_port_that_a_stranger_has_is_seen_before_the_wake(house: House) -> Non
 
 @chaos
 def test_a_standby_whose_port_somebody_takes_is_not_ready_until_it_is_free(house: House) -> None:
+    a = house.pair(TOY)[0]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    a = house.pair(TOY)[0]
     c = house.shim(TOY, "c", "--listen", f"127.0.0.1:{port}")
     c.until("Standby", ready=True)
     with socket.create_server(("127.0.0.1", port)):
