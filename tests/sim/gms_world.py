@@ -177,7 +177,13 @@ class GmsWorld(Schedule[SimGms]):
         elif any(isinstance(owed.what, GivenUp) and owed.what.by for owed in machine.device.file.owed):
             self.over_since[lost] = "a person who dropped it"
             for engine in self.engines:
-                if engine.alive and engine.client.welcome and engine.reads == lost and not engine.was_stopped and not self.spoiled:
+                if (
+                    engine.alive
+                    and engine.client.welcome
+                    and engine.reads == lost
+                    and not engine.was_stopped
+                    and not self.spoiled
+                ):
                     self.fail(f"layout {lost} is dropped, and {engine.process} reads it")
         elif a_writer:
             self.over_since[lost] = "a writer"
