@@ -173,8 +173,8 @@ class _Connection(asyncio.Protocol):
         """The client has said its last."""
         self._said = False
         """Something of the answer is out."""
-        self._nudged = False
-        """And that is only what every answer begins with."""
+        self._nudged = 0
+        """How many bytes are out of what every answer begins with."""
         self._asked_by, self._held = "", 0
         """What is held of the request that is being answered; its body is with its handler."""
         self._stuck_since = 0.0
@@ -276,13 +276,14 @@ class _Connection(asyncio.Protocol):
     def _look_whether_it_left(self, reply: Reply, next_s: float) -> None:
         """A socket that has said its last looks the same whether its other half is closed as well, until something is
         sent to it: then there is a reset. In HTTP/1.0 no interim response may be sent; but every answer begins with
-        the same bytes, so these are sent now, and the rest when it is there. asyncio doesn't look at such a socket.
+        the same bytes, so these are sent now, one with each look (a client may have read the first ones before it
+        left), and the rest when it is there. asyncio doesn't look at such a socket.
         """
         if reply is not self._reply or self._transport is None:
             return
-        if not self._said and not self._nudged:
-            self._nudged = True
-            self._transport.write(BEGINNING)
+        if not self._said and self._nudged < len(BEGINNING):
+            self._transport.write(BEGINNING[self._nudged : self._nudged + 1])
+            self._nudged += 1
         if self._socket_is_closed():
             self._transport.abort()
             return
@@ -350,7 +351,7 @@ class _Connection(asyncio.Protocol):
         request = reader.ready.popleft()
         self._asked_by, self._held = request.client, request.held
         self.deadline = float("inf")
-        self._said = self._nudged = False
+        self._said, self._nudged = False, 0
         asks_more = not self._ended or bool(reader.ready or self._early)
         keeps = request.keeps and asks_more and not self._server.closing
         reply = self._reply = Reply(self, chunked=request.chunked, headless=request.method == "HEAD", keeps=keeps)
@@ -383,8 +384,8 @@ class _Connection(asyncio.Protocol):
         if reply is not self._reply or transport is None:
             return
         if self._nudged:
-            data = data[len(BEGINNING) :]
-            self._nudged = False
+            data = data[self._nudged :]
+            self._nudged = 0
         self._said = True
         transport.write(data)
         if not self._room:

@@ -330,7 +330,13 @@ BY_HAND = (
     Mutant(
         "leaving-is-noticed",
         "a client that has closed its sending half is looked at until it has its answer",
-        (("sidecar/http/http_server.py", "            self._transport.write(BEGINNING)\n", "            pass\n"),),
+        (
+            (
+                "sidecar/http/http_server.py",
+                "            self._transport.write(BEGINNING[self._nudged : self._nudged + 1])\n",
+                "            pass\n",
+            ),
+        ),
         tests=(
             "tests/gateway/test_bounds.py::test_a_client_that_leaves_before_the_first_byte_is_noticed_in_each_version",
         ),
