@@ -73,7 +73,7 @@ sim: $(venv) ## SEEDS=20000 schedules in the simulator
 hunt: $(venv) ## S=120 seconds of looking for what nobody has thought of yet; SEED=... repeats one
 	@$(python) -m tests.hunt --seconds $(S) $(if $(SEED),--seed $(SEED))
 
-mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth: a tenth, chosen by the commit
+mutants: $(venv) ## breaks each rule on purpose and shows how soon that is found; WHICH=tenth, by-hand, tenth-by-hand: some of them
 	@$(python) -m tests.mutants $(if $(WHICH),--part $(WHICH))
 
 lint: $(venv) ## ruff and mypy

@@ -1,7 +1,8 @@
 """`make mutants`: takes each rule out and sees whether somebody notices. Prints a table; exits 1 if a mutant lives.
 
     python -m tests.mutants                              all of them
-    python -m tests.mutants --part tenth                 a tenth of them, chosen by the commit (what CI runs)
+    python -m tests.mutants --part tenth                 a tenth of them, chosen by the commit
+    python -m tests.mutants --part tenth-by-hand         of those by hand only (what CI runs)
     python -m tests.mutants --only 'pidfds,gms-*'        some that were written by hand,
     python -m tests.mutants --only 'lockserver/rules/queue.py*'    and some that a program makes
     python -m tests.mutants --list
@@ -54,6 +55,7 @@ PACKAGES = (
 DEADLINE_S = 10.0
 """How long a test waits for what comes no more without its rule. With every rule in place it has longer."""
 TENTHS = 10
+PARTS = ("all", "by-hand", "tenth", "tenth-by-hand")
 BATCH = 25
 """Mutants that one process tries, one after the other."""
 
@@ -306,7 +308,7 @@ def main() -> int:
         prog="make mutants", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--only", default="", metavar="NAME,...")
-    parser.add_argument("--part", choices=("all", "tenth"), default="all", help="a tenth is chosen by the commit")
+    parser.add_argument("--part", choices=PARTS, default="all", help="a tenth is chosen by the commit")
     parser.add_argument("--list", action="store_true", help="only name them")
     parser.add_argument("--accept", action="store_true", help="write what nobody notices to survivors.txt")
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed of the simulator")
@@ -323,7 +325,11 @@ def main() -> int:
     if unknown := [word for word in patterns if not fnmatch.filter(everything, word)]:
         parser.error(f"no such mutant: {', '.join(unknown)}; --list names them")
     names = [name for name in everything if any(fnmatch.fnmatchcase(name, word) for word in patterns)]
-    if options.part == "tenth":
+    if options.part == "by-hand":
+        names = [name for name in names if name in known]
+    elif options.part == "tenth-by-hand":
+        names = [name for name in names if name in known][by_the_commit() :: TENTHS]
+    elif options.part == "tenth":
         number = by_the_commit()
         names = tenth([name for name in names if name in known], [name for name in names if name not in known], number)
         print(f"part {number + 1} of {TENTHS}: {len(names)} mutants")
