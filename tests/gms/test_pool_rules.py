@@ -201,6 +201,16 @@ def test_an_owner_that_was_never_told_that_it_has_adopted_owns_nothing() -> None
     assert isinstance(answer, m.PoolOwned) and answer.adopted
 
 
+def test_what_became_of_an_owner_that_no_kernel_names_is_doubted_and_its_contents_go_to_no_other() -> None:
+    old, owned = owned_by_one()
+    harness = Harness(old.record, e.FoundOwner("kv"))
+    harness.comes(2, have=owned.generation)
+    harness.back(2, owned.generation, "m0", "m1", "m2")
+    harness.feed(e.Received(2, _claim()))
+    (answer,) = (said for _, said in harness.sent if isinstance(said, m.PoolOwned))
+    assert (answer.adopted, answer.why_empty) == (False, "unproven")
+
+
 def _claim(**more: Any) -> m.ClaimPool:
     said: dict[str, Any] = {"digest": "a", "sizes": [60, 40], "table_size": 4096, "token": 11, "proven": True}
     return m.ClaimPool(**{**said, "timeout_s": 0.0, **more})

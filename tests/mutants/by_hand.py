@@ -215,7 +215,7 @@ BY_HAND = (
         "pools-what-cant-be-told-is-doubted",
         "an owner of which nothing can be told leaves contents that nobody gets",
         (("gms/rules/exclusive.py", 'which owned it", "unproven"\n', 'which owned it"[:0], "unproven"\n'),),
-        tests=("tests/gms/test_pool_machine.py",),
+        tests=("tests/gms/test_pool_rules.py",),
         in_process=True,
     ),
     Mutant(
