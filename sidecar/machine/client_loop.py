@@ -62,7 +62,7 @@ class ClientLoop(Loop):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._undone = False
         """Something has raised what was not expected."""
-        self.closed = False
+        self.closed = self._closing = False
 
     @property
     def forked(self) -> bool:
@@ -96,7 +96,8 @@ class ClientLoop(Loop):
         """The thread does it next."""
         if not self.closed and not self.forked:
             self._posted.append(work)
-            os.eventfd_write(self._bell, 1)
+            with contextlib.suppress(OSError):  # it has just ended
+                os.eventfd_write(self._bell, 1)
 
     def check_caller(self) -> None:
         """Raises the error if this process or thread can't wait."""
@@ -126,14 +127,20 @@ class ClientLoop(Loop):
 
     def close(self) -> None:
         """Ends the thread, and with it every wait."""
-        first, self.closed = not self.closed, True
-        if self.forked or self._thread.ident is None:
-            if first:
-                self._end()
-        elif threading.current_thread() is not self._thread:
-            if first:
-                os.eventfd_write(self._bell, 1)
+        first, self._closing = not (self._closing or self.closed), True
+        if threading.current_thread() is not self._thread and self._thread.ident is not None and not self.forked:
+            if first:  # the thread ends itself: until it has read this its bell is there
+                self._posted.append(self._stop)
+                with contextlib.suppress(OSError):
+                    os.eventfd_write(self._bell, 1)
             self._thread.join(CLOSE_S)
+            first = False
+        self.closed = True
+        if first and threading.current_thread() is not self._thread:
+            self._end()
+
+    def _stop(self) -> None:
+        self.closed = True
 
     # -- the thread ------------------------------------------------------------------------------------------------
 

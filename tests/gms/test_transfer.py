@@ -352,7 +352,8 @@ def test_ctrl_c_at_any_moment_leaves_the_old_weights_or_the_new(house: House, tm
         assert b"Traceback" not in errors, errors.decode()
         until(lambda: house.status().state == "COMMITTED", "nobody reads")
         until(lambda: house.used() == house.status().bytes, "nothing is left behind")
-        assert gmsctl(house, "get", tmp_path / "out.safetensors").returncode == 0
+        got = gmsctl(house, "get", tmp_path / "out.safetensors")
+        assert got.returncode == 0, got.stderr
         assert contents(tmp_path / "out.safetensors") == there
     assert interrupted
 
