@@ -62,7 +62,7 @@ class ClientLoop(Loop):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._undone = False
         """Something has raised what was not expected."""
-        self.closed = self._closing = False
+        self.closed = False
 
     @property
     def forked(self) -> bool:
@@ -96,8 +96,7 @@ class ClientLoop(Loop):
         """The thread does it next."""
         if not self.closed and not self.forked:
             self._posted.append(work)
-            with contextlib.suppress(OSError):  # it has just ended
-                os.eventfd_write(self._bell, 1)
+            self._ring()
 
     def check_caller(self) -> None:
         """Raises the error if this process or thread can't wait."""
@@ -127,20 +126,19 @@ class ClientLoop(Loop):
 
     def close(self) -> None:
         """Ends the thread, and with it every wait."""
-        first, self._closing = not (self._closing or self.closed), True
-        if threading.current_thread() is not self._thread and self._thread.ident is not None and not self.forked:
-            if first:  # the thread ends itself: until it has read this its bell is there
-                self._posted.append(self._stop)
-                with contextlib.suppress(OSError):
-                    os.eventfd_write(self._bell, 1)
+        first, self.closed = not self.closed, True
+        if self.forked or self._thread.ident is None:
+            if first:
+                self._end()
+        elif threading.current_thread() is not self._thread:
+            if first:
+                self._ring()
             self._thread.join(CLOSE_S)
-            first = False
-        self.closed = True
-        if first and threading.current_thread() is not self._thread:
-            self._end()
 
-    def _stop(self) -> None:
-        self.closed = True
+    def _ring(self) -> None:
+        """The thread may have seen by itself that it is closed, and be gone with its bell."""
+        with contextlib.suppress(OSError):
+            os.eventfd_write(self._bell, 1)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -192,8 +190,9 @@ class ClientLoop(Loop):
         self.guarded(self._let_go)
         self.handlers.clear()
         self._epoll.close()
+        bell, self._bell = self._bell, -1  # another file may have its number from now on
         with contextlib.suppress(OSError):
-            os.close(self._bell)
+            os.close(bell)
         self.announce()
 
 

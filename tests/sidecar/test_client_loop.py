@@ -231,6 +231,21 @@ def test_closing_ends_the_thread_and_every_wait_and_lets_go_once(client: Counter
     assert ended == ["this client is closed"] and client.let_go == 1 and not client.loop._thread.is_alive()
 
 
+def test_closing_is_no_error_where_the_thread_has_seen_it_first_and_is_gone(
+    client: Counter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(bell: int, value: int) -> None:
+        client.peer.send(b"x")  # it turns, and sees that it is closed
+        client.loop._thread.join(DEADLINE_S)
+        ring(bell, value)
+
+    ring = os.eventfd_write
+    monkeypatch.setattr(os, "eventfd_write", late)
+    client.loop.start()
+    client.loop.close()
+    assert client.let_go == 1
+
+
 def test_a_callback_that_hangs_keeps_nobody_from_closing(client: Counter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_loop, "CLOSE_S", 0.05)
     client.loop.start()
