@@ -120,8 +120,8 @@ def parser() -> Parser:
         it.set_defaults(parser=it)
         return it
 
-    up = command("up", "Start a pair, and keep it running until Ctrl-C. Exit code 0: it was told to end, and has; 1, or "
-                 "that of the part: it can't be started; 128 and the signal's number: it was told to end twice.",
+    up = command("up", "Start a pair, and keep it running until Ctrl-C. Exit code 0: it was told to end, and has; 1, "
+                 "or that of the part: it can't be started; 128 and the signal's number: it was told to end twice.",
                  epilog=EXAMPLES + UP_ENVIRONMENT)  # fmt: skip
     up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
     command_settings.engine(up, default="reference")
@@ -150,10 +150,12 @@ def parser() -> Parser:
                      "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
-                   "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
+                   "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
+                   "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
     kill = command("kill", "SIGKILL the engine that serves, and show the handoff. Exit code 0: another engine serves; "
-                   "1: nothing was killed, or no engine serves after it; the message says which.", epilog=KILL_EXAMPLES)  # fmt: skip
+                   "1: nothing was killed, or no engine serves after it; the message says which.",
+                   epilog=KILL_EXAMPLES)  # fmt: skip
     kill.add_argument("--anyway", action="store_true", help="though no engine may be able to take over")
     kill.add_argument(
         "whom",
