@@ -355,6 +355,8 @@ def test_told_to_end_it_says_so_waits_for_the_endpoints_and_lets_answers_finish(
 
     assert [stream.whole for stream in asyncio.run(story())] == [True, True]
     assert door.code() == 0 and "cut=0" in door.said()
+    line = next(line for line in door.said().splitlines() if " stopping " in line)
+    assert "requests=1 " in line and "requests are taken for 0.7 s more (/ready says no)" in line
 
 
 def test_it_can_be_reached_over_ipv6(house: House) -> None:
