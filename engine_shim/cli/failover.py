@@ -163,8 +163,17 @@ def parser() -> Parser:
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
-                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+                     "they reach none, or no door answers; 2: they reach one, and another part of the pair doesn't "
+                     "answer; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
+    status.setting(
+        "--door",
+        default=CHOOSE,
+        parse=_door,
+        metavar="HOST:PORT",
+        shown_default="where failover up has it; else localhost:8000, unless the engines listen at ports of their own",
+        help="where to ask for the door; none: there is none",
+    )
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
                    "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
                    "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
@@ -255,7 +264,9 @@ def _main(argv: list[str] | None) -> int:
         if options.command == "up":
             return _up(options, run_dir)
         if options.command == "status":
-            return pair_status.show(run_dir, options.json)
+            told = options.door != CHOOSE
+            door = (tcp.url(*options.door) if options.door else "") if told else None
+            return pair_status.show(run_dir, options.json, door)
         if options.command == "k8s":
             say(k8s_files.write(options.target))
         elif options.command == "down":
