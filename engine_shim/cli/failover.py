@@ -27,11 +27,12 @@ from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
-from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds, valued
+from sidecar.terminal.settings import RUN_DIR_WORDS, BadValue, Parser, default_run_dir, host_port, name, seconds, valued
 from sidecar.terminal.terminal import OutputLost
 from sidecar.wire import tcp
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{RUN_DIR_WORDS}
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it

@@ -3,6 +3,8 @@
 Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `lockctl.py`.
 """
 
+from sidecar.terminal.settings import RUN_DIR_WORDS
+
 MAIN = """\
 commands:
   status        who serves, who waits, and what for
@@ -13,11 +15,12 @@ commands:
   doctor        checks this machine, the run directory and the server
   hold          runs a command under the lock
 
---run-dir may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default is that of
-failover up.
+"""
+MAIN += RUN_DIR_WORDS
+MAIN += """\
 
 examples:
-  lockctl --run-dir /run/failover status
+  lockctl --run-dir DIR status
   lockctl status --json | jq -r .holder.engine_id     (FAILOVER_RUN_DIR is set)
   lockctl hold --engine-id me -- ./train.sh
 
