@@ -63,9 +63,9 @@ fields of --json, one object a line for each device:
   regions             all of them. Each: key, policy (shared: weights; exclusive: a pool, such as a KV cache), state,
                       since, generation, hash, bytes, slabs, keepers (processes that have descriptors of it), tensors;
                       of pools also owner, token, table_bytes, blocks (which a successor would find) of blocks_total,
-                      doubt, adoptions, drops. The states of a pool are EMPTY, MAKING, OWNED, FREE and AWAITED. With
-                      several models, state, generation and hash above are those of the one that is furthest from being
-                      there, and bytes, slabs and tensors are those of all
+                      doubt (why its contents are handed on to no process), adoptions, drops. The states of a pool are
+                      EMPTY, MAKING, OWNED, FREE and AWAITED. With several models, state, generation and hash above are
+                      those of the one that is furthest from being there, and bytes, slabs and tensors are those of all
 Without a server: device, state NO_SERVER and error, and nothing else, so that no script takes it for an empty device.
 
 examples:
