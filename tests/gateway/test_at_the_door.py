@@ -212,8 +212,8 @@ def test_what_the_door_says_itself(house: House, door: GatewayProgram) -> None:
     assert pair["serves"]["engine"] == "honest" and pair["lock"] == "HELD" and pair["redundant"] == []
     assert {"in_flight", "waiting", "continued", "compared", "restarted", "ended", "connections"} <= set(state)
     page = door.get("/metrics")[1]
-    assert 'gateway_requests_total{how="passed",outcome="answered"}' in page and "gateway_ready 1.0" in page
-    assert "gateway_failover_gap_seconds_bucket" in page
+    assert 'failover_door_requests_total{how="passed",outcome="answered"}' in page and "failover_door_ready 1.0" in page
+    assert "failover_door_gap_seconds_bucket" in page
 
 
 def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path: Path) -> None:
