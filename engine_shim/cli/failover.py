@@ -28,11 +28,22 @@ from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal import completion
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
-from sidecar.terminal.settings import BadValue, Parser, default_run_dir, directory, host_port, name, seconds, valued
+from sidecar.terminal.settings import (
+    RUN_DIR_WORDS,
+    BadValue,
+    Parser,
+    default_run_dir,
+    directory,
+    host_port,
+    name,
+    seconds,
+    valued,
+)
 from sidecar.terminal.terminal import OutputLost, say
 from sidecar.wire import tcp
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{RUN_DIR_WORDS}
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it

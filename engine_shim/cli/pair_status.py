@@ -125,7 +125,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         if serving(lock, seen.engines) is None and not starting:
             rows.append(("nobody serves", _nobody_serves(seen, now)))
     for one in seen.gms:
-        rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
+        rows.append((f"gms {one['device']}", _weights(one["state"]) if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
             rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
@@ -169,12 +169,26 @@ def _next_try(engine: dict[str, Any]) -> str:
     return f"{name} {words[engine['state']]}" if engine["state"] in words else ""
 
 
+def _weights(state: str) -> str:
+    """A state of GMS's, and what it means."""
+    meaning = {
+        "EMPTY": "there are no weights",
+        "RW": "an engine writes the weights",
+        "COMMITTED": "there are weights, and no engine reads them",
+        "RO": "there are weights, and engines read them",
+        "RECOVERING": "a new server waits for the weights to be handed back",
+    }.get(state)
+    return f"{state}: {meaning}" if meaning else state
+
+
 def _engine(engine: dict[str, Any]) -> str:
     if engine["state"] is None:
         return str(engine["why"])
     words = [engine["state"], "ready" if engine["ready"] else "not ready"]
-    if engine["state"] != {"primary": "Standby", "shadow": "Active"}.get(engine["role"]):
-        words.insert(0, engine["role"])  # it is about an engine's start, and says the contrary after a takeover
+    if engine["state"] == "Init":  # only then it matters, and afterwards it would be taken for a state
+        words.insert(
+            1, {"primary": "loads the weights if no engine has", "shadow": "reads the weights"}[engine["role"]]
+        )
     words.append(f"for {engine['for_s']:.0f} s")
     if engine["url"]:
         words.append(engine["url"])

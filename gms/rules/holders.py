@@ -4,7 +4,7 @@ Pure. Memory is named by its generation, of which no two on a device are the sam
 in whatever process it lies, and can't be taken away from there. So a process that has memory of a layout or a pool that
 is gone is asked to drop it, and is named for as long as it hasn't: its drop is pending.
 
-What this file may not do: speak to anybody (`drops.py`), or know what a process does.
+What this file may not do: speak to a process (`drops.py`), or know what a process does.
 """
 
 from typing import NamedTuple
@@ -37,7 +37,7 @@ class Holders:
         return generation in self._holds.get(conn, ()) and generation not in self._asked.get(conn, {})
 
     def keeps_some(self, conn: int) -> bool:
-        """It has descriptors that nobody has asked it to drop."""
+        """It has descriptors that it was not asked to drop."""
         return len(self._holds.get(conn, ())) > len(self._asked.get(conn, ()))
 
     def who_has(self, generation: int) -> list[int]:
