@@ -69,8 +69,8 @@ class Rank:
         assert isinstance(self._store, GmsStore)
         said = {"engine": "reference", "model": described(options.shape), "rank": f"{rank} of {options.ranks}"}
         whole = -(-size // memory.granularity) * memory.granularity
-        kept = KeptCache(self._store.client, f"kv-{rank}", shape_of(said, (whole,), 0 if rank else table_bytes(blocks)))
-        return KeptPages(memory, size, kept)
+        cache = shape_of(said, (whole,), 0 if rank else table_bytes(blocks))
+        return KeptPages(memory, size, KeptCache(self._store.client, "kv", cache, rank))
 
     @property
     def needs(self) -> int:

@@ -27,7 +27,7 @@ from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
-from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds
+from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds, valued
 from sidecar.terminal.terminal import OutputLost
 from sidecar.wire import tcp
 
@@ -70,6 +70,7 @@ examples:
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
+  failover kill a                     the same, and nothing is killed unless a is the engine that serves
   failover kill active --anyway       does so though failover status doesn't say redundancy yes
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
@@ -80,7 +81,7 @@ examples:
 
 What no process uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of
 what stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has
-left.
+left, and names it.
 """
 CHOOSE = "choose"
 _ADDRESS = "HOST:PORT, or --listen none"
@@ -119,7 +120,9 @@ def parser() -> Parser:
         it.set_defaults(parser=it)
         return it
 
-    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES + UP_ENVIRONMENT)
+    up = command("up", "Start a pair, and keep it running until Ctrl-C. Exit code 0: it was told to end, and has; 1, "
+                 "or that of the part: it can't be started; 128 and the signal's number: it was told to end twice.",
+                 epilog=EXAMPLES + UP_ENVIRONMENT)  # fmt: skip
     up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
     command_settings.engine(up, default="reference")
     up.setting(
@@ -146,12 +149,20 @@ def parser() -> Parser:
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
                      "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
-    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
-                   "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
+    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
+                   "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
+                   "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
-    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
+    kill = command("kill", "SIGKILL the engine that serves, and show the handoff. Exit code 0: another engine serves; "
+                   "1: nothing was killed, or no engine serves after it; the message says which.",
+                   epilog=KILL_EXAMPLES)  # fmt: skip
     kill.add_argument("--anyway", action="store_true", help="though no engine may be able to take over")
-    kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
+    kill.add_argument(
+        "whom",
+        type=valued(name),
+        metavar="active|ENGINE_ID",
+        help="the main process of the engine that serves: active whichever that is, an engine's name only that one",
+    )
     return p
 
 
@@ -220,7 +231,7 @@ def _main(argv: list[str] | None) -> int:
         if options.command == "down":
             pair_commands.down(run_dir, options.timeout_s)
         else:
-            pair_commands.kill_active(run_dir, options.anyway)
+            pair_commands.kill(run_dir, options.whom, options.anyway)
     except (CannotStart, PairError) as error:
         print(f"failover: {error}", file=sys.stderr)
         return 1

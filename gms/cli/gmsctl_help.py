@@ -16,9 +16,9 @@ commands:
   verify        are the weights still what was committed?
   drop          takes a region's memory away: a model's weights, or a pool
 
-The run directory may stand before or after the command, or in FAILOVER_RUN_DIR; the default is that of failover up.
-Without --device: all devices that `gms` was started for. Where there are several models, put, clear, get, verify and
-layout take --region KEY.
+--run-dir and --device may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default
+is that of failover up. Without --device: all devices that `gms` was started for. Where there are several models, put,
+clear, get, verify and layout take --region KEY.
 
 examples:
   gmsctl --run-dir /run/failover status
@@ -117,8 +117,8 @@ owner must have ended; the next engine begins with an empty one. That it is give
 goes. Then this waits until no process has the memory any more. On host memory the device itself says so; on a GPU,
 which can't be asked, the processes do. With --json an object: device, key, bytes, seen, still.
 
-exit codes: 0 given up, and gone; 1 refused (it is read, written or owned, or there is no such region); 2 no server;
-            3 given up, and a process that is named has still to let go of it
+exit codes: 0 given up, and gone, or there was nothing; 1 refused (it is read, written or owned, or there is no such
+            region); 2 no server; 3 given up, and a process that is named has still to let go of it
 
 examples:
   gmsctl status --json | jq -r '.regions[] | [.key, .state, .bytes] | @tsv'

@@ -145,6 +145,7 @@ class ExclusiveRegion(Region):
     # -- those who come and go -------------------------------------------------------------------------------------
 
     def came(self, client: Client, have: int) -> None:
+        super().came(client, have)
         pool = self.pool
         if pool.phase is Phase.AWAITED and pool.owner is not None and self._owns(client) and have != pool.generation:
             self._free_untold(pool.owner)
@@ -434,7 +435,7 @@ class ExclusiveRegion(Region):
             client, claim = asking
             assert isinstance(claim.message, m.ClaimPool)
             pool.made(owed.generation, owed.shape, owed.slabs, claim.message.token, owed.owner)
-            self.context.calm("record")
+            self.record_is_true()
             self.note("made", owner=owed.owner.name, bytes=owed.shape.bytes, why=claim.why_empty)
             self._let_own(client, claim.why_empty)
             return

@@ -72,6 +72,8 @@ class Machine:
         self._invariants = Invariants(self.device)
         self._window_until = -1.0
         """Until then processes may come back of whose regions this server doesn't know."""
+        self._unreadable = ""
+        """Why the file couldn't be read."""
         self._started = False
         self._phases: dict[str, object] = {}
 
@@ -173,6 +175,7 @@ class Machine:
         device.file.says = record
         device.generations.newest = max(event.generation_floor, record.given if record is not None else 0)
         if event.unreadable:
+            self._unreadable = event.unreadable
             self._window_until = context.now + self.config.window_s
             context.alarm(
                 "record",
@@ -306,12 +309,15 @@ class Machine:
             kind = SharedRegion if policy == "shared" else ExclusiveRegion
             self.regions[key] = kind(self.device, key, self._window_until)
             self.regions[key].recovery.notice()
+            if not self.context.reached(self._window_until):  # a process that had it comes back within the window
+                self.regions[key].record_lost = self._unreadable
         return self.regions[key]
 
     def _forget(self, region: Region) -> bool:
         """Its key may be another's. A token is forgotten only for another region, once a person has dropped it."""
         if region.key == m.WEIGHTS or region.clients or not region.may_be_forgotten:
             return False
+        region.record_is_true()
         del self.regions[region.key]
         return True
 

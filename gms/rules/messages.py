@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from gms.layout import MAX_LAYOUT_BYTES, MAX_SLABS, Count
+from gms.rules.region_key import WEIGHTS as WEIGHTS
 from sidecar.machine.context import HistoryEvent as HistoryEvent
 from sidecar.terminal.names import NAME
 from sidecar.wire.frames import Message
@@ -26,9 +27,7 @@ MAX_FRAME_BYTES = MAX_LAYOUT_BYTES + (1 << 20)
 
 EngineId = Annotated[str, Meta(pattern=rf"^{NAME}\Z")]
 RegionKey = EngineId
-"""Which of a device's regions."""
-WEIGHTS = "weights"
-"""The key of a process that has only one model, and names none."""
+"""Which of a device's regions (`region_key.py`)."""
 Policy = Literal["shared", "exclusive"]
 """Shared after commit (weights), or exclusive by token (a pool)."""
 Hash = Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?\Z")]

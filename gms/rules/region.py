@@ -125,6 +125,8 @@ class Region(ABC):
         """When its phase became what it is."""
         self.recovery = Recovery(device.context, window_until)
         self.hand_backs = HandBacks(device.context, self.why_not)
+        self.record_lost = ""
+        """Why the file could not be read in which it may have stood; empty once that is of no matter any more."""
         self._dropping: dict[int, Dropping] = {}
         """By the connection of who asked."""
 
@@ -274,8 +276,16 @@ class Region(ABC):
         self.note("refused", engine=client.engine_id, reason=reason, why=why)
         self.context.refuse(client.conn, why, reason)
 
-    def came(self, client: Client, have: int) -> None:  # noqa: B027 - only a pool has more to say
+    def came(self, client: Client, have: int) -> None:
         """It is connected, and welcome; `have`: the generation that it says it has."""
+        if self.record_lost:
+            why = f"the state file can't be read ({self.record_lost})"
+            self.context.alarm(f"record {self.key}", f"what {self.key} had is lost to this server: {why}")
+
+    def record_is_true(self) -> None:
+        """It has memory again; or a person wants none."""
+        self.record_lost = ""
+        self.context.calm(f"record {self.key}")
 
     def process_died(self, process: int) -> None:  # noqa: B027 - weights have no owner
         """Its connections have ended already."""
@@ -349,6 +359,7 @@ class Region(ABC):
         if why:
             self.context.refuse(conn, why, "owned")
         elif not generation:
+            self.record_is_true()
             self.forget_token()
             self.context.send(conn, m.RegionDropped(key=self.key, bytes=0, seen=True))
         else:

@@ -350,7 +350,7 @@ class SharedRegion(Region):
             self.device.file.write_again()
             return
         old = self.weights.commit(layout)
-        self.context.calm("record")
+        self.record_is_true()
         self.note(
             "committed", engine=writer.engine_id, generation=layout.generation, hash=layout.hash, bytes=layout.size
         )

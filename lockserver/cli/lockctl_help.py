@@ -13,7 +13,8 @@ commands:
   doctor        checks this machine, the run directory and the server
   hold          runs a command under the lock
 
-The run directory may stand before or after the command, or in FAILOVER_RUN_DIR; the default is that of failover up.
+--run-dir may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default is that of
+failover up.
 
 examples:
   lockctl --run-dir /run/failover status
@@ -94,6 +95,8 @@ examples:
 """
 
 PING = """\
+A connection, and a round trip for each of --count. Ctrl-C ends it early; a server that goes away ends it at once.
+
 exit codes: 0 it answered; 2 it did not, or it went away
 
 examples:

@@ -10,9 +10,11 @@ What this file may not do: know any program's settings. Each program declares it
 """
 
 import argparse
+import contextlib
 import difflib
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -87,13 +89,21 @@ def name(text: str) -> str:
 
 
 def directory(text: str) -> Path:
-    """A directory, as an absolute path: what it means must not depend on where a process is later."""
+    """A directory, as an absolute path: what it means must not depend on where a process is later. It needn't be there
+    yet.
+    """
     if not text:
         raise BadValue("it is empty; allowed: a directory such as /run/failover")
     try:
-        return Path(os.path.abspath(text))
+        found = Path(os.path.abspath(text))
     except FileNotFoundError:
         raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
+    mode = 0
+    with contextlib.suppress(OSError, ValueError):  # whatever else is wrong with it is said where it is used
+        mode = os.stat(found).st_mode
+    if stat.S_ISSOCK(mode):
+        raise BadValue(f"{text!r} is a socket: give its directory")
+    return found
 
 
 def default_run_dir() -> Path:

@@ -66,13 +66,13 @@ def terminal_paint() -> Paint:
     return Paint(wanted)
 
 
-def ping_forever(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
-    """Round trips until Ctrl-C, or `options.count` of them, `options.interval` apart; returns how many came back."""
+def ping_times(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
+    """`options.count` round trips, `options.interval` apart, or until Ctrl-C; returns how many came back."""
     times: list[float] = []
     sent = 0
     began = time.monotonic()
     try:
-        while not options.count or sent < options.count:
+        while sent < options.count:
             if sent:
                 observer.listen(options.interval)
             sent += 1
@@ -88,7 +88,7 @@ def ping_forever(observer: Observer, message: Message, reply: type[Message], opt
     except KeyboardInterrupt:
         sent = len(times)
     finally:
-        if sent and not options.json:
+        if sent and options.count > 1 and not options.json:
             _ping_summary(sent, times, time.monotonic() - began)
     return len(times)
 

@@ -109,14 +109,23 @@ def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() 
 def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     up = running(house, "--capacity", "128MiB")
     first = house.holder()
-    shown = said(house, "kill", "kill", "active")
+    other = "b" if first == "a" else "a"
+    refused = said(house, "not-it", "kill", other, code=1)
+    assert f"{other} doesn't serve, {first} does, and only the engine that serves can be killed" in refused
+    shown = said(house, "kill", "kill", first)
     assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
-    assert house.holder() != first
+    assert house.holder() == other
     until(lambda: whole(house), "the killed one is back as the other's standby")
     assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
     assert "runs already" in said(house, "second", "up", code=1)
+    place = ("--run-dir", f"{house.run_dir}.other", "--listen", "none", "--devices", status(house)["gms"][0]["device"])  # type: ignore[index]
+    its_device = Program(house, "its-device", "engine_shim.cli.failover", "up", *place, "--capacity", "128MiB")
+    house.add(its_device)
+    assert its_device.code() == 1 and its_device.said().count("has this device") == 1, (
+        "it is tried twice, and said once"
+    )
     assert "where the newest token is" in said(house, "down", "down")
     assert up.code() == 0
     assert "nothing runs in" in said(house, "after", "status", code=3)
@@ -180,6 +189,10 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
     up.child.wait()
     assert status(house, code=3)["up"] is None
     assert "the lock server has --grant-unproven" in up.said()
+    cleaned = said(house, "down", "down")
+    assert "was killed: what it has left" in cleaned and f"removed: {house.run_dir}/lock.sock\n" in cleaned
+    assert not list(house.run_dir.rglob("*.sock")), cleaned
+    assert "no failover up runs in" in said(house, "down-again", "down", code=1)
     running(house, *TOY)
 
 
