@@ -275,7 +275,7 @@ class ExclusiveRegion(Region):
         pool.own_again(token, self._as_owner(client, adopted=False, old=old))
         return ""
 
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
         """An owner that is one no longer has it mapped, and goes on. What it has of the pool's own memory it keeps."""
         if generation == self.pool.generation:
             self._tell()

@@ -52,7 +52,7 @@ from gms.rules.exclusive import ExclusiveRegion
 from gms.rules.invariants import Invariants, harmless, in_words
 from gms.rules.record import Record
 from gms.rules.region import Device, Region
-from gms.rules.sessions import Client, Doing, Observer
+from gms.rules.sessions import Client, Doing
 from gms.rules.shared import SharedRegion
 from gms.rules.weights import BrokenRule, Slab
 from sidecar.machine.context import rfc3339
@@ -112,7 +112,7 @@ class Machine:
     @property
     def watchers(self) -> list[int]:
         """Connections of the observers that want to hear of each change."""
-        return self.sessions.watchers
+        return [conn for conn, watches in self.sessions.observers.items() if watches]
 
     @property
     def slabs(self) -> list[Slab]:
@@ -240,7 +240,7 @@ class Machine:
         if problem is not None:
             return problem
         if isinstance(hello, m.Observe):
-            self.sessions.observers[event.conn] = Observer()
+            self.sessions.observers[event.conn] = False
         else:
             self._welcome(event, hello)
         for conn in self.sessions.too_many():
@@ -383,7 +383,7 @@ class Machine:
             self.context.forget(event.slabs)
             return
         sizes = (*wanted.sizes, *([wanted.table_size] if wanted.table_size else []))
-        slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
+        slabs = tuple(slab._replace(size=size) for slab, size in zip(event.slabs, sizes, strict=True))
         self.regions[client.key].allocated(wanted, slabs)
 
     def _on_not_allocated(self, event: e.NotAllocated) -> None:
@@ -434,10 +434,9 @@ class Machine:
         self.context.send(conn, m.History(events=self.context.history))
 
     def _watch(self, conn: int, message: m.Watch) -> m.Problem | None:
-        observer = self.sessions.observers.get(conn)
-        if observer is None:
+        if conn not in self.sessions.observers:
             return m.Problem(why="Watch: it is for observers (Observe)")
-        observer.watches = self.context.changed = True
+        self.sessions.observers[conn] = self.context.changed = True
         return None
 
     def _ping(self, conn: int, message: m.Ping) -> None:

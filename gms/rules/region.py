@@ -212,7 +212,7 @@ class Region(ABC):
         """A process that has what is there goes on as it was; or the reason why it may not, in a sentence."""
 
     @abstractmethod
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
         """What it has kept is the region's no longer. False: it says that it has more than one process can have."""
 
     @abstractmethod
@@ -322,7 +322,7 @@ class Region(ABC):
 
     # -- handed back to a new server -------------------------------------------------------------------------------
 
-    def take_back(self, client: Client, message: m.HandBack, slabs: Sequence[e.Slab]) -> m.Problem | None:
+    def take_back(self, client: Client, message: m.HandBack, slabs: Sequence[Slab]) -> m.Problem | None:
         client.says_what_it_has = False
         idle = self.doing(client) in IDLE
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
@@ -346,7 +346,7 @@ class Region(ABC):
             return None
         self.note("stale", engine=client.engine_id, generation=message.generation, why=why)
         self.context.refuse(client.conn, why, "stale")
-        if not self.ask_to_drop(client, message.generation, why):
+        if not self.ask_to_drop(client, message.generation):
             return m.Problem(why=TOO_MANY_LAYOUTS)
         return None
 

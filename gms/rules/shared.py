@@ -126,7 +126,7 @@ class SharedRegion(Region):
         self.context.send(client.conn, m.HandedBack(generation=message.generation, reading=message.reading))
         return ""
 
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
         return self.device.holders.ask_one(client, generation)
 
     # -- who comes in ----------------------------------------------------------------------------------------------

@@ -65,7 +65,8 @@ class Slab(NamedTuple):
 
     handle: int
     identity: str
-    size: int
+    size: int = 0
+    """0 while that is only said by the process that brings it."""
 
 
 @dataclass
