@@ -155,21 +155,6 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill"))]
-)
-def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
-    module, *rest = [word for word in words if word]
-    code, said = answer(module, *rest, "--help")
-    assert code == 0
-    name = "failover" if module.endswith("failover") else "engine-shim"
-    examples = [line.strip() for line in said.split("examples:")[1].splitlines() if line.startswith(f"  {name} ")]
-    assert examples
-    for line in examples:
-        arguments = re.split(r"\s{3,}|\s\|\s", line)[0].split()[1:]
-        (failover if name == "failover" else shim_command).parser().parse_args(arguments)
-
-
-@pytest.mark.parametrize(
     ("words", "expected"),
     [
         (("--probe", "nowhere.invalid:0"), "the probes can't listen on nowhere.invalid:0: "),
