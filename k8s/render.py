@@ -5,7 +5,7 @@ Each file of chart/variants is one set of values; its first comment is the file'
 (the extra `helm`); no cluster and no network.
 
 Beside what is rendered stands `rendered.sha256`: of which files of the chart it was made, and what came of them. So it
-is seen without Helm that somebody changed one and not the other (`stale`; tests/k8s/test_rendered.py).
+is seen without Helm that one was changed and not the other (`stale`; tests/k8s/test_rendered.py).
 """
 
 import difflib

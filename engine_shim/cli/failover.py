@@ -28,11 +28,22 @@ from sidecar.kernel import exclusive_names, port_owner, process_setup
 from sidecar.terminal import completion
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
-from sidecar.terminal.settings import BadValue, Parser, default_run_dir, directory, host_port, name, seconds, valued
+from sidecar.terminal.settings import (
+    RUN_DIR_WORDS,
+    BadValue,
+    Parser,
+    default_run_dir,
+    directory,
+    host_port,
+    name,
+    seconds,
+    valued,
+)
 from sidecar.terminal.terminal import OutputLost, say
 from sidecar.wire import tcp
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{RUN_DIR_WORDS}
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it
@@ -71,6 +82,7 @@ examples:
 KILL_EXAMPLES = """\
 examples:
   failover kill active                shows what follows, with times
+  failover kill a                     the same, and nothing is killed unless a is the engine that serves
   failover kill active --anyway       does so though failover status doesn't say redundancy yes
 
 It works only where it can see the engine's main process: for a pair in a container, run it inside.
@@ -81,7 +93,7 @@ examples:
 
 What no process uses any more is removed: sockets, the engines' temporary files, the host devices with their memory. Of
 what stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has
-left.
+left, and names it.
 """
 K8S = "Write the chart, the manifests, the alerts and the dashboard that come with this software into DIR."
 K8S_EXAMPLES = """\
@@ -135,7 +147,9 @@ def parser() -> Parser:
         it.set_defaults(parser=it)
         return it
 
-    up = command("up", "Start a pair, and keep it running until Ctrl-C.", epilog=EXAMPLES + UP_ENVIRONMENT)
+    up = command("up", "Start a pair, and keep it running until Ctrl-C. Exit code 0: it was told to end, and has; 1, "
+                 "or that of the part: it can't be started; 128 and the signal's number: it was told to end twice.",
+                 epilog=EXAMPLES + UP_ENVIRONMENT)  # fmt: skip
     up.usage = "failover up [--engine ENGINE] [--devices ...] [--run-dir DIR] [...] -- ENGINE ARGUMENTS"
     command_settings.engine(up, default="reference")
     up.setting(
@@ -160,14 +174,31 @@ def parser() -> Parser:
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
-                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+                     "they reach none, or no door answers; 2: they reach one, and another part of the pair doesn't "
+                     "answer; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
-    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
-                   "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
+    status.setting(
+        "--door",
+        default=CHOOSE,
+        parse=_door,
+        metavar="HOST:PORT",
+        shown_default="where failover up has it; else localhost:8000, unless the engines listen at ports of their own",
+        help="where to ask for the door; none: there is none",
+    )
+    down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
+                   "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
+                   "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
-    kill = command("kill", "SIGKILL the engine that serves, and show the handoff.", epilog=KILL_EXAMPLES)
+    kill = command("kill", "SIGKILL the engine that serves, and show the handoff. Exit code 0: another engine serves; "
+                   "1: nothing was killed, or no engine serves after it; the message says which.",
+                   epilog=KILL_EXAMPLES)  # fmt: skip
     kill.add_argument("--anyway", action="store_true", help="though no engine may be able to take over")
-    kill.add_argument("whom", choices=["active"], metavar="active", help="the main process of the engine that serves")
+    kill.add_argument(
+        "whom",
+        type=valued(name),
+        metavar="active|ENGINE_ID",
+        help="the main process of the engine that serves: active whichever that is, an engine's name only that one",
+    )
     k8s = commands.add_parser("k8s", help="Write the files for Kubernetes that come with this software.",
                               description=K8S, epilog=K8S_EXAMPLES)  # fmt: skip
     k8s.add_argument("what", choices=["manifests"], metavar="manifests", help="all of them")
@@ -244,13 +275,15 @@ def _main(argv: list[str] | None) -> int:
         if options.command == "up":
             return _up(options, run_dir)
         if options.command == "status":
-            return pair_status.show(run_dir, options.json)
+            told = options.door != CHOOSE
+            door = (tcp.url(*options.door) if options.door else "") if told else None
+            return pair_status.show(run_dir, options.json, door)
         if options.command == "k8s":
             say(k8s_files.write(options.target))
         elif options.command == "down":
             pair_commands.down(run_dir, options.timeout_s)
         else:
-            pair_commands.kill_active(run_dir, options.anyway)
+            pair_commands.kill(run_dir, options.whom, options.anyway)
     except (CannotStart, PairError) as error:
         print(f"failover: {error}", file=sys.stderr)
         return 1

@@ -1,7 +1,8 @@
 """The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
 
-`/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
-(`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+`/live`, `/ready`, `/metrics`, `/failover` and what lies below it (`view.py`) are the door's own. Everything else is an
+engine's, if it is on the list (`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs
+the request's model chooses.
 
 What this file may not do: know how an answer goes on (`machine.py`).
 """
@@ -18,11 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.rules import errors, kinds
+from gateway.rules import errors, kinds, view
 from gateway.rules import events as e
 from gateway.shell.keys import Keys, is_preflight
-from gateway.shell.metrics import Counts, Gauge, collect, of_engines
+from gateway.shell.metrics import Counts, Value, collect, of_engines
 from gateway.shell.pair import Client, Pair
+from gateway.shell.view import View
 from sidecar.http.http_exchange import Reply, Request, hop_by_hop
 from sidecar.http.http_requests import Refused
 from sidecar.http.http_server import HttpServer, Limits
@@ -77,9 +79,12 @@ class Gateway:
             "/failover": self._failover,
             "/metrics": self._metrics,
         }
+        self.view = View(loop, self._look)
+        self._own |= self.view.pages
 
     def start(self) -> None:
         for pair in self.pairs:
+            pair.on_changed = self.view.changed
             pair.start()
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -280,6 +285,14 @@ class Gateway:
             "failovers": pair.failover.count,
         }
 
+    def _look(self) -> view.Document:
+        counts, now = self.counts, time.monotonic()
+        said = {how: counts.how(how) for how in ("continued", "compared", "restarted")}
+        said |= {outcome: counts.outcome(outcome) for outcome in ("ended", "refused")}
+        more = {"connections": len(self.http.connections), "tokens": counts.tokens}
+        door = view.DoorSeen(self.began, self._why_not_ready(), {**said, **more}, counts.alarms)
+        return view.document(door, [pair.seen() for pair in self.pairs], now, time.time())
+
     def _metrics(self, request: Request, reply: Reply) -> None:
         self.loop.create_task(self._answer_metrics(reply))
 
@@ -295,7 +308,7 @@ class Gateway:
 
         class Own:
             def collect(self) -> object:
-                return collect(gateway.counts, gateway._gauges())
+                return collect(gateway.counts, gateway._values())
 
         registry = CollectorRegistry()
         registry.register(Own())  # type: ignore[arg-type]
@@ -304,29 +317,24 @@ class Gateway:
         pages.append(of_engines((str(pair.run_dir), page or b"") for pair, page in zip(self.pairs, found, strict=True)))
         return 200, CONTENT_TYPE_LATEST, b"".join(pages)
 
-    def _gauges(self) -> list[Gauge]:
-        values: list[Gauge] = [
-            ("gateway_ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
-            ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
-            ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
+    def _values(self) -> list[Value]:
+        values: list[Value] = [
+            ("ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("connections", "Clients' connections", {}, float(len(self.http.connections))),
+            ("held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
         for pair in self.pairs:
             admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
-            newest = float(admission.grants.newest)
+            newest, severed = float(admission.grants.newest), float(admission.severed)
             values += [
-                ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("gateway_waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
-                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
-                ("gateway_token", "The newest fencing token that was seen", labels, newest),
-                ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
-                (
-                    "gateway_severed",
-                    "Requests that a switchover took away at its bound",
-                    labels,
-                    float(admission.severed),
-                ),
-                ("gateway_redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
-                ("gateway_lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
+                ("in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
+                ("waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
+                ("interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
+                ("token", "The newest fencing token that was seen", labels, newest),
+                ("failovers_total", "Changes of the engine that serves", labels, float(pair.failover.count)),
+                ("severed_total", "Requests that a switchover took away at its bound", labels, severed),
+                ("redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
         return values
 
@@ -347,6 +355,7 @@ class Gateway:
         self.stopping = True
         await asyncio.sleep(delay_s)
         self.http.stop_listening()
+        self.view.close()
         end = time.monotonic() + within_s
         for pair in self.pairs:
             pair.stop(within_s)

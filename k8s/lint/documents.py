@@ -65,7 +65,7 @@ def _type_of(word: str) -> str:
 
 
 def _value_of(kind: str, word: str) -> Any:
-    """Raises KeyError or ValueError where somebody has given a tag that doesn't fit."""
+    """Raises KeyError or ValueError for a tag that doesn't fit."""
     digits = word.replace("_", "")
     if kind == "bool":
         return _BOOLEANS[word]

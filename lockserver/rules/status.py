@@ -109,7 +109,13 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
     reasons += [text for key, text in context.alarms.items() if key != "reader"]
     if not reasons:
         reasons.append(_what_is_next(lock, succession.queue))
-    return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS])
+    return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS], _life_lock(lock))
+
+
+def _life_lock(lock: Lock) -> str:
+    if lock.holder is None or not _told(lock):
+        return "" if lock.doubt is None else "unknown"
+    return lock.holder.life.value
 
 
 def _what_is_next(lock: Lock, queue: Queue) -> str:
@@ -123,7 +129,7 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
     if not waiter.is_there:
         return f"{who}: its connection has ended, and it isn't known to be gone"
     if any(waiter.needs.values()) and queue.memory.is_read:
-        return f"memory: it is being read whether as much is free as {who} needs"
+        return f"memory: the server is finding out whether as much is free as {who} needs"
     return f"{who} is the next one: this server makes sure that no other server has its devices"
 
 
