@@ -74,7 +74,9 @@ def run(line: str, where: Path, environment: dict[str, str]) -> None:
         os.killpg(shell.pid, signal.SIGINT)
     said, wrong = shell.communicate(timeout=200)
     assert "Traceback" not in wrong, wrong
-    fine = {0, 1} if "doctor" in line else {0, 130, -signal.SIGINT} if "ctl watch" in line else {0}
+    # 141: its output is no longer read; 1: the machine lacks something, or a isn't the one that serves any more.
+    more = {"doctor|kill a$": {1}, "head$": {141}, "ctl watch": {130, -signal.SIGINT}}
+    fine = {0}.union(*(codes for part, codes in more.items() if re.search(part, line)))
     assert shell.returncode in fine, f"{line}: {shell.returncode}\n{said}{wrong}"
 
 
