@@ -38,7 +38,7 @@ def served() -> dict[str, str]:
     """Each metric that our programs have, and its kind, as their collectors say it."""
     door = MagicMock(pairs=[MagicMock()])
     families = [
-        *Metrics().registry.collect(),
+        *Metrics(Path()).registry.collect(),
         *GmsCollector(Path("nowhere"), ["host:0"]).collect(),
         *registry_of(Harness().machine).collect(),
         *collect(Counts(), Gateway._values(door)),
@@ -73,7 +73,9 @@ def test_the_runbook_has_no_alert_that_there_is_not() -> None:
 
 
 def test_every_alert_is_tested() -> None:
-    assert [rule["alert"] for rule in ALERTS if TESTS.read_text().count(rule["alert"]) < 3] == []
+    """By its name where it fires; that it doesn't wherever `ALERTS` is asked for as a whole."""
+    named = set(re.findall(r'alertname(?:="|: )(\w+)', TESTS.read_text()))
+    assert {rule["alert"] for rule in ALERTS} - named == set()
 
 
 def test_what_is_scraped_is_every_port_for_metrics() -> None:
