@@ -78,7 +78,7 @@ def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "the following arguments are required: up|status|down|kill"),
+        ((), "the following arguments are required: up|status|doctor|down|kill"),
         (("sit",), "invalid choice: 'sit'"),
         (("up", "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
         (("up", "--run-dir", ""), "--run-dir: it is empty"),
@@ -155,7 +155,11 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill"))]
+    "words",
+    [
+        ("engine_shim",),
+        *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "doctor", "down", "kill")),
+    ],
 )
 def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
     module, *rest = [word for word in words if word]

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lockserver.cli import doctor, status_text
+from lockserver import doctor
+from lockserver.cli import status_text
 from lockserver.rules import messages as m
 
 NOW = datetime(2026, 11, 20, 3, 0, 0, tzinfo=UTC)
