@@ -345,16 +345,20 @@ def _filesystem(path: Path) -> Iterator[Finding]:
         yield ok("filesystem", where)
     else:
         yield ok("filesystem", f"{where}: every grant waits for that disk; on tmpfs it doesn't")
+    yield room(path)
+
+
+def room(path: Path) -> Finding:
+    """What is free where the run directory is."""
     space = os.statvfs(path)
     free = space.f_frsize * space.f_bavail
     no_inode = space.f_files > 0 and space.f_favail == 0
     if free >= SPACE_LITTLE and not no_inode:
-        yield ok("space", f"{size(free)} free")
-        return
+        return ok("space", f"{size(free)} free")
     level = Level.FAIL if free < SPACE_TOO_LITTLE or no_inode else Level.WARN
     found = f"{size(free)} free{', and no inode' if no_inode else ''}"
-    do = f"make room at {mounted}: a grant is written there, and where nothing is free a spare file alone keeps room"
-    yield Finding("space", level, found, do)
+    do = f"make room at {filesystem(path)[1]}: a grant is written there, and where nothing is free a spare file alone "
+    return Finding("space", level, found, do + "keeps room")
 
 
 def filesystem(path: Path) -> tuple[str, str]:

@@ -65,8 +65,8 @@ STATUS_EXAMPLES = """\
 examples:
   failover status                     for people
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
-                                      gmsctl status --json), engines, door, starting, last_served, serving,
-                                      redundant
+                                      gmsctl status --json), engines, door, starting, last_served, no_room,
+                                      serving, redundant
 """
 DOCTOR_EXAMPLES = """\
 examples:

@@ -107,6 +107,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
     up = f"  (failover up: process {seen.up})" if seen.up is not None else ""
     starting = seen.starting and serving(seen.lock, seen.engines) is None  # what isn't there yet is no alarm
     rows = [("run directory", f"{seen.run_dir}{up}")]
+    rows += [("alarm", seen.no_room)] if seen.no_room else []
     if seen.door is not None:
         answers = "answers" if seen.door["answers"] else f"doesn't answer: {seen.door['why']}"
         rows.append(("door", f"{seen.door['url']}/v1  ({answers})"))

@@ -259,7 +259,7 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
         "engine_shim.cli.failover", "status", "--json", "--door", "none", "--run-dir", str(house.run_dir)
     )
     found = json.loads(said)
-    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served"}
+    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served", "no_room"}
     fields |= {"serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"

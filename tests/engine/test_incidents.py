@@ -209,6 +209,8 @@ def test_the_run_directory_is_full(house: House, pager: Pager) -> None:
                 filler.write(bytes(1 << 16))
         assert os.statvfs(house.run_dir).f_bavail == 0
         pager.goes_on(90)
+        code, said = pager.status()
+        assert code == 0 and "alarm          the run directory has 0 bytes free: make room at " in said
         code, said = pager.doctor()
         assert code == 1 and "FAIL  space " in said
         pager.fires("FailoverRunDirFull warning lockserver")
