@@ -78,7 +78,7 @@ def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ((), "the following arguments are required: up|status|down|kill"),
+        ((), "the following arguments are required: up|status|doctor|down|kill"),
         (("sit",), "invalid choice: 'sit'"),
         (("up", "--preset", "tiny"), "unknown here: --preset; the engine's own go behind --"),
         (("up", "--run-dir", ""), "--run-dir: it is empty"),
@@ -246,7 +246,7 @@ def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None
         "engine_shim.cli.failover", "status", "--json", "--door", "none", "--run-dir", str(house.run_dir)
     )
     found = json.loads(said)
-    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served"}
+    fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served", "no_room"}
     fields |= {"serving", "redundant", "redundancy"}
     assert code == 0 and set(found) == fields and found["serving"] == "a"
     assert found["redundant"] and found["redundancy"] == "yes: b would take over"
