@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import vllm_engine
-from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment
+from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment, top
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.up import CannotStart, Up
@@ -38,6 +38,7 @@ examples:
   failover up --listen :8000                                  clients come from other machines, too
   failover up --capacity 2GiB -- --preset medium              the same with a larger model
   failover status                                             who serves, who is ready, where
+  failover top                                                the same as the door sees it, live
   failover kill active                                        SIGKILL, and what follows
   failover down
 
@@ -66,6 +67,12 @@ examples:
   failover status --json | jq .lock   for programs: run_dir, up (a process), lock (as lockctl status --json), gms (as
                                       gmsctl status --json), engines, door, starting, last_served, serving,
                                       redundant
+"""
+TOP_EXAMPLES = """\
+examples:
+  failover top
+  failover top --door http://10.0.0.7:8000
+  failover top --once | less
 """
 KILL_EXAMPLES = """\
 examples:
@@ -111,7 +118,7 @@ def _capacity(text: str) -> str:
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
     p.run_dir(RUN_DIR)
-    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|top|down|kill")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
@@ -146,6 +153,16 @@ def parser() -> Parser:
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
                      "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
+    live = command("top", "Show what the door's page shows (http://DOOR/failover/), live, until q. Exit code 1: the "
+                   "door doesn't answer.", epilog=TOP_EXAMPLES)  # fmt: skip
+    live.setting(
+        "--door",
+        parse=top.door_url,
+        metavar="URL",
+        shown_default=f"that of failover up here, else {top.ELSE}",
+        help="where the door is",
+    )
+    live.add_argument("--once", action="store_true", help="print it once; so it is where the output is no terminal")
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended; 1: "
                    "it hasn't in time, or no failover up runs here.", epilog=DOWN_EXAMPLES)  # fmt: skip
     down.setting("--timeout-s", default=pair_commands.DOWN_S, parse=seconds, metavar="S", help="how long to wait")
@@ -217,6 +234,8 @@ def _main(argv: list[str] | None) -> int:
             return _up(options, run_dir)
         if options.command == "status":
             return pair_status.show(run_dir, options.json)
+        if options.command == "top":
+            return top.show(run_dir, options.door, options.once)
         if options.command == "down":
             pair_commands.down(run_dir, options.timeout_s)
         else:
