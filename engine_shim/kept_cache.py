@@ -1,6 +1,6 @@
 """One rank's part of a KV cache that outlives its engine: memory of GMS's, and for the first rank the table beside it.
 
-    kept = KeptCache(client, "kv-0", shape_of(...))         # at the start, on a standby too
+    kept = KeptCache(client, "kv", shape_of(...), rank)     # at the start, on a standby too
     kept.there                                              # a wake needs no memory for it
     claimed = kept.claim(token, proven, timeout_s)          # at the wake; None: this GMS has no pools
     kept.mapping.handles, kept.mapping.table                # to be mapped, and to be adopted (`kv/adoption.py`)
@@ -41,12 +41,12 @@ def shape_of(said: Mapping[str, str], sizes: Sequence[int], table_bytes: int = 0
 
 
 class KeptCache:
-    def __init__(self, client: GmsClient, key: str, shape: PoolShape) -> None:
-        self.key = key
+    def __init__(self, client: GmsClient, what: str, shape: PoolShape, rank: int | None = None) -> None:
         self.mapping: PoolMapping | None = None
         self._shape = shape
         self._log = Log("kv")
-        self._pool = client.pool(self.key)
+        self._pool = client.pool(what, rank)
+        self.key = self._pool.key
         self._pool.connected(_SEEN_S)
 
     @property

@@ -1,6 +1,6 @@
 """`gateway`: the door in front of a pair, or of several.
 
-    gateway --run-dir /run/failover --listen 127.0.0.1:8000
+    gateway --run-dir DIR --listen 127.0.0.1:8000
 
 It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # they need a package that may not be installed
 
 EXAMPLES = """\
 examples:
-  gateway --run-dir /run/failover --listen :8000
+  gateway --run-dir DIR --listen :8000
   gateway --run-dir /run/a --run-dir /run/b --listen :8000     two pairs; the request's model chooses
   curl localhost:8000/failover                                 which engine serves, which would take over
   kill -HUP PID                                                reads --api-keys again
@@ -211,11 +211,20 @@ async def _serve(
     gc.set_threshold(_NEW_OBJECTS)
     at = listener.getsockname()
     log.info("serving", host=at[0], port=at[1], run_dir=[str(run_dir) for run_dir in settings.run_dirs])
-    log.info("stopping", why=await ended.get())
-    drained = loop.create_task(gateway.drain(delay_s=options.shutdown_delay_s, within_s=options.shutdown_drain_s))
+    why = await ended.get()
+    requests = sum(len(pair.clients) for pair in gateway.pairs)
+    delay_s, drain_s = options.shutdown_delay_s, options.shutdown_drain_s
+    log.info("stopping", why=why, requests=requests, waits=_waits(delay_s, drain_s))
+    drained = loop.create_task(gateway.drain(delay_s=delay_s, within_s=drain_s))
     again = loop.create_task(ended.get())  # a second signal ends it at once
     await asyncio.wait({drained, again}, return_when=asyncio.FIRST_COMPLETED)
     gateway.close()
+
+
+def _waits(delay_s: float, drain_s: float) -> str:
+    """What a door that was told to end waits for, in words."""
+    taken = f"requests are taken for {delay_s:g} s more (/ready says no); then " if delay_s else ""
+    return f"{taken}those that are here may take {drain_s:g} s; a second signal ends it at once"
 
 
 def _listener(address: tuple[str, int], flag: str) -> socket.socket:

@@ -1,6 +1,6 @@
 """The weights' client, for programs: write a layout once, read it in as many processes as want it.
 
-    client = GmsClient("/run/failover", "host:0", "engine-a")
+    client = GmsClient(run_dir, "host:0", "engine-a")
 
     with client.write() as writer:                  # alone, once no process reads or writes
         slab = writer.create(size)
@@ -31,6 +31,7 @@ from gms.pack import pack as pack
 from gms.pool_client import Pool as Pool
 from gms.pool_client import PoolMapping as PoolMapping
 from gms.rules import client_events as c
+from gms.rules import region_key
 from gms.rules.errors import Asleep as Asleep
 from gms.rules.errors import GmsError as GmsError
 from gms.rules.errors import Lost as Lost
@@ -85,10 +86,11 @@ class GmsClient(ClientShell):
         granted = self.want(c.Want("rw_or_ro", timeout_s))
         return self._writer(granted) if granted.mode == "rw" else self._reader(granted)
 
-    def pool(self, key: str) -> Pool:
-        """This process's standing with a pool: from now on it has its descriptors, whenever there are any. Doesn't
-        wait. Closed with this client.
+    def pool(self, what: str, rank: int | None = None) -> Pool:
+        """This process's standing with a pool of its model: from now on it has its descriptors, whenever there are any.
+        Doesn't wait. Closed with this client. Another model's pool on this device is another one (`region_key.py`).
         """
+        key = region_key.of_pool(self._machine.key, what, rank)
         if key not in self._pools:
             self._pools[key] = Pool(self.run_dir, self.device, self._machine.engine_id, key, lambda: self.memory)
         return self._pools[key]
@@ -126,7 +128,7 @@ class GmsClient(ClientShell):
             addresses = Addresses(self.memory)
             for size in kept.sizes:
                 addresses.reserve(size)
-            reader = Reader(self, granted.use, kept.hash, kept.document, addresses)
+            reader = Reader(self, granted.use, kept.hash, kept.layout, addresses)
         except BaseException:
             if addresses is not None:
                 addresses.free()

@@ -1,6 +1,6 @@
 """One process's standing with one pool (docs/gms.md, "Pools"): descriptors of it, and at most one mapping.
 
-    pool = client.pool("kv-0")                                   # on the active engine and on the standby
+    pool = client.pool("kv", rank)                               # on the active engine and on the standby
     mapping = pool.claim(shape, token=grant.token, proven=True)  # at the wake
     mapping.map()                                                # or map `mapping.handles` where they are wanted
     mapping.table[:64] = ...

@@ -27,7 +27,7 @@ class Home(msgspec.Struct, frozen=True):
     run_dir: str
     engine_id: str
     writes: bool
-    """If nobody has written them."""
+    """If no engine has written them."""
     keeps: bool = False
     """Its KV cache outlives it."""
 
@@ -69,8 +69,8 @@ class Rank:
         assert isinstance(self._store, GmsStore)
         said = {"engine": "reference", "model": described(options.shape), "rank": f"{rank} of {options.ranks}"}
         whole = -(-size // memory.granularity) * memory.granularity
-        kept = KeptCache(self._store.client, f"kv-{rank}", shape_of(said, (whole,), 0 if rank else table_bytes(blocks)))
-        return KeptPages(memory, size, kept)
+        cache = shape_of(said, (whole,), 0 if rank else table_bytes(blocks))
+        return KeptPages(memory, size, KeptCache(self._store.client, "kv", cache, rank))
 
     @property
     def needs(self) -> int:

@@ -1,9 +1,11 @@
 """What `failover down` and `failover kill` do to a pair that `failover up` (or anything else) runs in a directory."""
 
+import contextlib
 import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,43 @@ from sidecar.terminal.names import incarnation_name
 from sidecar.terminal.terminal import say
 
 DOWN_S, HANDOFF_S = 60.0, 60.0
+ACTIVE = "active"
+"""Stands for the engine that serves."""
 ELSEWHERE = "it is another user's, or in another PID namespace: run this in its container (in a pod: that engine's)"
 
 
 def down(run_dir: Path, timeout_s: float = DOWN_S) -> None:
-    """Ends a `failover up`, waits for its end, and says what stays. Raises PairError."""
+    """Ends a `failover up`, waits for its end, and says what stays; of one that was killed, also what was still there
+    and is gone now. Raises PairError.
+    """
     devices = pair_look.devices(run_dir)
+    with _ended(run_dir) as ended:
+        if ended and (run_dir / pair_look.UP_FACTS).exists():
+            say(f"the failover up of {run_dir} was killed: what it has left, and no process uses, is removed")
+            left = cleanup.left(run_dir, devices)
+            stays = cleanup.remove(run_dir, devices)
+            pair_look.UpFacts.remove(run_dir)
+            for path in left:
+                if not os.path.lexists(path):
+                    say(f"removed: {path}")
+            _say_what_stays(run_dir, stays)
+            return
     try:
         _end(run_dir, timeout_s)
     finally:
-        if os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
-            with nobody_has(run_dir, UP_LOCK) as ended:
-                if ended:
-                    _say_what_stays(run_dir, cleanup.remove(run_dir, devices))
+        with _ended(run_dir) as ended:
+            if ended:
+                _say_what_stays(run_dir, cleanup.remove(run_dir, devices))
+
+
+@contextlib.contextmanager
+def _ended(run_dir: Path) -> Iterator[bool]:
+    """A failover up has run here, and none does; and none begins meanwhile."""
+    if not os.access(run_dir / UP_LOCK, os.R_OK | os.W_OK):
+        yield False
+        return
+    with nobody_has(run_dir, UP_LOCK) as ended:
+        yield ended
 
 
 def _say_what_stays(run_dir: Path, stays: list[str]) -> None:
@@ -56,11 +82,13 @@ def _end(run_dir: Path, timeout_s: float) -> None:
         os.close(pidfd)
 
 
-def kill_active(run_dir: Path, anyway: bool) -> None:
-    """SIGKILL to the main process of the engine that serves. Prints what follows. Raises PairError."""
+def kill(run_dir: Path, whom: str, anyway: bool) -> None:
+    """SIGKILL to the main process of the engine that serves, if it is the one that is meant: `active` is whichever
+    serves. Prints what follows. Raises PairError.
+    """
     try:
         with Observer(run_dir) as observer:
-            _kill_and_watch(observer, run_dir, anyway)
+            _kill_and_watch(observer, run_dir, whom, anyway)
     except NoServer:
         starts = pair_look.who_starts_it(pair_look.UpFacts.read(run_dir), up_pid(run_dir))
         if not starts:
@@ -70,12 +98,15 @@ def kill_active(run_dir: Path, anyway: bool) -> None:
         raise PairError(str(error)) from None
 
 
-def _kill_and_watch(observer: Observer, run_dir: Path, anyway: bool) -> None:
+def _kill_and_watch(observer: Observer, run_dir: Path, whom: str, anyway: bool) -> None:
     states = observer.watch()
     seen = next(states)
     holder = seen.holder
     if seen.state != "HELD" or holder is None or not holder.endpoint:
         raise PairError(f"no engine serves (the lock is {seen.state}): there is nothing to kill")
+    if whom not in (ACTIVE, holder.engine_id):
+        only = "and only the engine that serves can be killed here: failover kill active"
+        raise PairError(f"{whom} doesn't serve, {holder.engine_id} does, {only}")
     if not anyway:
         shown = pair_look.look(run_dir)
         redundant, said = redundancy(shown.lock, shown.engines, shown.gms)

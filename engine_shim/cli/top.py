@@ -23,22 +23,15 @@ from engine_shim.cli import top_text
 from engine_shim.cli.pair_look import UpFacts
 from engine_shim.cli.pair_process import PairError
 from sidecar.terminal.formatting import PLAIN
-from sidecar.terminal.settings import BadValue
 from sidecar.terminal.terminal import say, terminal_paint
 
-ELSE = "http://127.0.0.1:8000"
+ELSE = "http://localhost:8000"
 QUIET_S, RETRY_S = 5.0, 1.0
 """The door says something every second."""
 LINE_MOST = 4 << 20
 
 
-def door_url(text: str) -> str:
-    if not text.startswith(("http://", "https://")):
-        raise BadValue(f"{text!r} is no door's address; allowed: http://HOST:PORT")
-    return text.rstrip("/")
-
-
-def show(run_dir: Path, door: str | None, once: bool) -> int:
+def show(run_dir: Path, door: str, once: bool) -> int:
     """Returns the exit code. Raises PairError where the door doesn't answer and that is all there is to say."""
     url = door or UpFacts.read(run_dir).door or ELSE
     if once or not sys.stdout.isatty():
@@ -46,7 +39,7 @@ def show(run_dir: Path, door: str | None, once: bool) -> int:
             with _open(f"{url}/failover/state") as reply:
                 document = json.loads(reply.read(LINE_MOST))
         except (OSError, ValueError) as error:
-            raise PairError(f"{_why(url, error)}; --door http://HOST:PORT is another one") from None
+            raise PairError(f"{_why(url, error)}; --door HOST:PORT is another one") from None
         say("\n".join(top_text.lines(document, terminal_paint() if sys.stdout.isatty() else PLAIN, 10_000)))
         return 0
     with _screen() as left:

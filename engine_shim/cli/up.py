@@ -109,6 +109,8 @@ class Up:
         """Everything ends because of this one."""
         self._hopeless = HopelessParts(options.engine_ids)
         self._last_words: dict[str, str] = {}
+        self._said_why: set[tuple[str, str]] = set()
+        """With what a program ended whose start failed. The next try says it again, which a person needn't read."""
         at = urlsplit(options.address)
         door = (at.hostname or "", at.port or 0) if options.listen is not None else None
         self._watch = ServingWatch(options.run_dir, door, Inbox(self._supervisor.loop, self._on_news).give)
@@ -121,9 +123,12 @@ class Up:
 
     def _relay(self, name: str, line: str) -> None:
         self._last_words[name] = line
-        self.say(name, line)
+        if (name, line) not in self._said_why:
+            self.say(name, line)
 
     def _on_ended(self, child: Child, how: str, pause_s: float) -> None:
+        if not child.restarts.worked:
+            self._said_why.add((child.name, self._last_words.get(child.name, "")))
         when = f" in {pause_s:g} s" if pause_s else ""
         self.say("up", f"{child.name} ended ({how}); it is started again{when}")
 

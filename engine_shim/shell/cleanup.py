@@ -11,6 +11,7 @@ this file may not do: end anything, or remove what is a memory of the pair (`hol
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ from pathlib import Path
 from engine_shim.shell import life_locks, paths, scratch, shim_status
 from engine_shim.shell.shm_cleanup import ShmCleanup
 from gms import cleanup as cleanup_of_gms
+from gms.memory.host_device import device_path
 from lockserver import cleanup as cleanup_of_the_lock
 from sidecar.kernel.durable import nobody_has
 
@@ -35,7 +37,7 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
             if not ended:
                 stays.append(f"files of engine {engine_id}, whose shim runs")
                 continue
-            if why := _somebody_of(run_dir, engine_id):
+            if why := _why_lives(run_dir, engine_id):
                 stays.append(f"files of engine {engine_id}: {why}")
                 continue
             paths.remove_endpoints(run_dir, engine_id)
@@ -46,7 +48,15 @@ def remove(run_dir: Path, devices: Iterable[str]) -> list[str]:
     return stays + cleanup_of_gms.remove(run_dir, devices, PATIENCE_S)
 
 
-def _somebody_of(run_dir: Path, engine_id: str) -> str:
+def left(run_dir: Path, devices: Iterable[str]) -> list[Path]:
+    """What of that is there, by name."""
+    engines = (scratch.directory(run_dir, engine_id) for engine_id in shim_status.engines(run_dir))
+    on_host = (device_path(device.removeprefix("host:")) for device in devices if device.startswith("host:"))
+    found = (*sorted(run_dir.glob("**/*.sock")), *engines, *on_host)
+    return [path for path in found if os.path.lexists(path)]
+
+
+def _why_lives(run_dir: Path, engine_id: str) -> str:
     """Why a process of this engine lives on, though its shim has ended; empty when none does."""
     until = time.monotonic() + PATIENCE_S
     while (found := life_locks.look(run_dir, engine_id)).held and time.monotonic() < until:

@@ -26,7 +26,7 @@ from engine_shim.vllm_engine import plugin
 from gms.client import GmsClient, open_memory
 from sidecar.terminal.logs import Log
 
-KEY = "kv-index"
+POOL = "kv-index"
 CLAIM_S = 10.0
 
 
@@ -74,7 +74,7 @@ class KvIndex:
         self._client = GmsClient(run_dir, device, engine_id)
         memory = open_memory(device)
         self._kept = KeptCache(
-            self._client, KEY, shape_of(facts, (memory.granularity,), table_bytes(pool.num_gpu_blocks))
+            self._client, POOL, shape_of(facts, (memory.granularity,), table_bytes(pool.num_gpu_blocks))
         )
         self._insert, self._remove = pool._insert_block_hash, pool._remove_cached_block_hashes
         self._reset = pool.reset_prefix_cache

@@ -110,7 +110,7 @@ class PairWorker:
         if self._settings.keeps and 0 < len(self._kv.sizes) <= MOST_RANGES:
             rank = self.vllm_config.parallel_config.rank
             said = {**versions.described(self.vllm_config, self.vllm_config.model_config), **_geometry(kv_cache_config)}
-            self._kept_cache = KeptCache(self._weights.client, f"kv-{rank}", shape_of(said, self._kv.sizes))
+            self._kept_cache = KeptCache(self._weights.client, "kv", shape_of(said, self._kv.sizes), rank)
 
     def _maybe_get_memory_pool_context(self, tag: str) -> AbstractContextManager[Any]:
         return Allocating(self._kv) if tag == "kv_cache" else nullcontext()

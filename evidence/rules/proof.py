@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from evidence.rules.events import LookedAt
-from evidence.rules.incarnation import Incarnation, Life
+from evidence.rules.incarnation import Incarnation, Life, Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +124,9 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
         if member.seen_alive:
             cannot = f", which can't be killed from here ({member.out_of_reach})" if member.out_of_reach else ""
             sight = sights.get(member.process or 0, "is alive")
-            missing.append(f"{what} {member.pid} of {who.engine_id} {sight}{cannot}")
+            missing.append(f"{what} {_number(member)} of {who.engine_id} {sight}{cannot}")
         elif not member.dead and new_server:
-            missing.append(f"{what} {member.pid} of {who.engine_id}: not back yet, and no proof of its end")
+            missing.append(f"{what} {_number(member)} of {who.engine_id}: not back yet, and no proof of its end")
     if not who.members:
         missing.append(f"{who.engine_id}: another process told of it, and none of its processes is known")
     if who.cannot_talk:
@@ -141,8 +141,13 @@ def what_is_missing(who: Incarnation, *, new_server: bool, seen: LookedAt | None
     return missing
 
 
+def _number(member: Member) -> str:
+    """A pidfd that a client handed back from another PID namespace doesn't tell it."""
+    return str(member.pid) if member.pid else "of unknown number"
+
+
 def _processes(who: Incarnation) -> str:
-    unknown = [str(member.pid) for member in who.members.values() if not member.dead]
+    unknown = [_number(member) for member in who.members.values() if not member.dead]
     if not who.members:
         return "its processes, of which none is known"
     return f"process {unknown[0]}" if len(unknown) == 1 else f"processes {', '.join(unknown[:5])}"

@@ -69,40 +69,43 @@ class Counts:
         return sum(count for (one, _), count in self.outcomes.items() if one == outcome)
 
 
-Gauge = tuple[str, str, dict[str, str], float]
-"""Name, what it says, labels, and what it is now."""
+Value = tuple[str, str, dict[str, str], float]
+"""Name (a counter's ends in `_total`), what it says, labels, and what it is now."""
 
 
-def collect(counts: Counts, gauges: Iterable[Gauge]) -> Iterator["Metric"]:
+def collect(counts: Counts, values: Iterable[Value]) -> Iterator["Metric"]:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 
     requests = CounterMetricFamily(
-        "gateway_requests", "Requests, by how they ended and how they got there", labels=["outcome", "how"]
+        "failover_door_requests", "Requests, by how they ended and how they got there", labels=["outcome", "how"]
     )
     for (outcome, how), count in counts.outcomes.items():
         requests.add_metric([outcome, how], count)
     yield requests
-    yield CounterMetricFamily("gateway_tokens", "Tokens that clients were given in streams", counts.tokens)
-    alarms = CounterMetricFamily("gateway_alarms", "What an operator should look at", labels=["event"])
+    yield CounterMetricFamily("failover_door_tokens", "Tokens that clients were given in streams", counts.tokens)
+    alarms = CounterMetricFamily("failover_door_alarms", "What an operator should look at", labels=["event"])
     for event, count in counts.alarms.items():
         alarms.add_metric([event], count)
     yield alarms
     for name, help, histogram in (
-        ("gateway_request_seconds", "From a request's arrival to the end of its answer", counts.latency),
-        ("gateway_first_byte_seconds", "From a request's arrival to the first byte of its answer", counts.first),
-        ("gateway_between_pieces_seconds", "Between two pieces of a streamed answer", counts.between),
-        ("gateway_failover_gap_seconds", "From the last piece of a lost engine to the first of another", counts.gaps),
+        ("request_seconds", "From a request's arrival to the end of its answer", counts.latency),
+        ("first_byte_seconds", "From a request's arrival to the first byte of its answer", counts.first),
+        ("between_pieces_seconds", "Between two pieces of a streamed answer", counts.between),
+        ("gap_seconds", "From the last piece of a lost engine to the first of another", counts.gaps),
     ):
-        yield HistogramMetricFamily(name, help, buckets=histogram.buckets(), sum_value=histogram.total)
+        yield HistogramMetricFamily(
+            f"failover_door_{name}", help, buckets=histogram.buckets(), sum_value=histogram.total
+        )
     parts = CounterMetricFamily(
-        "gateway_failover_gap_part_seconds", "The same gaps added up, by what was waited for", labels=["part"]
+        "failover_door_gap_part_seconds", "The same gaps added up, by what was waited for", labels=["part"]
     )
     for part, seconds in counts.gap_parts_s.items():
         parts.add_metric([part], seconds)
     yield parts
-    families: dict[str, GaugeMetricFamily] = {}
-    for name, help, labels, value in gauges:
-        family = families.setdefault(name, GaugeMetricFamily(name, help, labels=list(labels)))
+    families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+    for name, help, labels, value in values:
+        of_kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = families.setdefault(name, of_kind(f"failover_door_{name}", help, labels=list(labels)))
         family.add_metric(list(labels.values()), value)
     yield from families.values()
 

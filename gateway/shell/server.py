@@ -22,7 +22,7 @@ import msgspec
 from gateway.rules import errors, kinds, view
 from gateway.rules import events as e
 from gateway.shell.keys import Keys, is_preflight
-from gateway.shell.metrics import Counts, Gauge, collect, of_engines
+from gateway.shell.metrics import Counts, Value, collect, of_engines
 from gateway.shell.pair import Client, Pair
 from gateway.shell.view import View
 from sidecar.http.http_exchange import Reply, Request, hop_by_hop
@@ -308,7 +308,7 @@ class Gateway:
 
         class Own:
             def collect(self) -> object:
-                return collect(gateway.counts, gateway._gauges())
+                return collect(gateway.counts, gateway._values())
 
         registry = CollectorRegistry()
         registry.register(Own())  # type: ignore[arg-type]
@@ -317,29 +317,24 @@ class Gateway:
         pages.append(of_engines((str(pair.run_dir), page or b"") for pair, page in zip(self.pairs, found, strict=True)))
         return 200, CONTENT_TYPE_LATEST, b"".join(pages)
 
-    def _gauges(self) -> list[Gauge]:
-        values: list[Gauge] = [
-            ("gateway_ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
-            ("gateway_connections", "Clients' connections", {}, float(len(self.http.connections))),
-            ("gateway_held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
+    def _values(self) -> list[Value]:
+        values: list[Value] = [
+            ("ready", "1 when an engine serves, or can be expected to within the bound", {}, float(self.ready)),
+            ("connections", "Clients' connections", {}, float(len(self.http.connections))),
+            ("held_bytes", "Requests that are received or answered", {}, float(self.http.bodies.bytes)),
         ]
         for pair in self.pairs:
             admission, labels = pair.machine.admission, {"run_dir": str(pair.run_dir)}
-            newest = float(admission.grants.newest)
+            newest, severed = float(admission.grants.newest), float(admission.severed)
             values += [
-                ("gateway_in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
-                ("gateway_waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
-                ("gateway_interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
-                ("gateway_token", "The newest fencing token that was seen", labels, newest),
-                ("gateway_failovers", "Changes of the engine that serves", labels, float(pair.failover.count)),
-                (
-                    "gateway_severed",
-                    "Requests that a switchover took away at its bound",
-                    labels,
-                    float(admission.severed),
-                ),
-                ("gateway_redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
-                ("gateway_lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
+                ("in_flight", "Requests that have come and aren't over", labels, float(pair.machine.in_flight)),
+                ("waiting", "Requests that wait for an engine", labels, float(admission.visitors.waiting)),
+                ("interrupted", "Those of them whose engine was lost", labels, float(admission.interrupted)),
+                ("token", "The newest fencing token that was seen", labels, newest),
+                ("failovers_total", "Changes of the engine that serves", labels, float(pair.failover.count)),
+                ("severed_total", "Requests that a switchover took away at its bound", labels, severed),
+                ("redundant", "Engines that could take over", labels, float(len(admission.grants.lock.ready))),
+                ("lock_away", "1 while no lock server answers", labels, float(admission.grants.away)),
             ]
         return values
 

@@ -157,7 +157,7 @@ def watch(options: argparse.Namespace) -> int:
             at = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             line = json.dumps({"at": at} | picture) if isinstance(picture, dict) else ""
         else:
-            away = paint("NO SERVER ", Tone.BAD) + f" {device} nobody answers; whoever reads goes on"
+            away = paint("NO SERVER ", Tone.BAD) + f" {device} no server answers; its readers go on"
             picture = away if seen is None else status_text.change_line(seen, paint)
             line = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {picture}"
         if last.get(device) != picture:
@@ -202,6 +202,8 @@ def drop(options: argparse.Namespace) -> int:
     if options.json:
         picture = {"bytes": dropped.bytes, "seen": dropped.seen, "still": dropped.still}
         say(json.dumps({"device": device, "key": dropped.key} | picture))
+    elif not dropped.bytes and not dropped.still:
+        say(f"{device}: {dropped.key} had no memory: there was nothing to give up")
     else:
         how = "no process has its memory any more, as the device says" if dropped.seen else "its processes say so"
         say(f"{device}: {dropped.key} is given up, {size(dropped.bytes)}{'' if dropped.still else f': {how}'}")
@@ -222,12 +224,17 @@ def parser() -> Parser:
         answers="a server",
     )
 
+    def device(to: Parser, default: str | None) -> None:
+        """As the run directory, it may stand before the command or behind it."""
+        what = "only this one, such as host:0; default: all"
+        to.add_argument("--device", type=valued(_device), default=default, metavar="D", help=what)
+
     def add(name: str, run: Command, what: str, epilog: str) -> Parser:
         command = commands.add(name, run, what, epilog)
-        command.add_argument(
-            "--device", type=valued(_device), metavar="D", help="only this one, such as host:0; default: all"
-        )
+        device(command, argparse.SUPPRESS)  # where it isn't given here, the program's stands
         return command
+
+    device(commands.parser, None)
 
     add("status", status, "Which weights there are, and who has to do with them.", words.STATUS)
     command = add("layout", layout, "The tensors, and where each lies.", words.LAYOUT)

@@ -28,28 +28,28 @@ Of a pool, whose slabs are its ranges, and its table last:
 
 from typing import Literal
 
-import msgspec
-
 from gms.rules import messages as m
+from sidecar.machine.context import Effect as Effect
+from sidecar.machine.context import Event as Event
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
 
 
-class Connected(msgspec.Struct, frozen=True):
+class Connected(Event, frozen=True):
     has: tuple[int, ...] = ()
     """Generations of which the shell really has descriptors."""
 
 
-class Disconnected(msgspec.Struct, frozen=True):
+class Disconnected(Event, frozen=True):
     why: str = ""
     """What came over it was no message."""
 
 
-class Heard(msgspec.Struct, frozen=True):
+class Heard(Event, frozen=True):
     message: m.ServerMessage
 
 
-class Want(msgspec.Struct, frozen=True):
+class Want(Event, frozen=True):
     mode: m.Mode
     timeout_s: float | None = None
     """A wake has to have one."""
@@ -58,7 +58,7 @@ class Want(msgspec.Struct, frozen=True):
     expect: str = ""
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Claim(Event, frozen=True):
     """To own a pool, alone."""
 
     shape: m.Shape
@@ -68,48 +68,45 @@ class Claim(msgspec.Struct, frozen=True):
     timeout_s: float
 
 
-class Make(msgspec.Struct, frozen=True):
+class Make(Event, frozen=True):
     size: int
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(Event, frozen=True):
     document: bytes
     sizes: tuple[int, ...]
     """All slabs' that were made."""
 
 
-class Sleep(msgspec.Struct, frozen=True):
+class Sleep(Event, frozen=True):
     """Everything is unmapped, and the descriptors are kept. Or a wake is not wanted any more."""
 
 
-class Release(msgspec.Struct, frozen=True):
+class Release(Event, frozen=True):
     """The program gives up whatever it has or waits for, and keeps nothing (but descriptors of a pool)."""
 
 
-class Sums(msgspec.Struct, frozen=True):
+class Sums(Event, frozen=True):
     generation: int
     sums: tuple[str, ...]
 
 
-class Gone(msgspec.Struct, frozen=True):
+class Gone(Event, frozen=True):
     generation: int
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(Event, frozen=True):
     pass
-
-
-Event = Connected | Disconnected | Heard | Want | Claim | Make | Publish | Sleep | Release | Sums | Gone | Tick
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Connect(msgspec.Struct, frozen=True):
+class Connect(Effect, frozen=True):
     pass
 
 
-class Say(msgspec.Struct, frozen=True):
+class Say(Effect, frozen=True):
     message: m.ClientMessage
     generation: int = 0
     first: int = 0
@@ -117,72 +114,72 @@ class Say(msgspec.Struct, frozen=True):
     """Descriptors of the kept slabs `first` to `first + count` of that layout go with it."""
 
 
-class Keep(msgspec.Struct, frozen=True):
+class Keep(Effect, frozen=True):
     generation: int
     first: int
 
 
-class LetGo(msgspec.Struct, frozen=True):
+class LetGo(Effect, frozen=True):
     generation: int
 
 
-class Got(msgspec.Struct, frozen=True):
+class Got(Effect, frozen=True):
     opened: m.Opened
     same: bool = False
     """A reader: it has the layout and the slabs already."""
 
 
-class Owned(msgspec.Struct, frozen=True):
+class Owned(Effect, frozen=True):
     generation: int
     shape: m.Shape
     adopted: bool
     why_empty: str
 
 
-class Disowned(msgspec.Struct, frozen=True):
+class Disowned(Effect, frozen=True):
     why: str
 
 
-class Released(msgspec.Struct, frozen=True):
+class Released(Effect, frozen=True):
     pass
 
 
-class Made(msgspec.Struct, frozen=True):
+class Made(Effect, frozen=True):
     slab: int
     size: int
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(Effect, frozen=True):
     """The layout is committed, and this process reads it."""
 
     generation: int
     hash: str
 
 
-class No(msgspec.Struct, frozen=True):
+class No(Effect, frozen=True):
     why: str
     reason: m.Reason | Literal["problem", "protocol"]
 
 
-class Lost(msgspec.Struct, frozen=True):
+class Lost(Effect, frozen=True):
     """A writer's work is gone: it has to begin anew, with `Want`."""
 
     why: str
 
 
-class Stale(msgspec.Struct, frozen=True):
+class Stale(Effect, frozen=True):
     generation: int
     why: str
 
 
-class Changed(msgspec.Struct, frozen=True):
+class Changed(Effect, frozen=True):
     """Which layout, or memory of a pool, the server has now. 0: none."""
 
     generation: int
     hash: str
 
 
-class ServerIs(msgspec.Struct, frozen=True):
+class ServerIs(Effect, frozen=True):
     """Connected, with another server than before or the same."""
 
     incarnation: str
@@ -190,26 +187,6 @@ class ServerIs(msgspec.Struct, frozen=True):
     granularity: int
 
 
-class Unwelcome(msgspec.Struct, frozen=True):
+class Unwelcome(Effect, frozen=True):
     why: str
     about: Literal["", "protocol", "place"] = ""
-
-
-Effect = (
-    Connect
-    | Say
-    | Keep
-    | LetGo
-    | Got
-    | Made
-    | Done
-    | Owned
-    | Disowned
-    | Released
-    | No
-    | Lost
-    | Stale
-    | Changed
-    | ServerIs
-    | Unwelcome
-)

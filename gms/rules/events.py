@@ -13,10 +13,13 @@ import msgspec
 
 from gms.rules.messages import ClientMessage, ServerMessage
 from gms.rules.record import Record
+from gms.rules.weights import Slab as Slab
 from sidecar.machine.context import Close as Close
 from sidecar.machine.context import Closed as Closed
 from sidecar.machine.context import Died as Died
 from sidecar.machine.context import DirectoryReplaced as DirectoryReplaced
+from sidecar.machine.context import Effect as Effect
+from sidecar.machine.context import Event as Event
 from sidecar.machine.context import Hindered as Hindered
 from sidecar.machine.context import Note as Note
 from sidecar.machine.context import PathWatched as PathWatched
@@ -38,7 +41,7 @@ class Config(msgspec.Struct, frozen=True):
     granularity: int = 1
     capacity: int = 0
     window_s: float = 10.0
-    """How long a new server keeps writers out, so that whoever had its layout can come back."""
+    """How long a new server keeps writers out, so that a process that had its layout can come back."""
     memory_wait_s: float = 30.0
     """How long a writer waits for memory on a full device."""
     history_size: int = 1000
@@ -49,13 +52,13 @@ class Config(msgspec.Struct, frozen=True):
     time_namespace: str = ""
     """Where the clock that never jumps says what it says here; empty: everywhere."""
     pools_off: str = ""
-    """Why nobody may have a pool; empty: everybody may."""
+    """Why no process may have a pool; empty: each may."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
 
 
-class Started(msgspec.Struct, frozen=True):
+class Started(Event, frozen=True):
     record: Record | None
     unreadable: str = ""
     """What is in the file is no record; or such a file was kept aside, and nothing was written since. A second crash
@@ -75,10 +78,10 @@ class FoundOwner(msgspec.Struct, frozen=True):
     """It doesn't. (Neither: that can't be told.)"""
 
 
-class Received(msgspec.Struct, frozen=True):
+class Received(Event, frozen=True):
     conn: int
     message: ClientMessage
-    slabs: tuple["Slab", ...] = ()
+    slabs: tuple[Slab, ...] = ()
     """`HandBack`: what its descriptors are."""
     process: int | None = None
     """`Hello`: the handle of the sender's pidfd; None where there is none to be had."""
@@ -90,18 +93,13 @@ class Received(msgspec.Struct, frozen=True):
     """`Hello`: it says that what it writes ends with its process, and nothing that is seen of it denies that."""
 
 
-class Slab(msgspec.Struct, frozen=True):
-    handle: int
-    identity: str
-
-
-class Allocated(msgspec.Struct, frozen=True):
+class Allocated(Event, frozen=True):
     conn: int
     slabs: tuple[Slab, ...]
     """In the order of the sizes; the table is the last."""
 
 
-class NotAllocated(msgspec.Struct, frozen=True):
+class NotAllocated(Event, frozen=True):
     conn: int
     needed: int
     free: int
@@ -109,57 +107,38 @@ class NotAllocated(msgspec.Struct, frozen=True):
     """Not for lack of the device's memory: something else is wrong."""
 
 
-class MemoryChecked(msgspec.Struct, frozen=True):
+class MemoryChecked(Event, frozen=True):
     free: int
     held: bool | None = None
-    """Does anybody still have the memory that was asked about? None: that can't be told."""
+    """Does a process still have the memory that was asked about? None: that can't be told."""
     blocks: dict[int, tuple[int, int]] = {}
     """Handle of a table -> how many of its records are true, and how many there are."""
 
 
-class FileGone(msgspec.Struct, frozen=True):
+class FileGone(Event, frozen=True):
     """The state file was deleted."""
 
 
-class PeerChecked(msgspec.Struct, frozen=True):
+class PeerChecked(Event, frozen=True):
     conn: int
     there: bool
-
-
-Event = (
-    Started
-    | Received
-    | Closed
-    | Died
-    | Allocated
-    | NotAllocated
-    | MemoryChecked
-    | PeerChecked
-    | FileGone
-    | Persisted
-    | PersistFailed
-    | DirectoryReplaced
-    | PathWatched
-    | Hindered
-    | Tick
-)
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Send(msgspec.Struct, frozen=True):
+class Send(Effect, frozen=True):
     conn: int
     message: ServerMessage
     slabs: tuple[int, ...] = ()
     """Handles whose descriptors go with it."""
 
 
-class ForgetProcess(msgspec.Struct, frozen=True):
+class ForgetProcess(Effect, frozen=True):
     process: int
 
 
-class Allocate(msgspec.Struct, frozen=True):
+class Allocate(Effect, frozen=True):
     """All of it or nothing: slabs on the device, and a table beside them, in the host's memory, if it has a size."""
 
     conn: int
@@ -167,19 +146,19 @@ class Allocate(msgspec.Struct, frozen=True):
     table_size: int = 0
 
 
-class Forget(msgspec.Struct, frozen=True):
+class Forget(Effect, frozen=True):
     """Close the descriptors of these slabs."""
 
     slabs: tuple[int, ...]
 
 
-class CheckMemory(msgspec.Struct, frozen=True):
+class CheckMemory(Effect, frozen=True):
     identities: tuple[str, ...] = ()
     tables: tuple[int, ...] = ()
     """Handles of pools' tables, whose records are to be counted."""
 
 
-class CheckPeer(msgspec.Struct, frozen=True):
+class CheckPeer(Effect, frozen=True):
     """Is it still there, at this moment? Not if its pidfd is readable, or its end of the connection is closed (though
     messages of it may be unread), whether or not that was noticed before.
     """
@@ -187,22 +166,6 @@ class CheckPeer(msgspec.Struct, frozen=True):
     conn: int
 
 
-class Persist(msgspec.Struct, frozen=True):
+class Persist(Effect, frozen=True):
     seq: int
     record: Record
-
-
-Effect = (
-    Send
-    | Close
-    | WatchDeath
-    | ForgetProcess
-    | Allocate
-    | Forget
-    | CheckMemory
-    | CheckPeer
-    | Persist
-    | Publish
-    | Note
-    | Stop
-)

@@ -60,7 +60,7 @@ class StateFile:
         """Returns what is to be done now."""
         if self._being_written is not None and self._being_written[0] == seq:
             self.says, self._being_written = self._being_written[1], None
-        self._context.calm("disk")
+        self._context.calm("disk", "record")  # what a region has lost with the old one is an alarm of its own
         return self._writes.persisted(seq)
 
     def failed(self, seq: int, why: str) -> list[Owed]:

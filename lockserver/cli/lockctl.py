@@ -30,7 +30,7 @@ from lockserver.shell.rundir import SOCKET
 from sidecar.terminal.commands import Commands, run
 from sidecar.terminal.formatting import key_values
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import end_with_the_reader, ping_forever, say, terminal_paint
+from sidecar.terminal.terminal import end_with_the_reader, ping_times, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -147,7 +147,7 @@ def ping(options: argparse.Namespace) -> int:
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
         if not options.json:
             say(f"PING {options.run_dir / SOCKET}")
-        return 0 if ping_forever(observer, m.Ping(), m.Pong, options) else NO_SERVER
+        return 0 if ping_times(observer, m.Ping(), m.Pong, options) else NO_SERVER
 
 
 # -- doctor, hold --------------------------------------------------------------------------------------------------
@@ -203,8 +203,8 @@ def parser() -> Parser:
         metavar="S",
         help="how long the holder may take to finish what it has begun; 0: it finishes nothing; default 30",
     )
-    command = add("ping", ping, "Round trips to the lock server, until Ctrl-C.", words.PING)
-    command.add_argument("--count", type=valued(count), default=0, metavar="N", help="stop after N")
+    command = add("ping", ping, "Is the lock server there, and how fast?", words.PING)
+    command.add_argument("--count", type=valued(count), default=1, metavar="N", help="how often; default 1")
     command.add_argument(
         "--interval", type=valued(seconds), default=1.0, metavar="S", help="time between two; default 1"
     )

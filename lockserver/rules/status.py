@@ -129,7 +129,7 @@ def _what_is_next(lock: Lock, queue: Queue) -> str:
     if not waiter.is_there:
         return f"{who}: its connection has ended, and it isn't known to be gone"
     if any(waiter.needs.values()) and queue.memory.is_read:
-        return f"memory: it is being read whether as much is free as {who} needs"
+        return f"memory: the server is finding out whether as much is free as {who} needs"
     return f"{who} is the next one: this server makes sure that no other server has its devices"
 
 

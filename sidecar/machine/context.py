@@ -12,7 +12,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
-Effect = TypeVar("Effect")
+Effects = TypeVar("Effects")
 Detail = dict[str, str | int | float | bool]
 
 
@@ -26,61 +26,69 @@ class Time(NamedTuple):
 # -- events --------------------------------------------------------------------------------------------------------
 
 
-class Closed(msgspec.Struct, frozen=True):
+class Event(msgspec.Struct, frozen=True):
+    """What has happened."""
+
+
+class Closed(Event, frozen=True):
     conn: int
 
 
-class Died(msgspec.Struct, frozen=True):
+class Died(Event, frozen=True):
     process: int
 
 
-class Persisted(msgspec.Struct, frozen=True):
+class Persisted(Event, frozen=True):
     seq: int
 
 
-class PersistFailed(msgspec.Struct, frozen=True):
+class PersistFailed(Event, frozen=True):
     seq: int
     why: str
 
 
-class DirectoryReplaced(msgspec.Struct, frozen=True):
+class DirectoryReplaced(Event, frozen=True):
     why: str
 
 
-class PathWatched(msgspec.Struct, frozen=True):
+class PathWatched(Event, frozen=True):
     """Whether the kernel says when the server's path may lead elsewhere."""
 
     why_not: str = ""
     """It doesn't; so the server looks every second."""
 
 
-class Hindered(msgspec.Struct, frozen=True):
+class Hindered(Event, frozen=True):
     """Whether callers can come in, and hear what they are sent."""
 
     why: str = ""
     """They can't; empty once they can again."""
 
 
-class Tick(msgspec.Struct, frozen=True):
+class Tick(Event, frozen=True):
     pass
 
 
 # -- effects -------------------------------------------------------------------------------------------------------
 
 
-class Close(msgspec.Struct, frozen=True):
+class Effect(msgspec.Struct, frozen=True):
+    """What is to be done."""
+
+
+class Close(Effect, frozen=True):
     conn: int
 
 
-class WatchDeath(msgspec.Struct, frozen=True):
+class WatchDeath(Effect, frozen=True):
     process: int
 
 
-class Publish(msgspec.Struct, frozen=True):
+class Publish(Effect, frozen=True):
     """The public status has changed: its watchers get a new one."""
 
 
-class Note(msgspec.Struct, frozen=True):
+class Note(Effect, frozen=True):
     """A line for the log."""
 
     event: str
@@ -88,7 +96,7 @@ class Note(msgspec.Struct, frozen=True):
     alarm: bool = False
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(Effect, frozen=True):
     why: str
 
 
@@ -105,9 +113,9 @@ def rfc3339(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class Context(Generic[Effect]):
+class Context(Generic[Effects]):
     def __init__(self, history_size: int) -> None:
-        self.out: list[Effect | Note] = []
+        self.out: list[Effects | Note] = []
         self.deadline = math.inf
         self.changed = False
         """The public status may have changed."""

@@ -76,13 +76,13 @@ class Keeper:
         supervisor, child = self._supervisor, self._child
         process_setup.adopt_orphans()
         signals.deliver(supervisor.loop, (*_ENDING, *_PASSED_ON, signal.SIGCHLD), self._on_signal)
-        self._log.info("keeps", program=child.name, pid=os.getpid())
+        self._log.info("keeps", server=child.name, pid=os.getpid())
         while child.pid or not (self._ending or supervisor.hopeless):
             supervisor.turn(self._kill_at)
             if time.monotonic() >= self._kill_at:
                 self._kill()
         code = self._exit_code()
-        self._log.info("stopped", program=child.name, exit_code=code)
+        self._log.info("stopped", server=child.name, exit_code=code)
         return code
 
     def _on_signal(self, number: signal.Signals) -> None:
@@ -98,7 +98,7 @@ class Keeper:
         if self._told is not None and child.code == -self._told:
             self._end()  # it has no use for this signal, and so dies of it
             return
-        self._log.alarm("ended", program=child.name, how=how, again_in_s=pause_s)
+        self._log.alarm("ended", server=child.name, how=how, again_in_s=pause_s)
 
     def _end(self) -> None:
         if not self._ending:
@@ -108,13 +108,13 @@ class Keeper:
 
     def _kill(self) -> None:
         self._kill_at, self._killed = NEVER, True
-        self._log.alarm("killed", program=self._child.name, why=f"it did not end within {self._grace_s:g} s")
+        self._log.alarm("killed", server=self._child.name, why=f"it did not end within {self._grace_s:g} s")
         self._supervisor.tell([self._child], signal.SIGKILL)
 
     def _exit_code(self) -> int:
         code = self._child.code
         if self._supervisor.hopeless is not None:
-            self._log.alarm("not_started", program=self._child.name, how=how_it_ended(code or 0))
+            self._log.alarm("not_started", server=self._child.name, how=how_it_ended(code or 0))
         if self._killed:
             return 128 + signal.SIGKILL
         if code is None or (self._told is not None and code == -self._told and self._told in _ENDING):

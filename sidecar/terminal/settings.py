@@ -10,9 +10,11 @@ What this file may not do: know any program's settings. Each program declares it
 """
 
 import argparse
+import contextlib
 import difflib
 import os
 import re
+import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +24,13 @@ from sidecar.terminal.exit_codes import EX_USAGE
 from sidecar.terminal.names import NAME, NAME_IN_WORDS, VERSION
 
 ENVIRONMENT_PREFIX = "FAILOVER_"
+
+RUN_DIR_WORDS = """\
+--run-dir may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default is the same for
+failover, lockctl and gmsctl: gpu-failover in $XDG_RUNTIME_DIR, else in /run/user/UID or for root in /run, else
+/tmp/gpu-failover-UID.
+"""
+"""What `default_run_dir` does, for their --help."""
 
 _MOST_SECONDS = 1e9
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {
@@ -87,13 +96,21 @@ def name(text: str) -> str:
 
 
 def directory(text: str) -> Path:
-    """A directory, as an absolute path: what it means must not depend on where a process is later."""
+    """A directory, as an absolute path: what it means must not depend on where a process is later. It needn't be there
+    yet.
+    """
     if not text:
         raise BadValue("it is empty; allowed: a directory such as /run/failover")
     try:
-        return Path(os.path.abspath(text))
+        found = Path(os.path.abspath(text))
     except FileNotFoundError:
         raise BadValue(f"{text!r} is in the working directory, which was removed; allowed: an absolute path") from None
+    mode = 0
+    with contextlib.suppress(OSError, ValueError):  # whatever else is wrong with it is said where it is used
+        mode = os.stat(found).st_mode
+    if stat.S_ISSOCK(mode):
+        raise BadValue(f"{text!r} is a socket: give its directory")
+    return found
 
 
 def default_run_dir() -> Path:

@@ -43,11 +43,13 @@ def say(line: str) -> None:
 
 
 def end_with_the_reader() -> None:
-    """For a command that may be silent for long: it ends when nobody reads it any more, and not at its next word."""
+    """For a command that may be silent for long: it ends when its output is read no more, and not at its next word."""
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)  # that nobody reads is told unasked; a file or a terminal tells nothing
+        poll.register(
+            sys.stdout.fileno(), 0
+        )  # that its reader has left is told unasked; a file or a terminal tells nothing
         poll.poll()
         os._exit(READER_LEFT)
 
@@ -66,13 +68,13 @@ def terminal_paint() -> Paint:
     return Paint(wanted)
 
 
-def ping_forever(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
-    """Round trips until Ctrl-C, or `options.count` of them, `options.interval` apart; returns how many came back."""
+def ping_times(observer: Observer, message: Message, reply: type[Message], options: argparse.Namespace) -> int:
+    """`options.count` round trips, `options.interval` apart, or until Ctrl-C; returns how many came back."""
     times: list[float] = []
     sent = 0
     began = time.monotonic()
     try:
-        while not options.count or sent < options.count:
+        while sent < options.count:
             if sent:
                 observer.listen(options.interval)
             sent += 1
@@ -88,7 +90,7 @@ def ping_forever(observer: Observer, message: Message, reply: type[Message], opt
     except KeyboardInterrupt:
         sent = len(times)
     finally:
-        if sent and not options.json:
+        if sent and options.count > 1 and not options.json:
             _ping_summary(sent, times, time.monotonic() - began)
     return len(times)
 

@@ -98,8 +98,8 @@ def test_a_mistake_in_engine_shims_settings_is_answered_with_a_line(
         (("up", "--engine", "vllm", "--", "MODEL", "--port=80"), "--port behind --: clients come to the door"),
         (("status", "--jsn"), "unknown here: --jsn"),
         (("down", "--timeout-s", "x"), "'x' is no time in seconds"),
-        (("kill",), "the following arguments are required: active"),
-        (("kill", "standby"), "invalid choice: 'standby'"),
+        (("kill",), "the following arguments are required: active|ENGINE_ID"),
+        (("kill", "a/b"), "'a/b' is no name"),
     ],
 )
 def test_a_mistake_in_failovers_settings_is_answered_with_a_line(
@@ -124,6 +124,12 @@ def test_the_help_of_down_says_which_exit_code_it_has_where_nothing_runs(tmp_pat
     assert code == 1 and "no failover up runs in" in said
     code, said = answer("engine_shim.cli.failover", "down", "--help")
     assert "1: it hasn't in time, or no failover up runs here" in " ".join(said.split())
+
+
+@pytest.mark.parametrize("command", ["up", "status", "down", "kill", "top"])
+def test_every_help_of_failover_says_what_its_exit_codes_mean(command: str) -> None:
+    said = " ".join(answer("engine_shim.cli.failover", command, "--help")[1].split())
+    assert re.search(r"Exit code 0: .*; 1[:,] ", said)
 
 
 def test_every_preset_is_one_that_failover_up_takes(tmp_path: Path) -> None:
@@ -155,7 +161,7 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill"))]
+    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill", "top"))]
 )
 def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
     module, *rest = [word for word in words if word]
@@ -251,7 +257,9 @@ def test_ctrl_c_at_a_command_that_waits_is_no_traceback(house: House) -> None:
 @pytest.mark.chaos
 def test_status_for_programs_has_the_lock_and_every_engine(house: House) -> None:
     a, _ = house.pair(TOY)
-    code, said = answer("engine_shim.cli.failover", "status", "--json", "--run-dir", str(house.run_dir))
+    code, said = answer(
+        "engine_shim.cli.failover", "status", "--json", "--door", "none", "--run-dir", str(house.run_dir)
+    )
     found = json.loads(said)
     fields = {"run_dir", "up", "lock", "lock_why", "gms", "engines", "door", "starting", "last_served"}
     fields |= {"serving", "redundant", "redundancy"}

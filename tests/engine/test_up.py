@@ -109,14 +109,23 @@ def test_two_that_start_at_once_never_choose_the_same_address_for_their_doors() 
 def test_one_command_is_a_pair_and_a_kill_is_a_handoff(house: House) -> None:
     up = running(house, "--capacity", "128MiB")
     first = house.holder()
-    shown = said(house, "kill", "kill", "active")
+    other = "b" if first == "a" else "a"
+    refused = said(house, "not-it", "kill", other, code=1)
+    assert f"{other} doesn't serve, {first} does, and only the engine that serves can be killed" in refused
+    shown = said(house, "kill", "kill", first)
     assert "SIGKILL" in shown and re.search(r"ms  [ab] serves at unix:", shown)
-    assert house.holder() != first
+    assert house.holder() == other
     until(lambda: whole(house), "the killed one is back as the other's standby")
     assert re.search(r"^up   \| [ab] serves at unix:", up.said(), re.MULTILINE)
     names = {line.partition("|")[0].strip() for line in up.said().splitlines() if "|" in line}
     assert names >= {"up", "lock", "gms", "a", "b"}
     assert "runs already" in said(house, "second", "up", code=1)
+    place = ("--run-dir", f"{house.run_dir}.other", "--listen", "none", "--devices", status(house)["gms"][0]["device"])  # type: ignore[index]
+    its_device = Program(house, "its-device", "engine_shim.cli.failover", "up", *place, "--capacity", "128MiB")
+    house.add(its_device)
+    assert its_device.code() == 1 and its_device.said().count("has this device") == 1, (
+        "it is tried twice, and said once"
+    )
     assert "where the newest token is" in said(house, "down", "down")
     assert up.code() == 0
     assert "nothing runs in" in said(house, "after", "status", code=3)
@@ -180,6 +189,10 @@ def test_a_kill_of_up_itself_leaves_nothing_behind(house: House) -> None:
     up.child.wait()
     assert status(house, code=3)["up"] is None
     assert "the lock server has --grant-unproven" in up.said()
+    cleaned = said(house, "down", "down")
+    assert "was killed: what it has left" in cleaned and f"removed: {house.run_dir}/lock.sock\n" in cleaned
+    assert not list(house.run_dir.rglob("*.sock")), cleaned
+    assert "no failover up runs in" in said(house, "down-again", "down", code=1)
     running(house, *TOY)
 
 
@@ -350,7 +363,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     ]
     for process in server:
         process.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert found["redundant"] is False and found["serving"] == house.holder()
     assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
     assert re.search(r"^gms host:0 +no answer: .*\nalarm +GMS of host:0 doesn't answer", _shown(house), re.MULTILINE)
@@ -369,7 +382,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
     for shim in shims:
         shim.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
     for shim in shims:
         shim.signal(signal.SIGCONT)
@@ -381,7 +394,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     until(lambda: alarm not in _shown(house), "it speaks again")
     lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one))
     lock.signal(signal.SIGSTOP)
-    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status"), re.MULTILINE)
+    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status", code=2), re.MULTILINE)
     lock.signal(signal.SIGCONT)
 
 
@@ -520,11 +533,16 @@ def test_while_nobody_serves_status_says_since_when_what_ended_and_what_is_tried
     assert "nobody serves" not in "\n".join(pair_status._lines(replace(unknown, starting=True), "none", NOW))
 
 
-def test_a_role_is_shown_as_long_as_it_says_what_the_engine_does() -> None:
+def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_its_meaning() -> None:
     engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 1.0, "url": ""}
-    assert pair_status._engine(engine) == "primary  Active  ready  for 1 s"
-    assert pair_status._engine({**engine, "state": "Standby"}) == "Standby  ready  for 1 s"
+    assert pair_status._engine(engine) == "Active  ready  for 1 s"
     assert pair_status._engine({**engine, "role": "shadow"}) == "Active  ready  for 1 s"
+    starts = {**engine, "state": "Init", "ready": False}
+    assert pair_status._engine(starts) == "Init  loads the weights if no engine has  not ready  for 1 s"
+    assert pair_status._engine({**starts, "role": "shadow"}) == "Init  reads the weights  not ready  for 1 s"
+    gms = {"device": "host:0", "state": "RO", "answers": True}
+    seen = Seen("/x", 1, None, "", [gms], [], None)
+    assert "RO: there are weights, and engines read them" in "\n".join(pair_status._lines(seen, "none", NOW))
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:

@@ -55,6 +55,8 @@ def test_a_process_that_lives_is_named() -> None:
     assert str(no) == "not proven: process 2 of a is alive; process 3 of a is alive"
     who.members[3].out_of_reach = "another PID namespace"
     assert verdict(who).missing[1] == "process 3 of a is alive, which can't be killed from here (another PID namespace)"
+    who.members[3].pid = 0
+    assert verdict(who).missing[1].startswith("process of unknown number of a is alive, which can't be killed")
 
 
 def test_the_main_process_is_called_that() -> None:

@@ -212,8 +212,8 @@ def test_what_the_door_says_itself(house: House, door: GatewayProgram) -> None:
     assert pair["serves"]["engine"] == "honest" and pair["lock"] == "HELD" and pair["redundant"] == []
     assert {"in_flight", "waiting", "continued", "compared", "restarted", "ended", "connections"} <= set(state)
     page = door.get("/metrics")[1]
-    assert 'gateway_requests_total{how="passed",outcome="answered"}' in page and "gateway_ready 1.0" in page
-    assert "gateway_failover_gap_seconds_bucket" in page
+    assert 'failover_door_requests_total{how="passed",outcome="answered"}' in page and "failover_door_ready 1.0" in page
+    assert "failover_door_gap_seconds_bucket" in page
 
 
 def test_it_says_that_nobody_has_served_yet_and_later_that_nobody_does(tmp_path: Path) -> None:
@@ -355,6 +355,8 @@ def test_told_to_end_it_says_so_waits_for_the_endpoints_and_lets_answers_finish(
 
     assert [stream.whole for stream in asyncio.run(story())] == [True, True]
     assert door.code() == 0 and "cut=0" in door.said()
+    line = next(line for line in door.said().splitlines() if " stopping " in line)
+    assert "requests=1 " in line and "requests are taken for 0.7 s more (/ready says no)" in line
 
 
 def test_it_can_be_reached_over_ipv6(house: House) -> None:

@@ -156,7 +156,7 @@ def test_what_is_wrong_is_the_engines_own_word(stage: Stage) -> None:
 def test_the_engines_own_metrics_are_under_the_doors_roof(stage: Stage) -> None:
     page = ask(stage.door.port, "/metrics")[2].decode()
     families = {family.name for family in text_string_to_metric_families(page)}
-    assert {"vllm:num_requests_running", "vllm:num_requests_waiting", "gateway_requests"} <= families
+    assert {"vllm:num_requests_running", "vllm:num_requests_waiting", "failover_door_requests"} <= families
     assert "reference_steps" not in page, "nothing else of the engine's"
 
 

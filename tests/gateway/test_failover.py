@@ -260,6 +260,6 @@ def test_contexts_that_are_kept_take_no_turns(house: House) -> None:
     streams = asyncio.run(broken())
     check(streams, asyncio.run(all_of(door.port, asked)))
     page = f"\n{door.get('/metrics')[1]}"
-    names = ("gateway_failover_gap_seconds_count", 'gateway_failover_gap_part_seconds_total{part="turn"}')
+    names = ("failover_door_gap_seconds_count", 'failover_door_gap_part_seconds_total{part="turn"}')
     paused, turns_s = (float(page.partition(f"\n{name} ")[2].partition("\n")[0]) for name in names)
     assert (paused, turns_s) == (clients, 0.0), door.state()

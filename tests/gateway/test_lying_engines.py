@@ -196,9 +196,8 @@ def test_what_an_engine_says_to_this_connection_alone_goes_no_further(stage: Sta
 def test_what_cant_be_read_is_reported(stage: Stage) -> None:
     def count() -> float:
         page = stage.door.get("/metrics")[1]
-        lines = [
-            line for line in page.splitlines() if line.startswith('gateway_alarms_total{event="engine_malformed"}')
-        ]
+        malformed = 'failover_door_alarms_total{event="engine_malformed"}'
+        lines = [line for line in page.splitlines() if line.startswith(malformed)]
         return float(lines[0].split()[-1]) if lines else 0.0
 
     before = count()

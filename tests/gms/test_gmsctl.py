@@ -124,7 +124,7 @@ def test_while_somebody_writes_it_is_3(container: Container) -> None:
     container.caller(hello("a"), m.Open(mode="rw")).hear(m.Opened)
     code, out, _ = container.ask("status")
     assert code == 3
-    assert out.startswith("RW  host:0: somebody writes")
+    assert out.startswith("RW  host:0: a process writes")
     assert "writes      a  process" in out
 
 
@@ -258,6 +258,8 @@ def test_ping_is_a_probe_of_all_devices_or_of_one(container: Container) -> None:
     code, out, _ = container.ask("ping", "--device", "host:1", "--json", "--count", "2", "--interval", "0.01")
     assert code == 0
     assert [set(json.loads(line)) for line in out.splitlines()] == [{"device", "time_ms", "server_incarnation"}] * 2
+    code, out, _ = container.ask("--device", "host:1", "ping")
+    assert code == 0 and out.startswith("host:1: ") and len(out.splitlines()) == 1, "in both orders, as --run-dir"
     gms.kill()
     code, out, err = container.ask("ping")
     assert (code, out) == (2, "")

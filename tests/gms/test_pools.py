@@ -393,9 +393,32 @@ def test_gmsctl_shows_a_pool_and_what_would_be_reused_and_drops_it_when_nobody_o
     )
     code, out, _ = gmsctl(house, "drop", "kv-0", "--device", "host:0", "--json")
     assert (code, json.loads(out)) == (0, {"device": "host:0", "key": "kv-0", "bytes": 0, "seen": True, "still": []})
+    nothing = (0, "host:0: weights had no memory: there was nothing to give up\n", "")
+    assert gmsctl(house, "drop", "weights", "--device", "host:0") == nothing
     assert gmsctl(house, "drop", "no-such", "--device", "host:0")[0] == 1
     assert gmsctl(house, "drop", "/", "--device", "host:0")[0] == 64
     assert house.used() == 0
+
+
+def test_two_models_on_one_device_have_each_a_pool_of_its_own(house: House) -> None:
+    """Both engines ask for the KV cache of their rank 0, at the same time."""
+    clients = {model: house.client("engine", region=model) for model in ("model-a", "model-b")}
+    mappings = {}
+    for token, (model, client) in enumerate(clients.items(), 10):
+        mapping = mappings[model] = client.pool("kv", 0).claim(
+            PoolShape("sha256:a", (2 * MIB,), 8192), token=token, proven=True
+        )
+        assert mapping.adopted is False
+        mapping.map()
+        mapping.memory(0)[:8] = token.to_bytes(8, "little")
+    assert [int.from_bytes(mapping.memory(0)[:8], "little") for mapping in mappings.values()] == [10, 11]
+    found = {
+        region.key: (region.state, region.token) for region in house.status().regions if region.policy == "exclusive"
+    }
+    assert found == {"model-a.kv-0": ("OWNED", 10), "model-b.kv-0": ("OWNED", 11)}
+    assert mappings["model-a"].release() is True
+    assert gmsctl(house, "drop", "model-a.kv-0", "--device", "host:0")[0] == 0
+    assert bytes(mappings["model-b"].memory(0)[:8]) == (11).to_bytes(8, "little"), "the other model notices nothing"
 
 
 def test_a_claim_that_was_interrupted_can_be_made_again_and_blocks_nobody(house: House) -> None:

@@ -1,11 +1,14 @@
 """Many regions on one device, by the machine alone: models side by side, pools beside them, and one that is dropped."""
 
+import re
+
 import pytest
 
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
 from gms.rules.machine import MOST_REGIONS
+from gms.rules.region_key import MOST, of_pool
 from gms.rules.sessions import Doing
 from gms.rules.weights import Phase
 from tests.gms.machine_shell import WINDOW_S, House, document, restarted
@@ -30,6 +33,15 @@ def hand_back(house: House, key: str, *, reading: bool = False) -> tuple[m.HandB
     sizes = [slab.size for slab in said.slabs]
     back = m.HandBack(generation=said.generation, hash=said.hash, sizes=sizes, layout=document(*sizes), reading=reading)
     return back, tuple((slab.identity, slab.size) for slab in said.slabs)
+
+
+def test_a_pools_key_has_its_models_name_and_never_more_letters_than_a_key_may_have() -> None:
+    assert [of_pool("weights", "kv", 1), of_pool("weights", "kv-index")] == ["kv-1", "kv-index"]
+    assert of_pool("llama-3", "kv", 0) == "llama-3.kv-0"
+    assert of_pool("m" * 59, "kv", 0) == f"{'m' * 59}.kv-0", "64 letters"
+    two = {of_pool("m" * 60 + end, "kv", 12) for end in "ab"}
+    assert len(two) == 2 and all(re.fullmatch(r"m{49}-[0-9a-f]{8}\.kv-12", key) for key in two)
+    assert all(len(key) == MOST for key in two)
 
 
 # -- side by side ------------------------------------------------------------------------------------------------------
@@ -226,3 +238,35 @@ def test_a_region_without_anything_goes_with_its_last_client() -> None:
     house.hello(1, key="passing-by")
     house.leaves(1)
     assert list(house.machine.regions) == [m.WEIGHTS]
+
+
+# -- the record can't be read ------------------------------------------------------------------------------------------
+
+
+def test_an_alarm_about_a_lost_record_names_its_region_and_only_that_regions_own_calm_ends_it() -> None:
+    house = House(b"\xff{")
+    lost = "what {} had is lost to this server: the state file can't be read"
+    assert len(house.status.alarms) == 1 and "the state file can't be read" in house.status.alarms[0]
+    house.hello(1, key=A)
+    house.hello(2, key=B)
+    house.later(WINDOW_S)
+    house.loaded(10, by=3, key=A)
+    (alarm,) = house.status.alarms
+    assert alarm.startswith(lost.format(B)), "the file is written anew, and A is loaded again"
+    house.loaded(20, by=4, key=B)
+    assert not house.status.alarms
+    house.hello(5, key="new")
+    assert not house.status.alarms, "what comes later never stood in that file"
+
+
+@pytest.mark.parametrize("way", ["dropped by hand", "forgotten with its last connection"])
+def test_an_alarm_about_a_lost_record_ends_with_a_region_that_no_process_wants(way: str) -> None:
+    house = House(b"\xff{")
+    house.hello(1, key=B)
+    house.later(WINDOW_S)
+    if way == "dropped by hand":
+        house.says(9, m.Observe(protocol=m.PROTOCOL))
+        house.says(9, m.DropRegion(key=B, timeout_s=0.0))
+    else:
+        house.leaves(1)
+    assert not any(B in alarm for alarm in house.status.alarms)

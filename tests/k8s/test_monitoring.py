@@ -11,10 +11,17 @@ import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
+from engine_shim.shell.metrics import registry_of
+from gateway.shell.metrics import Counts, collect
+from gateway.shell.server import Gateway
+from gms.shell.metrics import _Collector as GmsCollector
+from lockserver.shell.metrics import Metrics
+from tests.engine.machine import Harness
 from tests.k8s.manifests import SHIPPED
 from tests.support.processes import ROOT
 
@@ -23,35 +30,35 @@ TESTS = Path(__file__).parent / "alerts.test.yaml"
 GROUPS: list[dict[str, Any]] = yaml.safe_load((FILES / "alerts.yaml").read_text())
 ALERTS = [rule for group in GROUPS for rule in group["rules"]]
 RUNBOOK = (ROOT / "docs" / "kubernetes.md").read_text()
-METRIC = re.compile(r"\b(?:failover|gateway)_[a-z_]+\b")
+METRIC = re.compile(r"\b(?:failover|gateway)_[a-z]+_[a-z_]+\b")
 PROMTOOL = os.environ.get("PROMTOOL") or shutil.which("promtool")
 
 
-def sources() -> str:
-    """All that our programs say about their metrics, with the names that are put together spelt out."""
-    text = ""
-    for file in ("lockserver/shell/metrics.py", "gms/shell/metrics.py", "engine_shim/shell/metrics.py",
-    "gateway/shell/metrics.py",
-                 "gateway/shell/server.py"):  # fmt: skip
-        found = (ROOT / file).read_text()
-        for place, prefix in (
-            ("lockserver", "failover_lock_"),
-            ("gms", "failover_gms_"),
-            ("engine_shim", "failover_engine_"),
-        ):
-            if file.startswith(place):
-                found += " ".join(prefix + name for name in re.findall(r'"([a-z_]+)"', found))
-        text += found
-    return text
+def served() -> dict[str, str]:
+    """Each metric that our programs have, and its kind, as their collectors say it."""
+    door = MagicMock(pairs=[MagicMock()])
+    families = [
+        *Metrics().registry.collect(),
+        *GmsCollector(Path("nowhere"), ["host:0"]).collect(),
+        *registry_of(Harness().machine).collect(),
+        *collect(Counts(), Gateway._values(door)),
+    ]
+    return {family.name: family.type for family in families}
 
 
 def test_each_metric_that_is_asked_for_is_served() -> None:
-    served = sources()
     asked = set(METRIC.findall(" ".join(rule["expr"] for rule in ALERTS) + (FILES / "dashboard.json").read_text()))
-    asked -= {"gateway_failover"}
     assert len(asked) > 10
-    plain = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked}
-    assert sorted(name for name in plain if not re.search(rf"\b{name}\b", served)) == []
+    assert {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in asked} - set(served()) == set()
+
+
+def test_all_metrics_have_one_prefix_and_what_counts_events_is_a_counter() -> None:
+    kinds = served()
+    assert [name for name in kinds if not re.match("failover_(lock|gms|engine|door)_", name)] == []
+    counters = {name for name, kind in kinds.items() if kind == "counter"}
+    events = r"_(failovers|severed|deaths|starts|grants|fencings|adoptions|drops|commits|aborts|refusals|requests)$"
+    assert {name for name in kinds if re.search(events, name) and not name.endswith("pending_drops")} <= counters
+    assert [name for name in kinds if name.endswith("_total")] == []  # the client library appends it, to counters alone
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])

@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -179,6 +180,15 @@ def test_usage_errors_are_64_and_say_where_help_is(house: House) -> None:
         code, out, err = house.ask(*words)
         assert (code, out) == (64, "")
         assert "--help" in err
+
+
+def test_a_socket_in_place_of_its_directory_is_named_as_one(house: House) -> None:
+    house.serve()
+    path = house.run_dir / "lock.sock"
+    for command in ("lockserver.cli.lockctl", "gms.cli.gmsctl", "engine_shim.cli.failover"):
+        words = [sys.executable, "-m", command, "--run-dir", str(path), "status"]
+        done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S)
+        assert done.returncode == 64 and f"'{path}' is a socket: give its directory" in done.stderr
 
 
 @pytest.mark.parametrize("command", ["status", "watch", "history", "switchover", "ping", "doctor", "hold"])

@@ -402,7 +402,7 @@ def test_at_a_pairs_first_start_it_is_said_what_the_first_one_waits_for() -> Non
     harness.reads_answered = False
     a = harness.waiter("a", gpu=60)
     assert harness.state == "FENCING" and not a.holds
-    assert harness.waiting_for == "memory: it is being read whether as much is free as a needs"
+    assert harness.waiting_for == "memory: the server is finding out whether as much is free as a needs"
 
 
 def test_the_next_one_is_granted_only_when_its_memory_is_free() -> None:

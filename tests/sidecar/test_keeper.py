@@ -62,9 +62,9 @@ def test_a_server_that_is_killed_is_started_again_and_again(directory: Path) -> 
     assert kept.code() == 0
     said = [line.partition(" alarm kept ")[2] for line in kept.said().splitlines() if " alarm " in line]
     assert said == [
-        "ended program=tests.sidecar.kept_server how=SIGKILL again_in_s=0.0",
-        "ended program=tests.sidecar.kept_server how=SIGKILL again_in_s=0.5",
-        "ended program=tests.sidecar.kept_server how=SIGKILL again_in_s=1.0",
+        "ended server=tests.sidecar.kept_server how=SIGKILL again_in_s=0.0",
+        "ended server=tests.sidecar.kept_server how=SIGKILL again_in_s=0.5",
+        "ended server=tests.sidecar.kept_server how=SIGKILL again_in_s=1.0",
     ]
 
 

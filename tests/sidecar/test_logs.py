@@ -1,10 +1,12 @@
 """One line an event, whatever is in it, and never an exception."""
 
+import ast
 import enum
 import io
 import json
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.terminal.logs import Log, complain
+from tests.support.processes import ROOT
 
 NOW = 1795168800.1239
 
@@ -59,6 +62,21 @@ def test_a_line_for_a_collector() -> None:
         "path": "/x",
         "level_": 3,
     }
+
+
+def test_no_program_has_a_field_that_the_line_itself_has() -> None:
+    """For a collector it would be called `program_`."""
+    sources = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    calls = [
+        (path, node.lineno, keyword.arg)
+        for path in sources.split()
+        if not path.startswith("tests/") and (ROOT / path).exists()
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("info", "warning", "alarm", "_note")
+        for keyword in node.keywords
+    ]
+    assert len(calls) > 100
+    assert [call for call in calls if call[2] in ("time", "level", "program", "event")] == []
 
 
 def test_levels() -> None:

@@ -274,6 +274,14 @@ class SimServer(ServerShell[e.Event, e.Effect]):
             return None
         return (active.life_file, active.token) if active is not None else None
 
+    def process_behind(self, number: int) -> Process:
+        """In the truth."""
+        return self.process._pidfd(self.processes[number]).process
+
+    def life_is_locked(self, name: str) -> bool:
+        """In the truth."""
+        return name in self.probes and self.process.is_locked(self.probes[name])
+
     # -- connections -----------------------------------------------------------------------------------------------
 
     def replaced(self) -> bool:

@@ -33,7 +33,9 @@ class Tree:
     forks: list[Process] = field(default_factory=list)
     """Those of them who are no members: the life lock alone covers them, up to the moment when they begin to die."""
     children: list[Process] = field(default_factory=list)
-    """Everybody that its shim would kill, whether they have joined or not."""
+    """Everybody that its shim would kill, whether they have joined or not; its next program's, too."""
+    workers: list[Process] = field(default_factory=list)
+    """Those that it spawned itself, and that join it: late, perhaps."""
     announced: int = 0
     """The token with which a server has said that it holds."""
     granted: int = 0
@@ -217,6 +219,7 @@ class Slot:
         child = main.spawn(f"{self.engine_id}/worker")
         world.spawned.append(child)
         tree.children.append(child)
+        tree.workers.append(child)
         me = Me(client.me.engine_id, client.me.incarnation, child.pid, False)
 
         def on(effect: c.Effect) -> None:

@@ -369,10 +369,28 @@ class World(Schedule[SimServer]):
     @property
     def undecided(self) -> bool:
         """The server says in an alarm that nothing proves the last holder's end."""
+        server = self.server
         return (
-            self.server is not None
-            and self.server.serves
-            and bool({"unproven", "strangers", "awaited"} & set(self.server.machine.context.alarms))
+            server is not None
+            and server.serves
+            and (
+                bool({"unproven", "strangers", "awaited"} & set(server.machine.context.alarms))
+                or self._lives_as_another(server)
+            )
+        )
+
+    def _lives_as_another(self, server: SimServer) -> bool:
+        """An alarm says that a process of the holder lives and can't be killed from here, and so it is: a child was
+        believed to be the main process, and the true one has executed its program anew. A person has to end it.
+        """
+        holder = server.machine.active.holder
+        if holder is None or "overdue" not in server.machine.context.alarms:
+            return False
+        living = [member for member in holder.members.values() if not member.dead]
+        mains = {slot.tree.main for slot in self.slots if slot.tree is not None and slot.tree.name != holder.name}
+        return bool(living) and all(
+            member.out_of_reach and member.process is not None and server.process_behind(member.process) in mains
+            for member in living
         )
 
     # -- the server's container ------------------------------------------------------------------------------------
@@ -443,6 +461,10 @@ class World(Schedule[SimServer]):
         for slot in self.slots:
             slot.sickly, slot.shim_kills, slot.forks = False, True, False
 
+    def _has_latecomer(self, server: SimServer, name: str) -> bool:
+        """A worker came to it when its main process had closed the client: while that lives it has the life lock."""
+        return server.life_is_locked(name) and any(worker.alive for worker in self.trees[name].workers)
+
     def _was_another_one(self, tree: Tree) -> bool:
         """Its main process executed its program anew: where only the old one is known, that process is alive."""
         return any(other is not tree and other.main is tree.main for other in self.trees.values())
@@ -470,7 +492,8 @@ class World(Schedule[SimServer]):
             self._check_copies(server)
         closed = {tree.name for tree in self.trees.values() if tree.closed_at < self.kernel.now - FORGOTTEN_S}
         for who in machine.evidence.incarnations.known.values():
-            if who.name in closed and who.may_have_left and not machine.succession.holds(who):
+            left = who.name in closed and who.may_have_left and not machine.succession.holds(who)
+            if left and not self._has_latecomer(server, who.name):
                 self.fail(f"{who.name} has closed its client, and the server still has a pidfd and a life file of it")
         known, kept = set(machine.evidence.incarnations._by_process), set(server.processes)
         if known != kept:

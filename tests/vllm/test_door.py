@@ -252,7 +252,7 @@ def test_the_engines_own_metrics_are_the_doors(pair: Pair, door: GatewayProgram)
     own = of_vllm(asked_directly(serves(pair), "/metrics")[1])
     page = ask(door.port, "/metrics")[2]
     assert {"vllm:num_requests_running", "vllm:time_to_first_token_seconds"} <= own == of_vllm(page)
-    assert b"gateway_requests_total" in page
+    assert b"failover_door_requests_total" in page
 
 
 def test_what_the_engine_does_not_do_is_its_own_word(pair: Pair, door: GatewayProgram) -> None:
