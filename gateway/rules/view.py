@@ -193,7 +193,12 @@ def _holder(status: Status, away: bool) -> Document:
         state, why = "serves", ""
     if away:
         why = "; ".join(filter(None, ("as the lock said last", why)))
-    more = {"pid": holder.pid, "since": holder.granted_at, "token": holder.token, "endpoint": holder.endpoint}
+    more = {
+        "pid": holder.pid,
+        "since": holder.granted_at,
+        "token": holder.token,
+        "endpoint": _cut(holder.endpoint or ""),
+    }
     return _engine(holder.engine_id, state, why, **more, processes=len(holder.members) - dead)
 
 

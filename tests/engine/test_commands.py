@@ -161,7 +161,11 @@ def test_what_an_engine_shim_is_told_and_what_it_takes_unless_it_is_told(monkeyp
 
 
 @pytest.mark.parametrize(
-    "words", [("engine_shim",), *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill", "top"))]
+    "words",
+    [
+        ("engine_shim",),
+        *(("engine_shim.cli.failover", word) for word in ("", "up", "status", "down", "kill", "top")),
+    ],
 )
 def test_help_has_examples_that_the_command_takes(words: tuple[str, ...]) -> None:
     module, *rest = [word for word in words if word]

@@ -11,7 +11,7 @@ from tests.support.browser import TAB, Browser
 from tests.support.waiting import until
 
 __all__ = ["house"]
-pytestmark = [pytest.mark.chaos, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 HOSTILE = "<img src=x onerror='window.hit=1'>"
 
 
