@@ -1,12 +1,14 @@
 """The door's page in a headless Chromium, in front of a real pair: an engine is killed, and the page says so."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
 from tests.engine.shims import House
 from tests.gateway.door import GatewayProgram
-from tests.gateway.test_failover import house, pair, whole
+from tests.gateway.test_failover import house
+from tests.gateway.under_load import pair, whole
 from tests.support.browser import TAB, Browser
 from tests.support.waiting import until
 
@@ -17,6 +19,8 @@ HOSTILE = "<img src=x onerror='window.hit=1'>"
 
 def test_the_page_shows_a_failover_as_it_happens_and_asks_nothing_but_this_door(house: House, tmp_path: Path) -> None:
     shims = pair(house)
+    lock = house.lock
+    assert lock is not None
     with Browser() as page:
         door = GatewayProgram(house).serving()
         active, standby = whole(shims)
@@ -65,6 +69,11 @@ def test_the_page_shows_a_failover_as_it_happens_and_asks_nothing_but_this_door(
 
         page.run(f"seen.pairs[0].alarms = [{HOSTILE!r}]; seen.pairs[0].engines[0].why = {HOSTILE!r}; draw(seen)")
         assert page.run("return document.querySelector('img') === null && window.hit === undefined")
+
+        lock.signal(signal.SIGSTOP)
+        page.until_text("No lock server has answered since", f"{new} serves on", "stopped (state T in ps: kill -CONT)?")
+        lock.signal(signal.SIGCONT)
+        page.until_text(f"{new} serves; {old} is ready to take over.")
 
         door.kill()
         page.until_text("The door hasn't answered since", "Not known. Last seen:")
