@@ -126,7 +126,7 @@ def test_the_help_of_down_says_which_exit_code_it_has_where_nothing_runs(tmp_pat
     assert "1: it hasn't in time, or no failover up runs here" in " ".join(said.split())
 
 
-@pytest.mark.parametrize("command", ["up", "status", "down", "kill"])
+@pytest.mark.parametrize("command", ["up", "status", "down", "kill", "top"])
 def test_every_help_of_failover_says_what_its_exit_codes_mean(command: str) -> None:
     said = " ".join(answer("engine_shim.cli.failover", command, "--help")[1].split())
     assert re.search(r"Exit code 0: .*; 1[:,] ", said)
