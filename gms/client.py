@@ -128,7 +128,7 @@ class GmsClient(ClientShell):
             addresses = Addresses(self.memory)
             for size in kept.sizes:
                 addresses.reserve(size)
-            reader = Reader(self, granted.use, kept.hash, kept.document, addresses)
+            reader = Reader(self, granted.use, kept.hash, kept.layout, addresses)
         except BaseException:
             if addresses is not None:
                 addresses.free()

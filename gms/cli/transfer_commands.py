@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
 
 from gms.cli.status_text import printable
 from gms.client import GmsClient, GmsError, NoCommonProtocol, NoPlace, NotInTime, Reader, Refused
@@ -18,6 +17,7 @@ from gms.observer import Observer
 from gms.rules.messages import WEIGHTS
 from gms.shell import transfer
 from gms.shell.transfer import CannotTransfer, Checkpoint
+from sidecar.terminal.commands import Command
 from sidecar.terminal.settings import Parser, name, seconds_or_zero, valued
 from sidecar.terminal.terminal import NO_PERMISSION, NO_ROOM, OTHER_VERSION, say
 from sidecar.wire.observer import ObserverError
@@ -75,11 +75,7 @@ example:
 """
 
 
-class Add(Protocol):
-    def __call__(self, name: str, run: Callable[[argparse.Namespace], int], what: str, epilog: str, /) -> Parser: ...
-
-
-def add_commands(add: Add) -> None:
+def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     command = add("put", put, "Publishes a checkpoint: safetensors files become the weights.", PUT)
     command.add_argument("files", nargs="+", type=Path, metavar="FILE.safetensors")
     command.add_argument("--replace", action="store_true", help="keep the old weights until the new ones are there")

@@ -68,16 +68,6 @@ class Awaiting(Enum):
     WITHDRAWN = "withdrawn"
 
 
-class Kept(msgspec.Struct):
-    """A layout of which the shell has the descriptors."""
-
-    generation: int
-    hash: str
-    sizes: list[int]
-    document: bytes
-    sums: list[str]
-
-
 class ClientMachine(RegionClient):
     policy = "shared"
 
@@ -86,7 +76,8 @@ class ClientMachine(RegionClient):
         self.batch = batch
         """How many descriptors go with one message."""
         self.doing = Doing.NOTHING
-        self.kept: Kept | None = None
+        self.kept: m.Opened | None = None
+        """A layout of which the shell has the descriptors."""
         self._awaiting = Awaiting.NONE
         self._session = False
         """The server takes this process for a waiter, a reader or a writer."""
@@ -99,7 +90,7 @@ class ClientMachine(RegionClient):
         """A writer's number."""
         self._asks: Make | Publish | None = None
         """What a writer wants next."""
-        self._sealed: Kept | None = None
+        self._sealed: m.Opened | None = None
         """A layout whose commit is under way: it may be in the file already."""
         self._arriving: m.Opened | None = None
         self._arrived = 0
@@ -136,7 +127,9 @@ class ClientMachine(RegionClient):
         elif self._asks is not None:
             self._awaiting = Awaiting.COMMIT
             document, sizes = self._asks.document, list(self._asks.sizes)
-            self._sealed = Kept(self.draft, structure_hash(document), sizes, document, [])
+            self._sealed = m.Opened(
+                mode="ro", generation=self.draft, hash=structure_hash(document), sizes=sizes, layout=document
+            )
             self._say(m.Commit(layout=document))
 
     def _open(self, want: Want) -> None:
@@ -243,8 +236,7 @@ class ClientMachine(RegionClient):
         if self._arrived < len(opened.sizes):
             return
         self._arriving, self._awaiting, self._want, self.doing = None, Awaiting.NONE, None, Doing.READING
-        old = self.kept
-        self.kept = Kept(opened.generation, opened.hash, opened.sizes, opened.layout, opened.sums)
+        old, self.kept = self.kept, opened
         if old is not None:
             self._let_go(old.generation)
         self._out.append(Got(opened))
@@ -308,7 +300,7 @@ class ClientMachine(RegionClient):
                 hash=layout.hash,
                 sizes=layout.sizes,
                 first=first,
-                layout=layout.document if brings and first == 0 else b"",
+                layout=layout.layout if brings and first == 0 else b"",
                 sums=layout.sums,
                 reading=reading,
             )
@@ -373,8 +365,8 @@ class ClientMachine(RegionClient):
 
     def _on_sums(self, event: Sums) -> None:
         if self.kept is not None and self.kept.generation == event.generation:
-            self.kept.sums = list(event.sums)
-            self._say_if_in(m.Checksums(generation=event.generation, sums=list(event.sums)))
+            self.kept = msgspec.structs.replace(self.kept, sums=list(event.sums))
+            self._say_if_in(m.Checksums(generation=event.generation, sums=self.kept.sums))
 
     handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
         Want: _on_want,

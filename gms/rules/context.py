@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from gms.rules.events import Effect, Forget, Send
-from gms.rules.events import Slab as SentSlab
 from gms.rules.messages import Reason, Refused, ServerMessage
 from gms.rules.weights import Slab
 from sidecar.machine import context
@@ -21,7 +20,7 @@ class Context(context.Context[Effect]):
     def refuse(self, conn: int, why: str, reason: Reason) -> None:
         self.send(conn, Refused(why=why[:2000], reason=reason))
 
-    def forget(self, slabs: Iterable[Slab | SentSlab]) -> None:
+    def forget(self, slabs: Iterable[Slab]) -> None:
         """These descriptors are needed no more."""
         handles = tuple(slab.handle for slab in slabs)
         if handles:

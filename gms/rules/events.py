@@ -13,6 +13,7 @@ import msgspec
 
 from gms.rules.messages import ClientMessage, ServerMessage
 from gms.rules.record import Record
+from gms.rules.weights import Slab as Slab
 from sidecar.machine.context import Close as Close
 from sidecar.machine.context import Closed as Closed
 from sidecar.machine.context import Died as Died
@@ -80,7 +81,7 @@ class FoundOwner(msgspec.Struct, frozen=True):
 class Received(Event, frozen=True):
     conn: int
     message: ClientMessage
-    slabs: tuple["Slab", ...] = ()
+    slabs: tuple[Slab, ...] = ()
     """`HandBack`: what its descriptors are."""
     process: int | None = None
     """`Hello`: the handle of the sender's pidfd; None where there is none to be had."""
@@ -90,11 +91,6 @@ class Received(Event, frozen=True):
     """`Hello`: its number in the server's own PID namespace; 0 where it has none."""
     writes_end: bool = False
     """`Hello`: it says that what it writes ends with its process, and nothing that is seen of it denies that."""
-
-
-class Slab(msgspec.Struct, frozen=True):
-    handle: int
-    identity: str
 
 
 class Allocated(Event, frozen=True):

@@ -275,12 +275,12 @@ class ExclusiveRegion(Region):
         pool.own_again(token, self._as_owner(client, adopted=False, old=old))
         return ""
 
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
         """An owner that is one no longer has it mapped, and goes on. What it has of the pool's own memory it keeps."""
         if generation == self.pool.generation:
             self._tell()
             return True
-        may = self.device.drops.ask_one(client, generation, tell=False)
+        may = self.device.holders.ask_one(client, generation, tell=False)
         if may and (self.pool.shape is not None or self.pool.token):
             self._tell_one(client)
         return may
@@ -426,7 +426,7 @@ class ExclusiveRegion(Region):
         asking = self.device.sessions.asking(wanted.conn, wanted.request)
         if asking is None:
             return
-        why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{self.device.drops.also}"
+        why = f"pool {self.key} needs {event.needed} bytes, and {event.free} are free{self.device.holders.also}"
         self.refuse(asking[0], event.why or why, "not_now" if event.why else "no_memory")
 
     def _made(self, owed: Made) -> None:

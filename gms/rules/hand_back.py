@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.context import Context
 from gms.rules.record import Region as Recorded
@@ -89,7 +88,7 @@ class HandBacks:
         self,
         conn: int,
         message: m.HandBack,
-        slabs: Sequence[e.Slab],
+        came: Sequence[Slab],
         awaited: Recorded | None,
         there: tuple[int, str],
         *,
@@ -98,7 +97,6 @@ class HandBacks:
         """`there`: generation and hash of the memory that stands. `idle`: this process neither reads nor writes nor
         waits.
         """
-        came = [Slab(slab.handle, slab.identity, 0) for slab in slabs]
         coming, refused = self._begin_or_go_on(conn, message, came, awaited, idle=idle)
         if coming is None or refused is not None:
             self._context.forget(came)
@@ -117,7 +115,7 @@ class HandBacks:
         return HandedBack(Verdict.STALE, coming.why_not or f"memory {message.generation} is gone; {now}")
 
     def _begin_or_go_on(
-        self, conn: int, message: m.HandBack, came: list[Slab], awaited: Recorded | None, *, idle: bool
+        self, conn: int, message: m.HandBack, came: Sequence[Slab], awaited: Recorded | None, *, idle: bool
     ) -> tuple[_Coming | None, HandedBack | None]:
         if message.first == 0:
             if not idle or conn in self._coming:
@@ -133,7 +131,9 @@ class HandBacks:
             return None, HandedBack(Verdict.MISTAKE, why)
         return coming, None
 
-    def _look_through(self, coming: _Coming, message: m.HandBack, came: list[Slab], awaited: Recorded | None) -> None:
+    def _look_through(
+        self, coming: _Coming, message: m.HandBack, came: Sequence[Slab], awaited: Recorded | None
+    ) -> None:
         """Keeps what came if it is awaited. Whether it is the right thing is said once everything is there."""
         if awaited is None or coming.why_not or not _is_about(message, awaited):
             self._context.forget(came)

@@ -8,12 +8,12 @@ waits in the queue of that region. What follows is the policy's.
 
 The machine is made of parts. Each owns one thing and may know the parts before it, and none knows the machine:
 
-    holders.py      who has which memory                 region.py       what all regions have in common
+    holders.py      who has memory, also what is gone    region.py       what all regions have in common
     sessions.py     who is connected, and the queues     shared.py       weights (`weights.py`, `admission.py`)
     state_file.py   what is on disk, and waits for that  exclusive.py    pools (`pools.py`, `claims.py`)
     making.py       memory that is being made            recovery.py     how long a new server waits
-    drops.py        memory that is gone                  hand_back.py    what is handed back to it
-    versions.py     who speaks another protocol          invariants.py   what must hold after every event
+    versions.py     who speaks another protocol          hand_back.py    what is handed back to it
+                                                         invariants.py   what must hold after every event
 
 Parts return what follows for others. Here it is put together, in this file alone.
 
@@ -31,7 +31,7 @@ The rules of weights, and where they stand (those of pools: `exclusive.py`; both
     is still a writer and may commit again; and the file is written once more with what is so.
  6. `replace`: the old layout stays until the new one is committed. A writer that says how much it needs, and can't have
     that, is refused at once, before anything is cleared.
- 7. A process that has descriptors of memory that is gone is asked to drop them, and named until it has (`drops.py`).
+ 7. A process that has descriptors of memory that is gone is asked to drop them, and named until it has (`holders.py`).
  8. On a full device `Create` waits, for a bounded time, and no longer than its writer lives (`making.py`).
  9. After a restart the file rules (`recovery.py`, `hand_back.py`): the memory in it, and no other, can be handed back.
     Until the window is over no writer comes in, even once the layout is back: other readers of it may still be on their
@@ -51,8 +51,8 @@ from gms.rules.context import Context
 from gms.rules.exclusive import ExclusiveRegion
 from gms.rules.invariants import Invariants, harmless, in_words
 from gms.rules.record import Record
-from gms.rules.region import Device, ForAwaited, ForDropped, ForRoom, ForStatus, Region
-from gms.rules.sessions import Client, Doing, Observer
+from gms.rules.region import Device, Region
+from gms.rules.sessions import Client, Doing
 from gms.rules.shared import SharedRegion
 from gms.rules.weights import BrokenRule, Slab
 from sidecar.machine.context import rfc3339
@@ -112,7 +112,7 @@ class Machine:
     @property
     def watchers(self) -> list[int]:
         """Connections of the observers that want to hear of each change."""
-        return self.sessions.watchers
+        return [conn for conn, watches in self.sessions.observers.items() if watches]
 
     @property
     def slabs(self) -> list[Slab]:
@@ -148,7 +148,7 @@ class Machine:
             if not device.busy:
                 region.time_out()
             region.see_dropped()
-        device.drops.step()
+        device.holders.step()
         self._strangers.step()
 
     def _see_phases(self) -> None:
@@ -220,7 +220,7 @@ class Machine:
             return self._introduce(event, message)
         if client is not None and region is not None:
             if isinstance(message, m.Dropped):
-                device.drops.dropped(client, message.generation)
+                device.holders.dropped(client, message.generation)
                 return None
             if type(message) in region.requests:
                 return region.requests[type(message)](region, client, message)
@@ -242,7 +242,7 @@ class Machine:
         if problem is not None:
             return problem
         if isinstance(hello, m.Observe):
-            self.sessions.observers[event.conn] = Observer()
+            self.sessions.observers[event.conn] = False
         else:
             self._welcome(event, hello)
         for conn in self.sessions.too_many():
@@ -385,7 +385,7 @@ class Machine:
             self.context.forget(event.slabs)
             return
         sizes = (*wanted.sizes, *([wanted.table_size] if wanted.table_size else []))
-        slabs = tuple(Slab(each.handle, each.identity, size) for each, size in zip(event.slabs, sizes, strict=True))
+        slabs = tuple(slab._replace(size=size) for slab, size in zip(event.slabs, sizes, strict=True))
         self.regions[client.key].allocated(wanted, slabs)
 
     def _on_not_allocated(self, event: e.NotAllocated) -> None:
@@ -394,19 +394,8 @@ class Machine:
             self.regions[client.key].not_allocated(wanted, event)
 
     def _on_memory_checked(self, event: e.MemoryChecked) -> None:
-        why = self.device.questions.pop(0) if self.device.questions else None
-        if isinstance(why, ForRoom):
-            asking = self.sessions.asking(why.conn, why.request)
-            region = self.regions[asking[0].key] if asking is not None else None
-            if asking is not None and isinstance(region, SharedRegion):
-                region.refuse_without_room(*asking, event.free)
-        elif isinstance(why, ForStatus):
-            if self.sessions.knows(why.conn):
-                self.context.send(why.conn, self.status(event.free, event.blocks))
-        elif isinstance(why, ForAwaited) and why.key in self.regions:
-            self.regions[why.key].recovery.checked(event.held)
-        elif isinstance(why, ForDropped) and why.key in self.regions:
-            self.regions[why.key].dropped_checked(why.by, event.held)
+        if self.device.questions:
+            self.device.questions.pop(0)(event)
 
     def _on_peer_checked(self, event: e.PeerChecked) -> None:
         checking = self.device.checking_peer
@@ -427,7 +416,11 @@ class Machine:
     # -- questions that any caller may ask -------------------------------------------------------------------------
 
     def _ask_status(self, conn: int, message: m.AskStatus) -> None:
-        self.device.check(ForStatus(conn), tables=self.tables)
+        def answered(event: e.MemoryChecked) -> None:
+            if self.sessions.knows(conn):
+                self.context.send(conn, self.status(event.free, event.blocks))
+
+        self.device.check(answered, tables=self.tables)
 
     def _ask_layout(self, conn: int, message: m.AskLayout) -> None:
         region = self.regions.get(message.key)
@@ -443,10 +436,9 @@ class Machine:
         self.context.send(conn, m.History(events=self.context.history))
 
     def _watch(self, conn: int, message: m.Watch) -> m.Problem | None:
-        observer = self.sessions.observers.get(conn)
-        if observer is None:
+        if conn not in self.sessions.observers:
             return m.Problem(why="Watch: it is for observers (Observe)")
-        observer.watches = self.context.changed = True
+        self.sessions.observers[conn] = self.context.changed = True
         return None
 
     def _ping(self, conn: int, message: m.Ping) -> None:

@@ -9,6 +9,7 @@ import math
 from enum import Enum
 
 from gms.rules.context import Context
+from gms.rules.events import MemoryChecked
 from sidecar.machine.disk_writes import RETRY_S
 
 CHECK_EVERY_S = 0.25
@@ -76,10 +77,9 @@ class Recovery:
         self._checking, self._check_at = True, self._context.now + CHECK_EVERY_S
         return Step.CHECK_MEMORY
 
-    def checked(self, held: bool | None) -> None:
-        """None: that can't be told."""
+    def checked(self, answer: MemoryChecked) -> None:
         self._checking = False
-        if held is False:
+        if answer.held is False:
             self._gone_at = self._context.now
 
     def could_not_give_up(self) -> None:

@@ -14,13 +14,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.context import Context
-from gms.rules.drops import Drops
-from gms.rules.generations import Generations
 from gms.rules.hand_back import HandBacks, HandedBack, Memory, Verdict
 from gms.rules.holders import TOO_MANY_LAYOUTS, Holders
 from gms.rules.making import Making, Wanted
@@ -30,40 +29,10 @@ from gms.rules.record import Slab as RecordedSlab
 from gms.rules.recovery import Recovery, Step
 from gms.rules.sessions import IDLE, Client, Doing, Request, Sessions
 from gms.rules.state_file import Owed, StateFile
-from gms.rules.weights import Slab
+from gms.rules.weights import Generations, Slab
 
 LOOK_S = 0.1
 """How soon the device is asked again whether any process has memory that was given up."""
-
-
-# -- why the shell was asked to check the memory: it answers in that order ---------------------------------------------
-
-
-class ForRoom(NamedTuple):
-    """Is there room for what is to be written?"""
-
-    conn: int
-    request: int
-
-
-class ForStatus(NamedTuple):
-    conn: int
-
-
-class ForAwaited(NamedTuple):
-    """Has any process the memory that is awaited?"""
-
-    key: str
-
-
-class ForDropped(NamedTuple):
-    """Has any process memory that was given up on purpose?"""
-
-    key: str
-    by: int
-
-
-Question = ForRoom | ForStatus | ForAwaited | ForDropped
 
 
 Slabs = Sequence[Slab] | Sequence[RecordedSlab]
@@ -76,9 +45,8 @@ class Device:
         self.config = config
         self.context = context
         self.generations = Generations()
-        self.holders = Holders()
         self.sessions = Sessions(context, lambda client: self.regions[client.key].doing(client))
-        self.drops = Drops(context, self.holders, self.sessions)
+        self.holders = Holders(context, self.sessions)
         self.file = StateFile(context)
         self.making = Making(context)
         self.regions: dict[str, Region] = {}
@@ -86,7 +54,8 @@ class Device:
         """Why no process is let in any more; empty while all is well."""
         self.checking_peer: tuple[int, int] | None = None
         """Connection and request of a writer that is about to be let in."""
-        self.questions: list[Question] = []
+        self.questions: list[Callable[[e.MemoryChecked], None]] = []
+        """Who waits for which answer of the shell's: it answers in that order."""
         self.thrown_out: list[tuple[int, m.Problem | None]] = []
         """Connections that are to end, for the machine to do."""
 
@@ -108,8 +77,13 @@ class Device:
             config.time_namespace,
         )
 
-    def check(self, why: Question, identities: tuple[str, ...] = (), tables: tuple[int, ...] = ()) -> None:
-        self.questions.append(why)
+    def check(
+        self,
+        answered: Callable[[e.MemoryChecked], None],
+        identities: tuple[str, ...] = (),
+        tables: tuple[int, ...] = (),
+    ) -> None:
+        self.questions.append(answered)
         self.context.out.append(e.CheckMemory(identities, tables))
 
     def throw_out(self, conn: int, problem: m.Problem | None) -> None:
@@ -238,7 +212,7 @@ class Region(ABC):
         """A process that has what is there goes on as it was; or the reason why it may not, in a sentence."""
 
     @abstractmethod
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
         """What it has kept is the region's no longer. False: it says that it has more than one process can have."""
 
     @abstractmethod
@@ -334,7 +308,7 @@ class Region(ABC):
     def recover(self, step: Step) -> None:
         awaited = self.awaited
         if awaited is not None and step is Step.CHECK_MEMORY:
-            self.device.check(ForAwaited(self.key), tuple(slab.identity for slab in awaited.slabs))
+            self.device.check(self.recovery.checked, tuple(slab.identity for slab in awaited.slabs))
         elif awaited is not None and step is Step.GIVE_UP:
             self.write_given_up(GivenUp(awaited.generation, "lost"))
 
@@ -348,7 +322,7 @@ class Region(ABC):
 
     # -- handed back to a new server -------------------------------------------------------------------------------
 
-    def take_back(self, client: Client, message: m.HandBack, slabs: Sequence[e.Slab]) -> m.Problem | None:
+    def take_back(self, client: Client, message: m.HandBack, slabs: Sequence[Slab]) -> m.Problem | None:
         client.says_what_it_has = False
         idle = self.doing(client) in IDLE
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
@@ -372,7 +346,7 @@ class Region(ABC):
             return None
         self.note("stale", engine=client.engine_id, generation=message.generation, why=why)
         self.context.refuse(client.conn, why, "stale")
-        if not self.ask_to_drop(client, message.generation, why):
+        if not self.ask_to_drop(client, message.generation):
             return m.Problem(why=TOO_MANY_LAYOUTS)
         return None
 
@@ -416,7 +390,7 @@ class Region(ABC):
             if owed.by:
                 self.context.refuse(owed.by, self.why_in_use() or f"{self.key} has other memory by now", "not_now")
             return
-        for conn in self.device.drops.ask(owed.generation):
+        for conn in self.device.holders.ask(owed.generation):
             self.device.throw_out(conn, m.Problem(why=TOO_MANY_LAYOUTS))
         if owed.by:
             self._dropping[owed.by] = Dropping(owed.generation, size, identities, owed.until, self.context.now)
@@ -424,18 +398,18 @@ class Region(ABC):
     def see_dropped(self) -> None:
         """Observers who wait until memory is gone are answered: by the device, by its processes, or in time."""
         for conn, dropping in list(self._dropping.items()):
-            still = self.device.drops.still(dropping.generation)
+            still = self.device.holders.still(dropping.generation)
             if not self.context.wait_until(dropping.until):
                 self._dropped(conn, still or ["memory in its place is in use, says the device"])
             elif conn not in self.device.sessions.observers:
                 del self._dropping[conn]
             elif not still and not self.context.wait_until(dropping.look_at):
                 dropping.look_at = self.context.now + LOOK_S
-                self.device.check(ForDropped(self.key, conn), dropping.identities)
+                self.device.check(partial(self._dropped_checked, conn), dropping.identities)
 
-    def dropped_checked(self, conn: int, held: bool | None) -> None:
-        if conn in self._dropping and held is not True:
-            self._dropped(conn, [], seen=held is False)
+    def _dropped_checked(self, conn: int, answer: e.MemoryChecked) -> None:
+        if conn in self._dropping and answer.held is not True:
+            self._dropped(conn, [], seen=answer.held is False)
 
     def _dropped(self, conn: int, still: list[str], *, seen: bool = False) -> None:
         dropping = self._dropping.pop(conn)

@@ -44,6 +44,7 @@ GRACE_S = 5.0
 class Link(Enum):
     AWAY = "away"
     KNOCKING = "knocking"
+    """It connects, or waits for the welcome."""
     IN = "in"
 
 
@@ -65,7 +66,6 @@ class RegionClient:
         self._out: list[Effect] = []
         self._now = 0.0
         self._reconnect = Reconnect(RETRY_MOST_S)
-        self._connecting = False
         self._turned_away = False
         """By the server to which this connection leads."""
 
@@ -125,9 +125,9 @@ class RegionClient:
                 self.in_vain(No(f"waited {self._want.timeout_s:g} s in vain: {why}", "time_out"))
             else:
                 self.deadline = until
-        if self.link is Link.AWAY and not self._connecting:
+        if self.link is Link.AWAY:
             if self._now >= self._reconnect.at:
-                self._connecting = True
+                self.link = Link.KNOCKING
                 self._out.append(Connect())
             else:
                 self.deadline = min(self.deadline, self._reconnect.at)
@@ -137,8 +137,7 @@ class RegionClient:
     # -- the connection --------------------------------------------------------------------------------------------
 
     def _on_connected(self, event: Connected) -> None:
-        self._connecting = self._turned_away = False
-        self.link = Link.KNOCKING
+        self.link, self._turned_away = Link.KNOCKING, False
         hello = m.Hello(
             protocol=m.OLDEST,
             newest=m.PROTOCOL,
@@ -157,7 +156,7 @@ class RegionClient:
             self._turn_away(event.why, "protocol")
         if self._turned_away:
             self._reconnect.later(self._now, TURNED_AWAY_S)
-        self.link, self._connecting = Link.AWAY, False
+        self.link = Link.AWAY
         self.ended(event.why)
 
     def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:

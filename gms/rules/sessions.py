@@ -65,20 +65,14 @@ class Client:
         return f"{self.engine_id} (pid {self.pid})"
 
 
-@dataclass
-class Observer:
-    watches: bool = False
-    """It wants to hear of each change."""
-
-
 class Sessions:
     def __init__(self, context: Context, doing: Callable[[Client], Doing]) -> None:
         self._context = context
         self._doing = doing
         self.clients: dict[int, Client] = {}
         """By connection, the oldest first."""
-        self.observers: dict[int, Observer] = {}
-        """The same."""
+        self.observers: dict[int, bool] = {}
+        """The same; whether it wants to hear of each change."""
         self._requests = 0
 
     def queue(self, key: str) -> list[tuple[Client, Request]]:
@@ -91,11 +85,6 @@ class Sessions:
 
     def of_process(self, process: int) -> list[Client]:
         return [client for client in self.clients.values() if client.process == process]
-
-    @property
-    def watchers(self) -> list[int]:
-        """Connections of the observers that want to hear of each change."""
-        return [conn for conn, observer in self.observers.items() if observer.watches]
 
     def knows(self, conn: int) -> bool:
         return conn in self.clients or conn in self.observers
@@ -119,7 +108,7 @@ class Sessions:
         """
         going = []
         if len(self.observers) > MOST_OBSERVERS:
-            silent = (conn for conn, each in self.observers.items() if not each.watches)
+            silent = (conn for conn, watches in self.observers.items() if not watches)
             going.append(next(silent, next(iter(self.observers))))
         idlest = self._idlest() if len(self.clients) > MOST_CLIENTS else None
         return going if idlest is None else [*going, idlest]

@@ -14,7 +14,7 @@ from gms.rules.admission import Admission
 from gms.rules.hand_back import Memory
 from gms.rules.making import Wanted
 from gms.rules.record import Region as Recorded
-from gms.rules.region import Device, ForRoom, GivenUp, Region
+from gms.rules.region import Device, GivenUp, Region
 from gms.rules.sessions import Client, Doing, Request
 from gms.rules.weights import Cleared, Draft, Layout, Phase, Slab, Weights
 
@@ -126,8 +126,8 @@ class SharedRegion(Region):
         self.context.send(client.conn, m.HandedBack(generation=message.generation, reading=message.reading))
         return ""
 
-    def ask_to_drop(self, client: Client, generation: int, why: str) -> bool:
-        return self.device.drops.ask_one(client, generation)
+    def ask_to_drop(self, client: Client, generation: int) -> bool:
+        return self.device.holders.ask_one(client, generation)
 
     # -- who comes in ----------------------------------------------------------------------------------------------
 
@@ -158,7 +158,7 @@ class SharedRegion(Region):
         wait_s = math.inf if message.timeout_s is None else message.timeout_s
         request = self.device.sessions.ask(client, message, self.context.now + wait_s)
         if message.bytes and not self.admission.wants_to_read(message):
-            self.device.check(ForRoom(client.conn, request.number))
+            self.device.check(lambda answer: self._refuse_without_room(client, request, answer.free))
         return None
 
     def _on_withdraw(self, client: Client, message: m.Withdraw) -> m.Problem | None:
@@ -225,8 +225,10 @@ class SharedRegion(Region):
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def refuse_without_room(self, client: Client, request: Request, free: int) -> None:
+    def _refuse_without_room(self, client: Client, request: Request, free: int) -> None:
         """What there is no room for is refused at once (rule 6)."""
+        if self.device.sessions.asking(client.conn, request.number) is None:
+            return
         assert isinstance(request.message, m.Open)
         layout, needed, capacity = self.weights.committed, request.message.bytes, self.device.config.capacity
         old = sum(each.size for each in (layout, self.weights.draft) if each is not None)
@@ -256,7 +258,7 @@ class SharedRegion(Region):
         cleared = self.weights.write(client.conn, owed.generation, replaces=owed.replaces)
         if cleared is not None:
             self._cleared(cleared, "a writer was let in")
-            for conn in self.device.drops.ask(cleared.generation):
+            for conn in self.device.holders.ask(cleared.generation):
                 self.device.throw_out(conn, None)
         client.request = None
         self.device.sessions.turns_to_something_else(client)
@@ -316,7 +318,7 @@ class SharedRegion(Region):
             self.context.refuse(wanted.conn, why, "not_now")
             return
         self.note("no_memory", needed=wanted.bytes, free=event.free)
-        why = f"a slab of {wanted.bytes} bytes is needed, and {event.free} are free{self.device.drops.also}"
+        why = f"a slab of {wanted.bytes} bytes is needed, and {event.free} are free{self.device.holders.also}"
         self.context.refuse(wanted.conn, why, "no_memory")
 
     def _on_commit(self, client: Client, message: m.Commit) -> m.Problem | None:
@@ -358,7 +360,7 @@ class SharedRegion(Region):
         if old is not None:
             self.context.forget(old.slabs)
             self.note("replaced", generation=old.generation, by=layout.generation)
-            for conn in self.device.drops.ask(old.generation):
+            for conn in self.device.holders.ask(old.generation):
                 self.device.throw_out(conn, None)
 
     def _abort(self, writer: Client) -> None:

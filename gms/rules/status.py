@@ -33,7 +33,7 @@ def status_of(device: Device, free: int, blocks: dict[int, tuple[int, int]]) -> 
         free=free,
         capacity=config.capacity,
         waiting_for=_cut([sentence for region in device.regions.values() for sentence in _waiting_for(device, region)]),
-        pending_drops=_cut(device.drops.pending),
+        pending_drops=_cut(device.holders.pending),
         alarms=list(device.context.alarms.values()),
         events=dict(device.context.counts),
         server_incarnation=config.server_incarnation,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from gms.rules.generations import Generations
 from gms.rules.record import Region as RecordedRegion
 from gms.rules.record import Slab as RecordedSlab
 
@@ -48,12 +47,26 @@ class BrokenRule(Exception):
     """A step that no rule allows. It was not taken; there is a mistake in this program."""
 
 
+class Generations:
+    """Numbers of memory: a layout's or a pool's, one device's all together."""
+
+    def __init__(self) -> None:
+        self.newest = 0
+        """They only grow, and no two writers or owners get the same, not even after a restart."""
+
+    def next(self) -> int:
+        """It is given once only, even if its process is then not let in."""
+        self.newest += 1
+        return self.newest
+
+
 class Slab(NamedTuple):
     """A slab of which this server has the descriptor."""
 
     handle: int
     identity: str
-    size: int
+    size: int = 0
+    """0 while that is only said by the process that brings it."""
 
 
 @dataclass

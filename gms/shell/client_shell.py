@@ -17,9 +17,9 @@ from gms.layout import structure_hash
 from gms.memory import Memory
 from gms.memory.opening import memory_of, open_memory
 from gms.rules import client_events as c
-from gms.rules.client_machine import ClientMachine, Kept
+from gms.rules.client_machine import ClientMachine
 from gms.rules.errors import Lost, NotInTime, StaleLayout, error_of
-from gms.rules.messages import WEIGHTS
+from gms.rules.messages import WEIGHTS, Opened
 from gms.shell.background import Background
 from gms.shell.layout_slabs import LayoutSlabs
 from gms.shell.region_shell import RegionShell
@@ -42,7 +42,7 @@ class Granted(NamedTuple):
     mode: str
     slabs: LayoutSlabs
     use: Use
-    kept: Kept | None
+    kept: Opened | None
     """A reader's."""
 
 

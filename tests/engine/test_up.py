@@ -363,7 +363,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     ]
     for process in server:
         process.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert found["redundant"] is False and found["serving"] == house.holder()
     assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
     assert re.search(r"^gms host:0 +no answer: .*\nalarm +GMS of host:0 doesn't answer", _shown(house), re.MULTILINE)
@@ -382,7 +382,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
     for shim in shims:
         shim.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
     for shim in shims:
         shim.signal(signal.SIGCONT)
@@ -394,7 +394,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     until(lambda: alarm not in _shown(house), "it speaks again")
     lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one))
     lock.signal(signal.SIGSTOP)
-    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status"), re.MULTILINE)
+    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status", code=2), re.MULTILINE)
     lock.signal(signal.SIGCONT)
 
 

@@ -230,7 +230,7 @@ def test_long_lists_are_cut_and_say_so() -> None:
         )
         device.sessions.ask(device.sessions.clients[conn], m.Open(mode="ro"), 1e9)
         if conn < 200:
-            device.drops.ask_one(device.sessions.clients[conn], 4)
+            device.holders.ask_one(device.sessions.clients[conn], 4)
     seen = house.status
     assert (len(seen.clients), seen.clients_total) == (status.MOST_CLIENTS_SHOWN, 300)
     assert len(seen.waiting_for) == status.MOST_SENTENCES and seen.waiting_for[-1] == "and 250 more"

@@ -6,10 +6,9 @@ from collections.abc import Callable
 import pytest
 
 from gms import layout as lay
-from gms.rules.generations import Generations
 from gms.rules.record import Region
 from gms.rules.record import Slab as RecordedSlab
-from gms.rules.weights import MAY_FOLLOW, BrokenRule, Layout, Phase, Slab, Weights
+from gms.rules.weights import MAY_FOLLOW, BrokenRule, Generations, Layout, Phase, Slab, Weights
 from tests.gms.machine_shell import document
 
 RECORD = Region("weights", "shared", 6, lay.structure_hash(document(5)), (RecordedSlab(5, "m1"),))

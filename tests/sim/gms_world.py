@@ -28,10 +28,9 @@ from gms.rules import client_events as c
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules import record
-from gms.rules.generations import Generations
 from gms.rules.region import GivenUp
 from gms.rules.shared import SharedRegion
-from gms.rules.weights import Weights
+from gms.rules.weights import Generations, Weights
 from tests.sim.gms_actors import DEVICE, FILE, RUN, SimGms, SimReader, memory
 from tests.sim.gms_engine import WAKE_S, Engine
 from tests.sim.gms_faults import GmsFaults
