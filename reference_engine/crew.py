@@ -1,8 +1,8 @@
 """The engine's processes: this one, and the workers that it starts. Each has its share of every layer's heads and MLP,
 on its own device where there are several; what they compute adds up.
 
-Main process and worker speak over a socket pair, one question at a time: a length, a small message, an array. Nobody
-may be missing: a worker that is gone, or doesn't answer, breaks the engine.
+Main process and worker speak over a socket pair, one question at a time: a length, a small message, an array. No
+worker may be missing: one that is gone, or doesn't answer, breaks the engine.
 
 What this file may not do: compute (`rank.py`), or decide when. The other end is `worker.py`.
 """
