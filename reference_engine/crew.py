@@ -189,7 +189,7 @@ class Crew:
         return {name: max([mine[name], *(answer.times[name] for answer in theirs)]) for name in mine}
 
     def well(self) -> bool:
-        """Asks everybody. Who is busy for so long that it can't answer isn't well."""
+        """Asks all workers. One that is busy for so long that it can't answer isn't well."""
         if self._main is None or not self._main.well or self.missing():
             return False
         self._needs[0] = self._main.needs
@@ -209,7 +209,7 @@ class Crew:
             self._talk.release()
 
     def missing(self) -> str:
-        """Who of the workers is gone, or nothing."""
+        """Which workers are gone, or nothing."""
         gone = [
             f"{worker.rank} (pid {worker.process.pid})" for worker in self._workers if worker.process.poll() is not None
         ]

@@ -285,7 +285,7 @@ def _directory(patient: Patient) -> Iterator[Finding]:
     found = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
         yield _fail(
-            "directory", f"{found}: shared by everybody", f"give the lock a directory of its own: {path}/failover"
+            "directory", f"{found}: shared by all users", f"give the lock a directory of its own: {path}/failover"
         )
     elif os.path.ismount(path) and status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         found += ": a volume's mount point, which others may write to"
