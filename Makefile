@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow chaos test-all night test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
+.PHONY: help demo test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -46,6 +46,10 @@ test-all: test slow chaos ## all tests that need no root
 # What is too long for every change. SCHEDULES, KILLS, VLLM and so on choose; its last report is in docs/internals.
 night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/internals/night.md
 	$(python) -m tests.tools.night
+
+soak: S := 3600
+soak: $(venv) ## S=3600 seconds of load and deaths on a pair with its door, vLLM beside it where .venv-vllm is; SEED= repeats one
+	@$(if $(wildcard $(vllm)),.venv-vllm/bin/python,$(python)) -m tests.tools.soak --seconds $(S) $(if $(SEED),--seed $(SEED))
 
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
 # run beside each other.
