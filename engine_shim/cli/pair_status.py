@@ -124,7 +124,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         rows += [("waits for", reason) for reason in awaited if reason not in lock["alarms"]]
         rows += [("alarm", alarm) for alarm in lock["alarms"]]
         if serving(lock, seen.engines) is None and not starting:
-            rows.append(("nobody serves", _nobody_serves(seen, now)))
+            rows.append(("none serves", _none_serves(seen, now)))
     for one in seen.gms:
         rows.append((f"gms {one['device']}", _weights(one["state"]) if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
@@ -142,7 +142,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
     return table.lines(rows)
 
 
-def _nobody_serves(seen: Seen, now: datetime) -> str:
+def _none_serves(seen: Seen, now: datetime) -> str:
     """Since when, what ended, and what is tried next."""
     last, tried = seen.last_served, "; ".join(filter(None, map(_next_try, seen.engines)))
     if last is None:
