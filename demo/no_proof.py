@@ -82,9 +82,8 @@ def _one_death(program: str, how: str) -> Seen:
         crowd.start()
         pair.until(lambda: crowd.everybody_reads(0.0) or None, "every client is in the middle of an answer")
         seen = Seen()
-        say(
-            f"{how.capitalize()}: kill -9 of {whole.holder.engine_id}; {size(whole.weights.free)} of the device are free"
-        )
+        free = size(whole.weights.free)
+        say(f"{how.capitalize()}: kill -9 of {whole.holder.engine_id}; {free} of the device are free")
         worker = Process(_worker(pair, whole))
         with dies_slowly(worker, _cant) as let_go:
             main = pair.pidfd_of_main(whole.holder.pid)

@@ -7,7 +7,7 @@ No request may fail. Processes, descriptors, files and memory of what lives on h
 death was seen once. Where vLLM is installed in this Python, its tiny model runs beside the reference engine, as a pair
 of its own. The load and the deaths are those of `tests/gateway/under_load.py`, what "flat" means stands in
 `tests/engine/census.py`. The last report is docs/internals/soak.md. Exits 1 if anything isn't as it should be. After
-Ctrl-C it ends the round that it is in, and reports.
+Ctrl-C or SIGTERM it ends the round that it is in, and reports.
 """
 
 import argparse
@@ -251,6 +251,7 @@ def main() -> int:
     parser.add_argument("--engines", type=lambda text: text.split(","), default=there)
     parser.add_argument("--report", type=Path, default=REPORT)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"SEED={options.seed}", flush=True)
     began = datetime.now(UTC)
     soaks = [Soak(*KINDS[engine], random.Random(options.seed)) for engine in options.engines]
