@@ -19,7 +19,7 @@ from sidecar.kernel import process_setup, process_tree
 
 KEEP = b"keep"
 LOG = "up.log"
-END_S = 5.0
+END_S = 10.0
 ROUNDS = 20
 PAUSE_S = 0.1
 """The pair's processes die with it, but not all in the same moment; one may still write something."""

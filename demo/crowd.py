@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from demo.machine import NotSo
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 TOKENS = 48
 _TOOL = {
     "type": "function",

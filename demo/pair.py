@@ -34,7 +34,7 @@ from sidecar.wire.observer import ObserverError
 
 ENGINES = ("a", "b")
 TOKENS_PER_S = 60
-PATIENCE_S = 40.0
+PATIENCE_S, VLLM_PATIENCE_S = 40.0, 300.0
 ASK_S = 5.0
 LOOK_S = 0.03
 _SETTINGS = ("FAILOVER_", "REFERENCE_")
@@ -145,12 +145,13 @@ class Pair:
 
     def until(self, look: Callable[[], T | None], what: str) -> T:
         """Waits for what nothing announces, and returns it. Raises NotSo or CantPlay."""
-        end = time.monotonic() + PATIENCE_S
+        patience_s = VLLM_PATIENCE_S if self.kind == "vllm" else PATIENCE_S
+        end = time.monotonic() + patience_s
         while (found := look()) is None:
             if self._has_ended():
                 raise CantPlay(f"failover up has ended by itself; it said last: {self._last_words()}")
             if time.monotonic() > end:
-                raise NotSo(f"not within {PATIENCE_S:g} s: {what}; failover up said last: {self._last_words()}")
+                raise NotSo(f"not within {patience_s:g} s: {what}; failover up said last: {self._last_words()}")
             time.sleep(LOOK_S)
         return found
 

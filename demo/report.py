@@ -29,7 +29,7 @@ def page(seen: Measured) -> str:
         (f"{pause['p50']:.0f} ms", "a client's pause at a kill, the middle of all", ""),
         (f"{pause['max']:.0f} ms", "the longest pause at a kill", ""),
         (f"{figures['ready_again_s']:.1f} s", "until a killed engine was ready again", ""),
-        (f"{figures['cold_start_ms'] / 1000:.1f} s", "a cold start: what a kill costs without a second engine", ""),
+        (f"{figures['cold_start_ms'] / 1000:.1f} s", "the pair's own start, until it served", ""),
     )
     shown = "".join(f'<div class="tile {tone}"><b>{value}</b><span>{what}</span></div>' for value, what, tone in tiles)
     parts = (
