@@ -51,7 +51,7 @@ def play() -> dict[str, Any]:
     say("half of the KV cache. The port is closed at once, and there is no room for another cache until it is over.")
     say()
     with_proof = _one_death("engine_shim.cli.failover", "with the proof")
-    without = _one_death("demo.unproven", "without it, as soon as the first one's connection has ended")
+    without = _one_death("demo.unproven", "without it, by a lock server of the demo's own that waits for nothing")
     say()
     widths = (52, 18, 18)
     quiet(row("", "with the proof", "without it", widths=widths))

@@ -186,13 +186,16 @@ class Pair:
         self._keeper.stdin.write(cleanup.KEEP)
         self._keeper.stdin.flush()
         self._kept = True
+        for number in (signal.SIGINT, signal.SIGTERM):  # nothing is left to be undone
+            signal.signal(number, signal.SIG_IGN)
 
     def close(self) -> None:
         """Ends all processes and removes all files. Not to be interrupted: it takes seconds at most."""
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
         if not self._kept:
             self._keeper.communicate()
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
     def __enter__(self) -> Self:
         return self

@@ -6,6 +6,7 @@ isn't as it should be stops it.
 import json
 import signal
 import sys
+import textwrap
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -85,7 +86,7 @@ def a_pair_comes_up(pair: Pair, measured: Measured) -> Whole:
     title("1. A pair comes up behind one address: one engine serves, the other is ready; the weights are loaded once")
     up, _, engine_words = " ".join(pair.words).partition(" -- ")
     quiet(f"$ failover {up} -- \\")
-    quiet(f"  {engine_words}")
+    quiet("  " + " \\\n      ".join(textwrap.wrap(engine_words, 96, break_on_hyphens=False)))
     say()
     for what, seen in (
         ("the lock server answers", lambda: pair.lock()),

@@ -118,7 +118,7 @@ def test_without_the_proof_an_engine_is_woken_too_early_and_has_no_memory(house:
 
 @chaos
 @pytest.mark.parametrize(
-    ("words", "more"), [(FIRST, ()), (SECOND, ()), (SECOND, ("--keep",)), ("With the proof: kill", ("--no-proof",))]
+    ("words", "more"), [(FIRST, ()), (SECOND, ()), (SECOND, ("--keep",)), ("Without it", ("--no-proof",))]
 )
 def test_stopped_it_leaves_nothing(house: House, words: str, more: tuple[str, ...]) -> None:
     demo = house.run(sys.executable, "-m", "demo", *more)
