@@ -317,13 +317,8 @@ def _directory(patient: Patient) -> Iterator[Finding]:
         return
     found = f"{path}, mode {stat.S_IMODE(status.st_mode):o}, user {status.st_uid}"
     if status.st_mode & stat.S_ISVTX:
-<<<<<<< HEAD:lockserver/doctor.py
         yield fail(
-            "directory", f"{found}: shared by everybody", f"give the lock a directory of its own: {path}/failover"
-=======
-        yield _fail(
             "directory", f"{found}: shared by all users", f"give the lock a directory of its own: {path}/failover"
->>>>>>> pager:lockserver/cli/doctor.py
         )
     elif os.path.ismount(path) and status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
         found += ": a volume's mount point, which others may write to"
