@@ -16,12 +16,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gms.memory import Handle, Memory
+from gms.memory import Memory
 from gms.rules import client_events as c
 from gms.rules.errors import GmsError, Lost, error_of
 from gms.rules.messages import Shape
 from gms.rules.pool_client_machine import PoolClientMachine, There
-from gms.shell.mapping import buffer
+from gms.shell.layout_slabs import LayoutSlabs
+from gms.shell.mapping import Addresses, buffer
 from gms.shell.region_shell import RegionShell
 from sidecar.kernel import io_uring
 from sidecar.machine.client_shell import Ask, TimeIsOver
@@ -45,16 +46,16 @@ class PoolMapping:
         """Why they aren't: `new`, `replaced`, `unproven`, `second_death`. They read as zeros."""
         self.disowned = ""
         """Why the server has it no more as ours, once it is so: our successor gets none of this. We may go on."""
-        self.handles: list[Handle] = []
+        self._slabs = LayoutSlabs(got.generation)
+        *self._slabs.descriptors, table = descriptors
+        self.handles = self._slabs.handles
         """One for each size."""
         self._pool = pool
         self._memory = memory
-        self._addresses: list[tuple[int, int]] = []
+        self._addresses = Addresses(memory)
         self._released = False
-        *ranges, table = descriptors
         try:
-            for descriptor, size in zip(ranges, got.shape.sizes, strict=True):
-                self.handles.append(memory.import_(descriptor, size))
+            self._slabs.import_all(memory, got.shape.sizes)
             self._table = mmap.mmap(table, got.shape.table_size)
             self._table.madvise(_MADV_DONTFORK)  # a child that lives on must not be able to write
         except BaseException:
@@ -66,20 +67,18 @@ class PoolMapping:
     @property
     def addresses(self) -> list[int]:
         """Where `map` has put it."""
-        return [address for address, _ in self._addresses]
+        return [address for address, _ in self._addresses.slabs]
 
     def map(self) -> list[int]:
         """All of it, writable, at addresses of its own choice: one for each size."""
-        for handle, size in zip(self.handles, self.shape.sizes, strict=True):
-            address = self._memory.reserve(size)
-            self._addresses.append((address, 0))
-            self._memory.map(address, handle, size=size, writable=True)
-            self._addresses[-1] = (address, size)
+        for size in self.shape.sizes:
+            self._addresses.reserve(size)
+        self._addresses.map(self._slabs, writable=True)
         return self.addresses
 
     def memory(self, number: int) -> memoryview:
         """A range that `map` has mapped, as bytes, on host memory."""
-        return buffer(*self._addresses[number])
+        return buffer(*self._addresses.slabs[number])
 
     def release(self, timeout_s: float = RELEASE_S) -> bool:
         """A clean end: what was mapped by `map` is unmapped, the rest is the caller's to unmap before. True: the server
@@ -99,11 +98,7 @@ class PoolMapping:
         return self._pool._release(self, timeout_s)
 
     def _let_go(self) -> None:
-        while self._addresses:
-            address, size = self._addresses.pop()
-            if size:
-                self._memory.unmap(address, size)
-                self._memory.free_address(address, size)
+        self._addresses.free()
         while self.handles:
             self._memory.release(self.handles.pop())
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sidecar.kernel import peers, signals
+from sidecar.kernel import peers
 from sidecar.kernel.durable import DurableFile
 from sidecar.kernel.path_watch import CannotWatch, PathWatch
 from sidecar.kernel.processes import Named, Processes, Unidentified
@@ -124,7 +124,7 @@ class Shell:
         def told(number: signal.Signals) -> None:
             self.loop.stopping = number.name
 
-        signals.deliver(self.loop, (signal.SIGTERM, signal.SIGINT), told)
+        self.loop.deliver((signal.SIGTERM, signal.SIGINT), told)
 
     def introduced(self, conn: int, sock: socket.socket, descriptors: tuple[int, ...], said_pid: int) -> Named | None:
         """The process that introduces itself on this connection. None: it is gone, or it was told why it can't be
