@@ -31,6 +31,8 @@ from typing import Literal
 from gms.rules import messages as m
 from sidecar.machine.context import Effect as Effect
 from sidecar.machine.context import Event as Event
+from sidecar.machine.context import Heard as Heard
+from sidecar.machine.context import Tick as Tick
 
 # -- events: from the connection, and from the program -------------------------------------------------------------
 
@@ -43,10 +45,6 @@ class Connected(Event, frozen=True):
 class Disconnected(Event, frozen=True):
     why: str = ""
     """What came over it was no message."""
-
-
-class Heard(Event, frozen=True):
-    message: m.ServerMessage
 
 
 class Want(Event, frozen=True):
@@ -93,10 +91,6 @@ class Sums(Event, frozen=True):
 
 class Gone(Event, frozen=True):
     generation: int
-
-
-class Tick(Event, frozen=True):
-    pass
 
 
 # -- effects -------------------------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from sidecar.wire.frames import Channel
 
 
 class RegionShell(client_shell.ClientShell):
-    tick = c.Tick()
-
     def __init__(self, name: str, run_dir: Path, device: str, machine: RegionClient) -> None:
         super().__init__(name, machine, GmsError)
         self.run_dir = run_dir
@@ -49,9 +47,6 @@ class RegionShell(client_shell.ClientShell):
         self.problem = why
 
     # -- effects ---------------------------------------------------------------------------------------------------
-
-    def heard(self, message: m.ServerMessage) -> c.Event:
-        return c.Heard(message)
 
     def disconnected(self, why: str) -> c.Event:
         return c.Disconnected(why)
