@@ -25,7 +25,7 @@ import msgspec
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.claims import Do, Verdict, verdict
-from gms.rules.hand_back import Memory
+from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.pools import Owner, Phase, Pool, Shape
 from gms.rules.record import Region as Recorded
@@ -245,8 +245,8 @@ class ExclusiveRegion(Region):
     def why_not(self, document: bytes) -> str:
         return "a pool has no document" if document else ""
 
-    def stands_again(self, client: Client, memory: Memory) -> None:
-        self.pool.hand_back(memory.slabs)
+    def stands_again(self, client: Client, back: HandedBack) -> None:
+        self.pool.hand_back(back.slabs)
         self.note("handed_back", engine=client.engine_id, generation=self.pool.generation)
 
     def returns(self, client: Client, message: m.HandBack) -> str:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.context import Context
-from gms.rules.hand_back import HandBacks, HandedBack, Memory, Verdict
+from gms.rules.hand_back import HandBacks, HandedBack, Verdict
 from gms.rules.holders import TOO_MANY_LAYOUTS, Holders
 from gms.rules.making import Making, Wanted
 from gms.rules.record import Record
@@ -204,7 +204,7 @@ class Region(ABC):
         """What is wrong with a document that is handed back with awaited memory."""
 
     @abstractmethod
-    def stands_again(self, client: Client, memory: Memory) -> None:
+    def stands_again(self, client: Client, back: HandedBack) -> None:
         """What was awaited is here."""
 
     @abstractmethod
@@ -326,9 +326,9 @@ class Region(ABC):
         client.says_what_it_has = False
         idle = self.doing(client) in IDLE
         back = self.hand_backs.take(client.conn, message, slabs, self.awaited, self.there, idle=idle)
-        if back.memory is not None:
+        if back.verdict is Verdict.STANDS_AGAIN:
             self.recovery.end()
-            self.stands_again(client, back.memory)
+            self.stands_again(client, back)
             self.hand_backs.end()
         return self._judged(client, message, back)
 

@@ -11,7 +11,7 @@ from gms import layout as lay
 from gms.rules import events as e
 from gms.rules import messages as m
 from gms.rules.admission import Admission
-from gms.rules.hand_back import Memory
+from gms.rules.hand_back import HandedBack
 from gms.rules.making import Wanted
 from gms.rules.record import Region as Recorded
 from gms.rules.region import Device, GivenUp, Region
@@ -108,9 +108,9 @@ class SharedRegion(Region):
             return str(error)
         return ""
 
-    def stands_again(self, client: Client, memory: Memory) -> None:
-        tensors = lay.count_tensors(memory.document)
-        layout = self.weights.hand_back(memory.document, tensors, memory.slabs, memory.sums)
+    def stands_again(self, client: Client, back: HandedBack) -> None:
+        tensors = lay.count_tensors(back.document)
+        layout = self.weights.hand_back(back.document, tensors, back.slabs, back.sums)
         self.note("handed_back", engine=client.engine_id, generation=layout.generation, hash=layout.hash)
         # A process that came meanwhile, and has nothing to bring back, was told that there is none.
         self._tell(layout.generation, layout.hash, but=client)

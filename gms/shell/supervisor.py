@@ -87,7 +87,7 @@ class Supervisor:
             self._lock = rundir.lock(self.run_dir, rundir.SUPERVISOR_LOCK)
             DurableFile(here, rundir.DEVICES).write("".join(f"{device}\n" for device in devices).encode())
             for device in devices:
-                rundir.lock(self.run_dir, rundir.lock_name(device), PREDECESSOR_S).close()
+                rundir.lock(self.run_dir, f"{device}.lock", PREDECESSOR_S).close()
         except OSError as error:
             raise unusable(here, error) from None
 
