@@ -136,7 +136,7 @@ class ExclusiveRegion(Region):
         if old is not None:
             since, adopted, writes_end = old.since, old.adopted, old.writes_end and writes_end
         return Owner(
-            str(client), client.process, client.local_pid, client.identity, since, adopted, client.conn, writes_end
+            str(client), client.local_pid, client.identity, since, adopted, writes_end, client.process, client.conn
         )
 
     def note(self, event: str, **detail: str | int | float | bool) -> None:
@@ -198,7 +198,7 @@ class ExclusiveRegion(Region):
         if client.process is None:
             self._free(f"the connection of {client} ended, and it can't be told whether it lives", "unproven")
         else:
-            owner.conn = None
+            self.pool.owner = msgspec.structs.replace(owner, conn=None)
 
     def process_died(self, process: int) -> None:
         owner = self.pool.owner
@@ -229,7 +229,7 @@ class ExclusiveRegion(Region):
             # By another clock nothing can be told: as if it had been given the pool a moment ago.
             since = old.since if same_clock else context.now
             process = found.process if found is not None else None
-            known = Owner(old.name, process, old.pid, old.identity, since, old.adopted, writes_end=old.writes_end)
+            known = Owner(old.name, old.pid, old.identity, since, old.adopted, old.writes_end, process)
             if process is not None:
                 owner = known
                 context.out.append(e.WatchDeath(process))

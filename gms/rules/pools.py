@@ -46,26 +46,13 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
 }
 
 
-@dataclass
-class Owner:
+class Owner(RecordedOwner, frozen=True):
     """The process that may write."""
 
-    name: str
-    """In words."""
-    process: int | None
+    process: int | None = None
     """Its pidfd's number; None where this server has none."""
-    pid: int
-    """Its number in this server's own PID namespace; 0 where it has none."""
-    identity: str
-    """The kernel's name for it; empty on older kernels."""
-    since: float
-    """On the clock that never jumps: the one on the wall may be set while it lives."""
-    adopted: bool
-    """It found contents."""
     conn: int | None = None
     """Its connection, while it has one: it may be the owner without."""
-    writes_end: bool = False
-    """What it writes ends with its process: it can't have io_uring."""
 
     def is_the_same(self, identity: str, pid: int) -> bool:
         """As that process. While it lives no other has its number."""

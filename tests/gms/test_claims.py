@@ -22,7 +22,7 @@ CLIENT = Client(1, "e1", 1, 1, 0.0, "kv", "pidfs:1", 1, writes_end=True)
 
 
 def owner(number: int, *, adopted: bool = False) -> Owner:
-    return Owner(f"e{number}", number, number, f"pidfs:{number}", 0.0, adopted, number, writes_end=True)
+    return Owner(f"e{number}", number, f"pidfs:{number}", 0.0, adopted, True, number, number)
 
 
 def claim(**more: Any) -> m.ClaimPool:
@@ -73,14 +73,14 @@ def test_a_process_is_known_by_the_kernels_name_or_by_its_number() -> None:
     assert owner(1).is_the_same("pidfs:1", 99)
     assert not owner(1).is_the_same("pidfs:2", 1)
     assert owner(1).is_the_same("", 1)
-    assert not Owner("e", 1, 0, "", 0.0, False).is_the_same("", 0)
+    assert not Owner("e", 0, "", 0.0, False, False, 1).is_the_same("", 0)
 
 
 def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S - 1)[1] == "second_death"
     assert doubt_of(owner(1, adopted=True), SECOND_DEATH_S + 1) == ("", "")
     assert doubt_of(owner(1), 1.0) == ("", "")
-    late = Owner("e1", 1, 1, "pidfs:1", 0.0, True)
+    late = Owner("e1", 1, "pidfs:1", 0.0, True, False, 1)
     assert doubt_of(late, SECOND_DEATH_S + 1)[1] == "unproven", "it could have had io_uring"
 
 
