@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from gms.memory import Memory
 from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.errors import GmsError, Lost, error_of
 from gms.rules.messages import Shape
 from gms.rules.pool_client_machine import PoolClientMachine, There
@@ -150,7 +151,8 @@ class Pool(RegionShell):
         `replace`: what is there in another shape may go (else PoolDiffers).
         """
         memory = self._memory()
-        answer = self.ask(Ask(c.Claim(shape, token, proven, replace, timeout_s)), None)  # it ends in time by itself
+        wish = m.ClaimPool(shape.digest, list(shape.sizes), shape.table_size, token, proven, timeout_s, replace)
+        answer = self.ask(Ask(wish), None)  # it ends in time by itself
         if isinstance(answer, c.No):
             where = self.where() if answer.reason == "time_out" else ""
             raise error_of(answer.reason)(answer.why + where)
@@ -172,7 +174,7 @@ class Pool(RegionShell):
             self._mapping = None
         if self.closed:
             return False
-        return isinstance(self.ask(Ask(c.Release()), timeout_s), c.Released)
+        return isinstance(self.ask(Ask(c.Release()), timeout_s), m.PoolReleased)
 
     # -- what callers ask for: in the client's thread --------------------------------------------------------------
 
@@ -209,7 +211,7 @@ class Pool(RegionShell):
 
     # -- effects ---------------------------------------------------------------------------------------------------
 
-    def _do_released(self, effect: c.Released) -> None:
+    def _do_released(self, effect: m.PoolReleased) -> None:
         while self._releases:
             self.answer(self._releases.pop(), effect)
 
@@ -218,14 +220,14 @@ class Pool(RegionShell):
             self._mapping.disowned = effect.why
         complain(f"gms client: pool {self.key} of {self.device} is no more this process's: {effect.why}")
 
-    def _do_changed(self, _: c.Changed) -> None:
+    def _do_changed(self, _: m.Changed) -> None:
         self.call("on_change", self._on_change)
 
     effects: ClassVar[Mapping[type, Callable[[Any, Any], object]]] = {
         **RegionShell.common,
         c.Owned: _answered,
         c.No: _answered,
-        c.Released: _do_released,
+        m.PoolReleased: _do_released,
         c.Disowned: _do_disowned,
-        c.Changed: _do_changed,
+        m.Changed: _do_changed,
     }

@@ -27,22 +27,15 @@ import msgspec
 from gms.layout import structure_hash
 from gms.rules import messages as m
 from gms.rules.client_events import (
-    Changed,
-    Claim,
-    Done,
     Got,
     Keep,
     Lost,
-    Made,
-    Make,
     No,
     Publish,
     Release,
     Say,
     Sleep,
     Stale,
-    Sums,
-    Want,
 )
 from gms.rules.region_client import Link, RegionClient
 from sidecar.wire.frames import MAX_DESCRIPTORS
@@ -88,7 +81,7 @@ class ClientMachine(RegionClient):
         """The layout of a reader that was told to end: let go of when its program has unmapped it."""
         self.draft = 0
         """A writer's number."""
-        self._asks: Make | Publish | None = None
+        self._asks: m.Create | Publish | None = None
         """What a writer wants next."""
         self._sealed: m.Opened | None = None
         """A layout whose commit is under way: it may be in the file already."""
@@ -119,11 +112,11 @@ class ClientMachine(RegionClient):
         elif not self._returned:
             self._hand_back()
         elif self._want is not None and not self._session:
-            assert isinstance(self._want, Want)
+            assert isinstance(self._want, m.Open)
             self._open(self._want)
-        elif isinstance(self._asks, Make):
+        elif isinstance(self._asks, m.Create):
             self._awaiting = Awaiting.CREATE
-            self._say(m.Create(size=self._asks.size))
+            self._say(self._asks)
         elif self._asks is not None:
             self._awaiting = Awaiting.COMMIT
             document, sizes = self._asks.document, list(self._asks.sizes)
@@ -132,15 +125,11 @@ class ClientMachine(RegionClient):
             )
             self._say(m.Commit(layout=document))
 
-    def _open(self, want: Want) -> None:
+    def _open(self, want: m.Open) -> None:
         self._awaiting, self._session = Awaiting.OPEN, True
         left = None if want.timeout_s is None else max(0.0, self._want_until - self._now)
         have = self.kept.generation if self.kept is not None else 0
-        self._say(
-            m.Open(
-                mode=want.mode, timeout_s=left, replace=want.replace, bytes=want.bytes, have=have, expect=want.expect
-            )
-        )
+        self._say(msgspec.structs.replace(want, timeout_s=left, have=have))
 
     def _drop_want(self) -> None:
         self._want = None
@@ -171,7 +160,7 @@ class ClientMachine(RegionClient):
 
     def heard(self, message: m.ServerMessage) -> None:
         if isinstance(message, m.Changed):
-            self._out.append(Changed(message.generation, message.hash))
+            self._out.append(message)
         elif isinstance(message, m.Drop):
             self._told_to_drop(message.generation)
         elif isinstance(message, m.Withdrawn):
@@ -185,7 +174,7 @@ class ClientMachine(RegionClient):
             self._slabs(message)
         elif isinstance(message, m.Created) and self._awaiting is Awaiting.CREATE:
             self._awaiting, self._asks = Awaiting.NONE, None
-            self._out += [Keep(self.draft, message.slab), Made(message.slab, message.size)]
+            self._out += [Keep(self.draft, message.slab), message]
         elif isinstance(message, m.Committed) and self._awaiting is Awaiting.COMMIT:
             self._committed()
         elif isinstance(message, m.HandedBack) and self._awaiting is Awaiting.RETURN:
@@ -201,9 +190,9 @@ class ClientMachine(RegionClient):
         self._returned = self.kept is None and self._sealed is None
         ours = self.kept is not None and (self.kept.generation, self.kept.hash) == there
         # What a new server waits for, and is about to get from here, has not gone meanwhile.
-        self._out.append(Changed(*(there if ours or not message.recovering else (0, ""))))
+        self._out.append(m.Changed(*(there if ours or not message.recovering else (0, ""))))
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         if self._awaiting is Awaiting.RETURN and not message.about:
             self._not_taken_back(message.why)  # and never will be: the memory is of another device, say
         wanted = asked is not None or self._asks is not None
@@ -249,7 +238,7 @@ class ClientMachine(RegionClient):
         old, self.kept, self.doing = self.kept, sealed, Doing.READING
         if old is not None:
             self._let_go(old.generation)
-        self._out.append(Done(sealed.generation, sealed.hash))
+        self._out.append(m.Committed(sealed.generation, sealed.hash))
 
     def _refused(self, message: m.Refused) -> None:
         asked, self._awaiting = self._awaiting, Awaiting.NONE
@@ -312,7 +301,7 @@ class ClientMachine(RegionClient):
         if self._sealed is not None:
             self._committed()
         if self.kept is not None:  # of a commit: the welcome of a server that waited for it said that there is none
-            self._out.append(Changed(self.kept.generation, self.kept.hash))
+            self._out.append(m.Changed(self.kept.generation, self.kept.hash))
 
     def _not_taken_back(self, why: str) -> None:
         self._session = False
@@ -324,7 +313,7 @@ class ClientMachine(RegionClient):
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_want(self, event: Want) -> None:
+    def _on_want(self, event: m.Open) -> None:
         if self.doing is not Doing.NOTHING:
             self._out.append(No(f"this process is {self.doing.value} already", "not_now"))
             return
@@ -334,7 +323,7 @@ class ClientMachine(RegionClient):
         self._want, self.doing = event, Doing.WAITING
         self._want_until = math.inf if event.timeout_s is None else self._now + event.timeout_s
 
-    def _on_writers_wish(self, event: Make | Publish) -> None:
+    def _on_writers_wish(self, event: m.Create | Publish) -> None:
         if self.doing is Doing.WRITING and self._asks is None:
             self._asks = event
         elif self._asks != event:  # asked again after an interruption: its answer is under way
@@ -363,16 +352,16 @@ class ClientMachine(RegionClient):
             if generation:
                 self._let_go(generation)
 
-    def _on_sums(self, event: Sums) -> None:
+    def _on_sums(self, event: m.Checksums) -> None:
         if self.kept is not None and self.kept.generation == event.generation:
-            self.kept = msgspec.structs.replace(self.kept, sums=list(event.sums))
-            self._say_if_in(m.Checksums(generation=event.generation, sums=self.kept.sums))
+            self.kept = msgspec.structs.replace(self.kept, sums=event.sums)
+            self._say_if_in(event)
 
     handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {
-        Want: _on_want,
-        Make: _on_writers_wish,
+        m.Open: _on_want,
+        m.Create: _on_writers_wish,
         Publish: _on_writers_wish,
         Sleep: _on_sleep,
         Release: _on_release,
-        Sums: _on_sums,
+        m.Checksums: _on_sums,
     }

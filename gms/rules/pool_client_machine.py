@@ -19,17 +19,13 @@ import msgspec
 
 from gms.rules import messages as m
 from gms.rules.client_events import (
-    Changed,
-    Claim,
     Connected,
     Disowned,
     Keep,
     No,
     Owned,
     Release,
-    Released,
     Say,
-    Want,
 )
 from gms.rules.region_client import RegionClient
 
@@ -66,7 +62,7 @@ class PoolClientMachine(RegionClient):
         self.token = 0
         """The owner's; 0: this process isn't the owner."""
         self._awaiting = Awaiting.NONE
-        self._said: Claim | None = None
+        self._said: m.ClaimPool | None = None
         """What was claimed last: its answer may come when it isn't wanted any more."""
         self._releasing = False
         self._release_at = 0.0
@@ -98,18 +94,9 @@ class PoolClientMachine(RegionClient):
                 return
             self._awaiting = Awaiting.RELEASE
             self._say(m.ReleasePool())
-        elif isinstance(self._want, Claim):
+        elif isinstance(self._want, m.ClaimPool):
             self._awaiting, self._said, want = Awaiting.CLAIM, self._want, self._want
-            claim = m.ClaimPool(
-                digest=want.shape.digest,
-                sizes=list(want.shape.sizes),
-                table_size=want.shape.table_size,
-                token=want.token,
-                proven=want.proven,
-                replace=want.replace,
-                timeout_s=max(0.0, self._want_until - self._now),
-            )
-            self._say(claim)
+            self._say(msgspec.structs.replace(want, timeout_s=max(0.0, self._want_until - self._now)))
 
     def in_vain(self, no: No) -> None:
         """The server may have let us in meanwhile, on this connection or on one that ended: that is taken back."""
@@ -137,7 +124,7 @@ class PoolClientMachine(RegionClient):
             self.there = None
         self._changed()
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         if asked is not None:
             self.in_vain(No(message.why, "protocol" if message.about == "protocol" else "problem"))
 
@@ -154,7 +141,7 @@ class PoolClientMachine(RegionClient):
             self._owned(message, self._said)
         elif isinstance(message, m.PoolReleased) and self._awaiting is Awaiting.RELEASE:
             self._awaiting, self._releasing, self.token = Awaiting.NONE, False, 0
-            self._out.append(Released())
+            self._out.append(message)
         elif isinstance(message, m.Refused):
             self._refused(message)
 
@@ -169,7 +156,7 @@ class PoolClientMachine(RegionClient):
 
     def _changed(self) -> None:
         there = self.there
-        self._out.append(Changed(there.generation, there.shape.digest) if there is not None else Changed(0, ""))
+        self._out.append(m.Changed(there.generation, there.shape.digest) if there is not None else m.Changed(0, ""))
 
     def _keep(self, there: There) -> None:
         old, self.kept = self.kept, there
@@ -185,14 +172,15 @@ class PoolClientMachine(RegionClient):
             self.kept = None
             self._let_go(generation)
 
-    def _owned(self, message: m.PoolOwned, said: Claim) -> None:
+    def _owned(self, message: m.PoolOwned, said: m.ClaimPool) -> None:
         """What came with it is kept, whether or not the claim is still wanted."""
-        self.there = There(message.generation, said.shape, f"{self.engine_id} (pid {self.pid})")
+        shape = m.shape_of(said)
+        self.there = There(message.generation, shape, f"{self.engine_id} (pid {self.pid})")
         if message.fds:
             self._keep(self.there)
         if self._awaiting is Awaiting.CLAIM and self._want is said:
             self._want, self._awaiting, self.token = None, Awaiting.NONE, said.token
-            self._out.append(Owned(message.generation, said.shape, message.adopted, message.why_empty))
+            self._out.append(Owned(message.generation, shape, message.adopted, message.why_empty))
         self._changed()
 
     def _refused(self, message: m.Refused) -> None:
@@ -214,7 +202,7 @@ class PoolClientMachine(RegionClient):
 
     # -- what the program wants ------------------------------------------------------------------------------------
 
-    def _on_claim(self, event: Claim) -> None:
+    def _on_claim(self, event: m.ClaimPool) -> None:
         if self._want != event:
             self._want, self._want_until = event, self._now + event.timeout_s
 
@@ -224,4 +212,4 @@ class PoolClientMachine(RegionClient):
             self._awaiting = Awaiting.NONE
         self._releasing = True
 
-    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {Claim: _on_claim, Release: _on_release}
+    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {m.ClaimPool: _on_claim, Release: _on_release}

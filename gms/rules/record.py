@@ -27,7 +27,7 @@ class Slab(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Of a pool: the process that may write."""
+    """The process that may write a pool."""
 
     name: str
     """In words."""

@@ -15,21 +15,16 @@ from typing import Any, ClassVar, Literal
 
 from gms.rules import messages as m
 from gms.rules.client_events import (
-    Claim,
     Connect,
     Connected,
     Disconnected,
     Effect,
     Event,
-    Gone,
     Heard,
     LetGo,
     No,
     Say,
-    ServerIs,
     Tick,
-    Unwelcome,
-    Want,
 )
 from sidecar.machine.reconnect import Reconnect
 
@@ -61,7 +56,7 @@ class RegionClient:
         self.key = key
         self.deadline = 0.0
         self.link = Link.AWAY
-        self._want: Want | Claim | None = None
+        self._want: m.Open | m.ClaimPool | None = None
         self._want_until = math.inf
         self._out: list[Effect] = []
         self._now = 0.0
@@ -77,8 +72,8 @@ class RegionClient:
             self._on_connected(event)
         elif isinstance(event, Disconnected):
             self._on_disconnected(event)
-        elif isinstance(event, Gone):
-            self._say_if_in(m.Dropped(generation=event.generation))
+        elif isinstance(event, m.Dropped):
+            self._say_if_in(event)
         elif not isinstance(event, Tick):
             self.handlers[type(event)](self, event)
         self._step()
@@ -110,7 +105,7 @@ class RegionClient:
         """What is said of the region alone."""
         raise NotImplementedError
 
-    def not_welcome(self, message: m.Problem, asked: Want | Claim | None) -> None:
+    def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         """The connection ends after this. `asked`: what this process waited for."""
         raise NotImplementedError
 
@@ -162,13 +157,13 @@ class RegionClient:
     def _turn_away(self, why: str, about: Literal["", "protocol", "place"]) -> None:
         """This server won't have us, or speaks what can't be understood."""
         self._turned_away = True
-        self._out.append(Unwelcome(why, about))
+        self._out.append(m.Problem(why=why, about=about))
 
     def _on_heard(self, message: m.ServerMessage) -> None:
         if isinstance(message, m.Welcome):
             self.link = Link.IN
             self._reconnect.welcomed(self._now)
-            self._out.append(ServerIs(message.server_incarnation, message.device, message.granularity))
+            self._out.append(message)
             self.came_in(message)
         elif isinstance(message, m.Problem):
             self._turn_away(message.why, message.about)

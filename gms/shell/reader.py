@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 from gms import layout as lay
-from gms.rules import client_events as c
+from gms.rules import messages as m
 from gms.rules.errors import Asleep
 from gms.shell.client_shell import ClientShell, Use
 from gms.shell.layout_slabs import LayoutSlabs
@@ -110,7 +110,7 @@ class Reader(Mapped):
         if self._closed:
             raise Asleep("this reader is closed; read() gives a new one")
         if self._slabs is None:
-            granted = self._shell.want(c.Want("ro", timeout_s, expect=self.hash))
+            granted = self._shell.want(m.Open("ro", timeout_s, expect=self.hash))
             self._use = granted.use
             self._use.end = self.close
             self.take(granted.slabs, granted.kept.sums if granted.kept is not None else ())

@@ -87,7 +87,7 @@ def test_an_owner_that_lived_for_long_enough_leaves_no_doubt() -> None:
 # -- a process's side --------------------------------------------------------------------------------------------------
 
 
-WANT = c.Claim(m.Shape("a", (60, 40), 4096), 10, True, False, 5.0)
+WANT = m.ClaimPool("a", [60, 40], 4096, 10, True, 5.0)
 
 
 def hello_back(**more: Any) -> m.Welcome:
@@ -107,7 +107,7 @@ def owning() -> PoolClientMachine:
     machine = in_touch()
     machine.handle(WANT, 0.0)
     effects = machine.handle(c.Heard(m.PoolOwned(generation=6, adopted=False, why_empty="new", fds=3)), 0.0)
-    assert [type(effect) for effect in effects] == [c.Keep, c.Owned, c.Changed]
+    assert [type(effect) for effect in effects] == [c.Keep, c.Owned, m.Changed]
     return machine
 
 
@@ -160,9 +160,9 @@ def test_an_owner_says_so_to_the_next_server_and_goes_on_if_that_wont_have_it() 
 def test_who_is_not_the_owner_lets_go_of_what_is_given_up_and_says_so() -> None:
     machine = in_touch()
     there = m.PoolIs(generation=6, digest="a", sizes=[60, 40], table_size=4096, owner="e2", fds=3)
-    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6, 0), c.Changed(6, "a")]
+    assert machine.handle(c.Heard(there), 0.0) == [c.Keep(6, 0), m.Changed(6, "a")]
     assert machine.handle(c.Heard(m.Drop(generation=6)), 0.0) == [c.LetGo(6)]
-    assert machine.handle(c.Gone(6), 0.0) == [c.Say(m.Dropped(generation=6))]
+    assert machine.handle(m.Dropped(6), 0.0) == [c.Say(m.Dropped(generation=6))]
     assert machine.kept is None
 
 
@@ -172,5 +172,5 @@ def test_a_release_that_the_disk_refused_is_said_again_a_little_later() -> None:
     assert machine.handle(c.Heard(m.Refused(why="full", reason="disk")), 1.0) == []
     assert machine.deadline == 1.0 + RELEASE_AGAIN_S
     assert machine.handle(c.Tick(), 1.6) == [c.Say(m.ReleasePool())]
-    assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [c.Released()]
+    assert machine.handle(c.Heard(m.PoolReleased()), 1.6) == [m.PoolReleased()]
     assert machine.token == 0

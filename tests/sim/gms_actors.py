@@ -242,7 +242,7 @@ class SimReader(Shell[c.Event, c.Effect]):
             for fd in self.kept.pop(effect.generation, {}).values():
                 self.process.close(fd)
             self.world.letting_go(self, effect.generation)
-            self.pending.append(c.Gone(effect.generation))
+            self.pending.append(m.Dropped(effect.generation))
         else:
             self.on(effect)
 
