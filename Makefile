@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test slow chaos test-all night test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint clean
+.PHONY: help demo test slow chaos test-all night soak test-chart venv-vllm test-vllm test-system bench bench-vllm sim hunt mutants lint wheel release man clean
 
 venv := .venv/.made
 vllm := .venv-vllm/.named
@@ -11,7 +11,7 @@ chart := .venv-chart/.made
 python := .venv/bin/python
 pytest := $(python) -m pytest
 # What there is by now of the packages that mypy reads.
-typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine gateway k8s tools/vmm_refcount tools/local_pod \
+typed := $(wildcard sidecar evidence lockserver gms engine_shim reference_engine gateway k8s tools/*.py tools/vmm_refcount tools/local_pod \
 	tests/bench tests/chaos tests/lockctl tests/evidence tests/lockserver tests/sidecar tests/support tests/k8s tests/local_pod tests/sim \
 	tests/hunt tests/mutants \
 	tests/gateway tests/gms tests/engine tests/reference_engine tests/gpu tests/vllm tests/demo tests/emulated_driver \
@@ -47,6 +47,10 @@ test-all: test slow chaos ## all tests that need no root
 night: $(venv) ## a million schedules, all mutants, 500 kills, all of vLLM, the soak; writes docs/internals/night.md
 	$(python) -m tests.tools.night
 
+soak: S := 3600
+soak: $(venv) ## S=3600 seconds of load and deaths on a pair with its door, vLLM beside it where .venv-vllm is; SEED= repeats one
+	@$(if $(wildcard $(vllm)),.venv-vllm/bin/python,$(python)) -m tests.tools.soak --seconds $(S) $(if $(SEED),--seed $(SEED))
+
 # A vLLM engine starts in a quarter of a minute or more: waits are longer than elsewhere. Pairs of one rank and of two
 # run beside each other.
 venv-vllm: $(vllm) ## vLLM's environment, which takes minutes
@@ -80,6 +84,16 @@ lint: $(venv) ## ruff and mypy
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy $(typed)
+
+wheel: $(venv) ## dist/gpu_failover-VERSION-py3-none-any.whl, which pip installs: pip install 'dist/...whl[all]'
+	@$(python) -m tools.release wheel
+
+release: lint test $(venv) ## wheel and source of both distributions, a bill of materials (SBOM), SHA256SUMS, into dist
+	$(pytest) tests/tools/test_release.py
+	@$(python) -m tools.release
+
+man: $(venv) ## man pages of all commands, from their --help, into build/man
+	@$(python) -m tools.man build/man
 
 clean: ## removes what the other targets made
 	rm -rf .venv .venv.log .venv-vllm .venv-vllm.log .venv-chart .venv-chart.log build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

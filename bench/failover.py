@@ -1,16 +1,16 @@
 """The reference engine that serves is killed, or stops: how long until the other's first token?
 
 Ours: a pair with two processes an engine. It is whole, and has just answered. Then SIGKILL to the main process, to the
-worker, or to all of the group at once; whoever waits is granted the lock when the last process of the other is proven
+worker, or to all of the group at once; the waiter is granted the lock when the last process of the other is proven
 dead, maps the weights, creates its KV cache, binds, announces; and the client, who watches the lock, asks the same as
 before. The round counts until the first token is in its hands, and only if the whole answer is the same.
 
-The floor, in the same round: the end of the same processes, of an engine that nobody succeeds, and a first token from
-one that is awake. Whoever must be sure that the other is dead can't be faster than that; what is left is the lock, the
-wake, and the announcement. The end is that of a second engine, alone at servers of its own, which is killed in the same
-way, by the same signal to the same process, with the same shim above it, a moment before (its next start waits a
-quarter of a second, and takes nothing from ours). The first token is what the pair's own engine needed for the same
-question just before its end. The two are added up, for each round.
+The floor, in the same round: the end of the same processes, of an engine without a successor, and a first token from
+one that is awake. A server that must be sure that the other is dead can't be faster than that; what is left is the
+lock, the wake, and the announcement. The end is that of a second engine, alone at servers of its own, which is killed
+in the same way, by the same signal to the same process, with the same shim above it, a moment before (its next start
+waits a quarter of a second, and takes nothing from ours). The first token is what the pair's own engine needed for the
+same question just before its end. The two are added up, for each round.
 
 Shares are medians of what each phase had of its round, so they add up to nearly a hundred.
 

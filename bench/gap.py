@@ -100,7 +100,7 @@ def question(prompt: str | list[int], model: str = kv.MODEL, tokens: int = TOKEN
 
 
 async def read(port: int, asked: Sequence[dict[str, Any]], victim: Process | None = None) -> list[Stream]:
-    """All of them at once, to their ends. Whoever is to die is killed when each has some of its answer."""
+    """All of them at once, to their ends. The engine that is to die is killed when each has some of its answer."""
     streams = [Stream(body) for body in asked]
     tasks = [asyncio.create_task(one.run(port, f"q{place}")) for place, one in enumerate(streams)]
     if victim is not None:
@@ -118,5 +118,5 @@ async def read(port: int, asked: Sequence[dict[str, Any]], victim: Process | Non
 
 
 def gap_ns(stream: Stream) -> int:
-    """Nanoseconds; the first piece is not waited for by anybody who reads."""
+    """Nanoseconds; no reader waits for the first piece."""
     return round(max(after - before for before, after in pairwise(stream.at[1:])) * 1e9)

@@ -8,7 +8,7 @@ the next holder, and a new process waits. Each does what an engine does: it has 
 The floor: a waiter that polls a pidfd of the victim, and does nothing else. No lock can tell it sooner that the process
 is gone. It is a fair floor because everything else is the same: killer, victim and waiter are three processes in both;
 victims are forked from the same process, have the same client with its thread, socket and life lock, and were granted
-by somebody (`stage.MuteServer`, which never looks at them again). What is left of the difference is the lock itself:
+by a server (`stage.MuteServer`, which never looks at them again). What is left of the difference is the lock itself:
 end of file, the waiter's second look at its engine, pidfd, life lock, the new holder on disk, the grant.
 
 The same with a longer rest before each kill stands beside it, because the ratio depends on it: the floor's waiter has a

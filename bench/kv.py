@@ -4,12 +4,12 @@
     python -m bench --only kv --rounds 3 --json
     python -m bench --only kv-flat --rounds 5    only the longest gap of one answer, of 1k, 4k and 16k tokens
 
-* kill -9 -> first token: the main process of a pair that has just answered is killed, and whoever takes over is asked
+* kill -9 -> first token: the main process of a pair that has just answered is killed, and its successor is asked
   the same, with so many tokens of context. What `keep` takes must not grow with the context. An answer's own first
   token does: attention looks at all of it. So a line has what is left without it.
 * the longest gap: several streams are being read when the engine is killed. Each goes on at the successor with what it
   has, and what counts is the longest time for which any of them got nothing.
-* the price while nothing happens: the same answers, to prompts that nobody has asked before, from both.
+* the price while nothing happens: the same answers, to prompts that were not asked before, from both.
 
 An engine that has adopted a cache and dies within half a minute costs the cache (docs/kv.md), which is not the takeover
 that is to be measured. So between two rounds with `keep` the engine that has adopted is killed once more, and the one
@@ -246,7 +246,7 @@ async def _all(streams: list[_Stream], url: str, count: int) -> None:
 
 
 def begin_anew(pair: Pair) -> None:
-    """Kills until whoever serves has adopted nothing, so that its own end counts as a first death."""
+    """Kills until the engine that serves has adopted nothing, so that its own end counts as a first death."""
     while why_adopted(active := pair.whole()[0]) == "none":
         pair.end_of(MAIN)
         pair.until(partial(_has_ended, active), "the killed engine's shim to notice")

@@ -1,7 +1,7 @@
 """A pair of engines on the stage, or one alone: real servers, shims and engines, and one takeover played and timed.
 
 The processes are those of the tests (`tests/engine/shims.py`). What plays here is nothing but the killer and the
-client: one process, asleep in `poll` between the kill and the word that somebody else serves. It has a pidfd of every
+client: one process, asleep in `poll` between the kill and the word that the other serves. It has a pidfd of every
 process that is to die and a watch on the lock; both tell the time by the machine's one monotonic clock. How long the
 parts of a wake took is the engine's own word, asked for when the round is over (`/state`).
 
@@ -33,7 +33,7 @@ from tests.engine.shims import House, Shim
 from tests.support.processes import Process
 
 REST_S = 0.02
-"""Between the last thing that anybody was asked and the kill."""
+"""Between the last question to an engine and the kill."""
 TOKENS = 8
 _LOOK_EVERY_S = 0.01
 _END_S = 30.0
@@ -62,7 +62,7 @@ class Takeover:
     beside: int
     """The first token of an answer by the engine that was about to be killed: awake, and nothing happens."""
     whole: int
-    """From the kill until somebody serves and somebody else is ready again."""
+    """From the kill until one serves and the other is ready again."""
 
     @property
     def total(self) -> int:
@@ -103,7 +103,7 @@ def question(model: str, prompt: str | list[int], tokens: int) -> bytes:
 
 
 class Pair:
-    """Two engines of one kind; or only the first of them, whom nobody succeeds."""
+    """Two engines of one kind; or only the first of them, without a successor."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class Pair:
                 ready = poll.poll(self.deadline_s * 1000)
                 now = time.monotonic_ns()
                 if not ready:
-                    raise Broken(f"nobody took over from {active.engine_id} within {self.deadline_s:g} s")
+                    raise Broken(f"no engine took over from {active.engine_id} within {self.deadline_s:g} s")
                 for fd, _ in ready:
                     if fd in left:
                         dead = now
@@ -218,7 +218,7 @@ class Pair:
         self.whole()
         whole = time.monotonic_ns() - killed
         awake_and_bound = took["wake"] + took["serve"]
-        granted = min(granted, announced - awake_and_bound)  # whoever looks on may hear of it late
+        granted = min(granted, announced - awake_and_bound)  # an observer may hear of it late
         dead = min(dead, granted)
         cache = min(took["kv"], took["wake"] - took["remap"])  # the slowest at the one needn't be that at the other
         parts = (

@@ -1,4 +1,4 @@
-"""The pair in a pod: what a pod costs beside its programs, and how long nobody is told to send clients to it.
+"""The pair in a pod: what a pod costs beside its programs, and how long no client is sent to it.
 
 k8s/dra/reference.yaml as it is shipped, run by local-pod as an ordinary user. There is no kubelet in it: restarts,
 probes and readiness are kubelet's rules (`tools/local_pod/machine.py`), containers are namespaces without a runtime.

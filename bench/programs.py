@@ -92,7 +92,7 @@ class _Programs:
 
 
 def play(pod: Pod, scratch: Path) -> Played:
-    """All of them, once, in a directory that is removed by whoever gave it."""
+    """All of them, once, in a directory that is removed by the caller."""
     programs, played = _Programs(pod, scratch), Played()
     sidecars = [each for each in pod.containers if each.role is Role.SIDECAR]
     try:

@@ -1,7 +1,7 @@
 """The lock server at rest, and how soon it is up.
 
 Wake-ups: its voluntary context switches (`/proc/PID/status`) over a few seconds in which the lock is held, 1,000
-connections wait and watch, and nothing happens. A process that sleeps in the kernel until somebody comes has none. They
+connections wait and watch, and nothing happens. A process that sleeps in the kernel until a client comes has none. They
 are counted for all its threads.
 
 Memory: VmRSS with those connections, the figure that a container's limit goes by; beside it what is private to the

@@ -1,8 +1,8 @@
 """Where the benchmarks take place: run directories on tmpfs and on disk, a real lock server, and a mute one.
 
 The mute server gives the floor its victims. A process's end takes as long as what it has: memory, threads, open files.
-So the floor kills the same kind of process, with the same client registered and granted; only that whoever granted it
-takes no notice of its end.
+So the floor kills the same kind of process, with the same client registered and granted; only that the server that
+granted it takes no notice of its end.
 """
 
 import contextlib

@@ -5,7 +5,7 @@
     .venv-vllm/bin/python -m bench --only vllm-flat          a cache that is kept, of 1k, 4k and 16k tokens, in turns
 
 The rounds are those of the reference engine (`failover.py`), without its floor: a second engine that is killed and
-started beside each round would take the processors for half a minute. What stands beside instead is what anybody has
+started beside each round would take the processors for half a minute. What stands beside instead is what a user has
 without a second engine: a cold start, from the command to the first token. The model is tiny and made from a seed, so
 that next to nothing of a cold start is the loading of weights.
 

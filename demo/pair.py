@@ -38,7 +38,7 @@ PATIENCE_S = 40.0
 END_S = 5.0
 LOOK_S = 0.03
 _SETTINGS = ("FAILOVER_", "REFERENCE_")
-"""Settings of a pair that somebody else runs here are not for this one."""
+"""Settings of a pair that another person runs here are not for this one."""
 _NOTHING_NEW = (" stopped", "everything has ended")
 _ROOT = Path(__file__).resolve().parent.parent
 T = TypeVar("T")

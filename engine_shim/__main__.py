@@ -18,9 +18,9 @@ from sidecar.terminal.settings import Parser, host_port
 
 EXAMPLES = """\
 examples:
-  engine-shim --engine vllm --engine-id a --role primary --run-dir /run/failover --probe :9000 -- MODEL
-  engine-shim --engine vllm --engine-id b --role shadow --run-dir /run/failover --probe :9001 -- MODEL
-  engine-shim --engine reference --engine-id a --run-dir /run/failover --probe :9000 -- --preset small
+  engine-shim --engine vllm --engine-id a --role primary --run-dir DIR --probe :9000 -- MODEL
+  engine-shim --engine vllm --engine-id b --role shadow --run-dir DIR --probe :9001 -- MODEL
+  engine-shim --engine reference --engine-id a --run-dir DIR --probe :9000 -- --preset small
 
 The arguments behind -- are the engine's own: for vllm, what you give to vllm serve.
 A lock server and GMS have to run in the same directory; failover up starts all of it on one machine.

@@ -1,6 +1,6 @@
 """`gateway`: the door in front of a pair, or of several.
 
-    gateway --run-dir /run/failover --listen 127.0.0.1:8000
+    gateway --run-dir DIR --listen 127.0.0.1:8000
 
 It is small and is restarted in place when it dies: its connections end with it, and nothing else does.
 """
@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # they need a package that may not be installed
 
 EXAMPLES = """\
 examples:
-  gateway --run-dir /run/failover --listen :8000
+  gateway --run-dir DIR --listen :8000
   gateway --run-dir /run/a --run-dir /run/b --listen :8000     two pairs; the request's model chooses
   curl localhost:8000/failover                                 which engine serves, which would take over
   kill -HUP PID                                                reads --api-keys again

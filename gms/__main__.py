@@ -21,15 +21,15 @@ ALL_GPUS = "cuda"
 
 EXAMPLES = """\
 examples:
-  gms --run-dir /run/failover --devices cuda                        in the pod: every GPU that it has
-  gms --run-dir /run/failover --devices GPU-8932f937-d72c-4106-c12f-20bd9faed9f6
+  gms --run-dir DIR --devices cuda                                  in the pod: every GPU that it has
+  gms --run-dir DIR --devices GPU-8932f937-d72c-4106-c12f-20bd9faed9f6
   gms --run-dir /tmp/try --devices host:0,host:1 --capacity 4GiB    on a laptop, in host memory
-  gms --run-dir /run/failover --devices cuda --metrics :9401        with Prometheus metrics
+  gms --run-dir DIR --devices cuda --metrics :9401                  with Prometheus metrics
 
 One server for each device, at DIR/gms/DEVICE.sock; each says `ready` in the log once it listens, and for probes there
 is /startup beside the metrics, or `gmsctl ping`. It runs until SIGTERM or SIGINT, or until one of the servers dies:
 then all end, with exit code 1, and with --restart in-place all are started again.
-The weights outlive it: whoever reads them goes on, and hands them back to the next one.
+The weights outlive it: their readers go on, and hand them back to the next one.
 """
 
 
@@ -56,7 +56,7 @@ def devices(text: str) -> list[str]:
 def parser() -> Parser:
     p = Parser(
         prog="gms",
-        description="Keeps the weights of each device: loaded once, mapped by many, there for whoever comes next.",
+        description="Keeps the weights of each device: loaded once, mapped by many, there for the next engine.",
         epilog=EXAMPLES,
     )
     p.setting(
@@ -96,7 +96,7 @@ def parser() -> Parser:
         default=10,
         parse=seconds,
         metavar="S",
-        help="how long a new server keeps writers out, so that whoever has the weights can hand them back",
+        help="how long a new server keeps writers out, so that processes that have the weights can hand them back",
     )
     p.setting(
         "--memory-wait-s",

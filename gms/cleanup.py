@@ -1,8 +1,8 @@
 """Removes what GMS leaves when it and its readers have ended: sockets of killed servers, and the host devices.
 
-A host device outlives its GMS on purpose, and with it the pages that were its memory. Whoever has ended everything that
-used it asks here; one that another GMS has, or of which somebody has memory, stays. What this file may not do: take
-memory from anybody.
+A host device outlives its GMS on purpose, and with it the pages that were its memory. A caller that has ended
+everything that used it asks here; one that another GMS has, or of which a process has memory, stays. What this file may
+not do: take memory from a process.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """The weights' client, for programs: write a layout once, read it in as many processes as want it.
 
-    client = GmsClient("/run/failover", "host:0", "engine-a")
+    client = GmsClient(run_dir, "host:0", "engine-a")
 
     with client.write() as writer:                  # alone, once no process reads or writes
         slab = writer.create(size)

@@ -1,10 +1,10 @@
 """A connection for people and programs that only look at a device's weights: `gmsctl`, metrics.
 
-    with Observer("/run/failover", "host:0") as observer:
+    with Observer(run_dir, "host:0") as observer:
         status = observer.ask(m.AskStatus(), m.Status)
 
-An observer has nothing and keeps nobody waiting. How it is done: `sidecar/wire/observer.py`. Whoever wants weights:
-`client.py`.
+An observer has nothing and keeps no process waiting. How it is done: `sidecar/wire/observer.py`. For a process that
+wants weights: `client.py`.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class Observer(looking.Observer):
             decoder=m.from_server,
             hello=m.Observe(protocol=m.OLDEST, newest=m.PROTOCOL),
             last_words={m.Refused: Refused, m.Problem: _kind},
-            without_it="whoever reads goes on without it",
+            without_it="its readers go on without it",
             max_frame_bytes=m.MAX_FRAME_BYTES,
         )
         super().__init__(whom, timeout_s)

@@ -18,7 +18,7 @@ private copies, of what they are at the time of publishing:
 unless it shares bytes with a parameter or a persistent buffer, or is named in `shared`: then it is a weight.
 
 While publishing, the sources are let go of slab by slab: the module's tensors are in the slabs from then on. Peak
-memory is the weights and one slab, if nobody else keeps the sources.
+memory is the weights and one slab, if the caller doesn't keep the sources.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from gms.pack import SLAB_BYTES, Span, merge, pack
 from gms.torch_views import raw_bytes, torch_device, view
 
 PRIVATE = ":private"
-"""Behind a tensor's kind: whoever adopts it takes a copy."""
+"""Behind a tensor's kind: a module that adopts it takes a copy."""
 _COARSE = 16
 """Pieces begin at multiples of it in their storage, so that every tensor in them stays aligned to its items."""
 
@@ -80,7 +80,7 @@ _Shelf = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Found:
-    """Where a tensor hangs. Not the tensor: whoever publishes must not keep it."""
+    """Where a tensor hangs. Not the tensor: a writer that publishes must not keep it."""
 
     name: str
     owner: torch.nn.Module
@@ -127,7 +127,8 @@ def publish(
 ) -> ReaderT:
     """Moves a module's tensors into new slabs and commits them. Nothing is moved if one of them can't be.
 
-    If it fails after that, what was moved stays where it is until the process ends, in memory that nobody shares.
+    If it fails after that, what was moved stays where it is until the process ends, in memory that no other process
+    shares.
     """
     pieces = list(_pieces(find(module), private, shared))
     if not pieces:
@@ -141,7 +142,7 @@ def publish(
         for piece, where in zip(pieces, packing.places, strict=True):
             while made <= where.slab:
                 if device.type == "cuda":
-                    torch.cuda.empty_cache()  # else torch keeps what was just let go, and nobody else can have it
+                    torch.cuda.empty_cache()  # else torch keeps what was just let go, and no other process can have it
                 writer.create(packing.slabs[made])
                 made += 1
             _move(piece, raw_bytes(writer.address(where.slab) + where.offset, piece.size, device))

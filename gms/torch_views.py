@@ -3,7 +3,7 @@
 The way in is DLPack, which torch takes on every device. The little structure that it asks for comes from malloc, and
 its deleter is free itself: a Python callback could be called when the interpreter is gone already.
 
-What this file may not do: know layouts or modules (`torch.py`). Whoever asks for a tensor sees to it that the memory
+What this file may not do: know layouts or modules (`torch.py`). The caller sees to it that a tensor's memory
 stays mapped while the tensor is used; asleep, touching it is a crash.
 """
 

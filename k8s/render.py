@@ -1,10 +1,11 @@
 """`python -m k8s.render`: writes k8s/dra/*.yaml from the chart, or says which of them are not what the chart renders.
+In a wheel it is `python -m gpu_failover_k8s.render`, and only renders values of your own: --values.
 
 Each file of chart/variants is one set of values; its first comment is the file's heading. Needs Helm in a library
 (the extra `helm`); no cluster and no network.
 
 Beside what is rendered stands `rendered.sha256`: of which files of the chart it was made, and what came of them. So it
-is seen without Helm that somebody changed one and not the other (`stale`; tests/k8s/test_rendered.py).
+is seen without Helm that one was changed and not the other (`stale`; tests/k8s/test_rendered.py).
 """
 
 import difflib
@@ -15,11 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import Parser
 
+PROGRAM = f"python -m {__package__}.render"
+NAME = f"{__package__}.render"
+IN_A_CHECKOUT = __package__ == "k8s"
 HERE = Path(__file__).parent
 CHART = HERE / "chart"
 VARIANTS = CHART / "variants"
@@ -56,7 +58,11 @@ def helm() -> Any:
 
 
 def values(path: Path) -> dict[str, Any]:
-    """Raises BadValues."""
+    """Raises BadValues, NoHelm."""
+    try:
+        import yaml  # the extra has it, too
+    except ImportError:
+        raise NoHelm(f"this needs PyYAML: {how_to_get('helm')}") from None
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -130,26 +136,32 @@ def stale() -> list[str]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    p = Parser(prog="python -m k8s.render", description="Writes k8s/dra/*.yaml from the chart.", epilog=EXAMPLES)
-    p.add_argument("--check", action="store_true", help="write nothing; say what differs")
-    p.add_argument("--values", type=Path, metavar="FILE", help="write what these values give to standard output")
+    what = "Writes k8s/dra/*.yaml from the chart." if IN_A_CHECKOUT else "Renders the chart."
+    examples = EXAMPLES if IN_A_CHECKOUT else "examples:\n" + EXAMPLES.splitlines()[-1].replace("k8s", __package__, 1)
+    p = Parser(prog=PROGRAM, description=what, epilog=examples)
+    if IN_A_CHECKOUT:
+        p.add_argument("--check", action="store_true", help="write nothing; say what differs")
+    p.add_argument(
+        "--values", type=Path, metavar="FILE", required=not IN_A_CHECKOUT,
+        help="write what these values give to standard output",
+    )  # fmt: skip
     p.add_argument("--name", default=RELEASE, help=f"what everything is called; default {RELEASE}")
     options = p.parse_args(argv)
     try:
         given = values(options.values) if options.values is not None else None
         library = helm()
     except BadValues as error:
-        print(f"k8s.render: {error}", file=sys.stderr)
+        print(f"{NAME}: {error}", file=sys.stderr)
         return 1
     except NoHelm as error:
-        print(f"k8s.render: {error}", file=sys.stderr)
+        print(f"{NAME}: {error}", file=sys.stderr)
         return 2
     try:
-        return _render(given, options.name, check=options.check)
+        return _render(given, options.name, check=getattr(options, "check", False))
     except library.HelmError as error:
-        print(f"k8s.render: {error}", file=sys.stderr)
+        print(f"{NAME}: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"k8s.render: {error.filename} can't be written: {error.strerror}", file=sys.stderr)
+        print(f"{NAME}: {error.filename} can't be written: {error.strerror}", file=sys.stderr)
     return 1
 
 

@@ -20,9 +20,9 @@ from sidecar.terminal.settings import Parser, directory, seconds
 
 EXAMPLES = """\
 examples:
-  lockserver --run-dir /run/failover                    in the pod; memory by NVML where there is one
+  lockserver --run-dir DIR                              in the pod; memory by NVML where there is one
   lockserver --run-dir /tmp/try --memory none           on a laptop, to try it out
-  lockserver --run-dir /run/failover --metrics :9400    with Prometheus metrics
+  lockserver --run-dir DIR --metrics :9400              with Prometheus metrics
 
 It runs until SIGTERM or SIGINT. The lock outlives it: a holder goes on, and finds the next server by itself; with
 --restart in-place that one is there within a second.

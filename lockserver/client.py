@@ -1,6 +1,6 @@
 """The lock's client, for programs: be an engine that may be awake, or a process of one.
 
-    engine = LockClient("/run/failover", "engine-a")
+    engine = LockClient(run_dir, "engine-a")
     engine.start()                                  # registered: this process counts
     with engine.permit():                           # one engine at a time initialises device memory
         ...

@@ -1,14 +1,14 @@
 """A connection for people and programs that only look at the lock: `lockctl`, the gateway, a waiting `lockctl hold`.
 
-    with Observer("/run/failover") as observer:
+    with Observer(run_dir) as observer:
         status = observer.ask(m.AskStatus(), m.Status)
         for status in observer.watch():                 # now, and on every change
             ...
 
-    for status in watch_forever("/run/failover"):       # None while there is no server; comes back by itself
+    for status in watch_forever(run_dir):               # None while there is no server; comes back by itself
         ...
 
-    watch_for_good("/run/failover", tell, alarm)        # the same in a thread that must never end: a refusal is told
+    watch_for_good(run_dir, tell, alarm)                # the same in a thread that must never end: a refusal is told
 
 An observer holds nothing, and no process of an engine is one: an engine that wants to hold uses `client.py`. What it
 may not do: guess. What the server doesn't say isn't known, and no server is not the same as a free lock. How it is

@@ -1,7 +1,7 @@
 """The endpoint's paths: what each of them wants, and who answers it.
 
 Whatever comes in gets an answer in OpenAI's form. What goes wrong in here is this program's mistake: it is answered
-with 500 and logged, and nobody else's request feels it.
+with 500 and logged, and no other request feels it.
 
 What this file may not do: touch sockets (`sidecar/http/http_server.py`), or wait: everything runs in the service's
 loop.
@@ -41,7 +41,7 @@ class App:
         self._log = log
         self._created = int(time.time())
         self.more_metrics: Callable[[], list[str]] = list
-        """Lines of the metrics' page that somebody else knows."""
+        """Lines of the metrics' page that another part knows."""
         self._paths: dict[str, tuple[str, Callable[[Request, Reply], None]]] = {
             "/v1/completions": ("POST", self._complete),
             "/v1/chat/completions": ("POST", self._chat),
@@ -110,7 +110,7 @@ class App:
         reply.send(200, b'{"version":"reference"}', _JSON)
 
     def _metrics(self, request: Request, reply: Reply) -> None:
-        """Under vLLM's names, so that whoever reads vLLM's can read these."""
+        """Under vLLM's names, so that a reader of vLLM's can read these."""
         service = self._service
         lines = [
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",

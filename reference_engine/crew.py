@@ -167,7 +167,7 @@ class Crew:
         self._needs = [mine, *(answer.needs for answer in theirs)]
 
     def needs(self) -> dict[str, int]:
-        """What each device must have free for a wake, as of the last time that anybody was asked."""
+        """What each device must have free for a wake, as of the last time that a worker was asked."""
         needs: dict[str, int] = {}
         for rank, needed in enumerate(self._needs):
             if needed:

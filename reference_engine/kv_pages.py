@@ -18,7 +18,7 @@ class KeptPages(DevicePages):
 
     @property
     def needs(self) -> int:
-        """A pool that is there has its memory already. The least is asked for then, so that somebody looks."""
+        """A pool that is there has its memory already. The least is asked for then, so that the lock server looks."""
         return self._memory.granularity if self._kept.there else self.size
 
     @property

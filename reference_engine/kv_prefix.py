@@ -1,10 +1,10 @@
 """Who has which block, and what the blocks hold.
 
-A block whose positions are all computed is known by its *key*, a hash over all tokens up to its end. Whoever comes with
-a prompt that begins in the same way shares it. A block that nobody has keeps what it holds until it is needed for
+A block whose positions are all computed is known by its *key*, a hash over all tokens up to its end. A request with
+a prompt that begins in the same way shares it. A block that no request has keeps what it holds until it is needed for
 something else: blocks without a key go first, then those that were given back longest ago, a request's last ones first.
 
-Pure. What this file may not do: know requests, or the table that outlives the engine: whoever makes it is told when a
+Pure. What this file may not do: know requests, or the table that outlives the engine: its maker is told when a
 block is handed out.
 """
 
@@ -55,7 +55,7 @@ class Counts:
     """In positions."""
 
     asked: int = 0
-    """Prompts' full blocks, which need not be computed if somebody has them."""
+    """Prompts' full blocks, which need not be computed if a request has them."""
     reused: int = 0
 
 
@@ -64,10 +64,10 @@ class Blocks:
         self.count = count
         self.counts = Counts()
         self.hand_out = hand_out
-        """Is told of a block before anybody may write to it."""
+        """Is told of a block before a request may write to it."""
         self._blank = list(range(count - 1, -1, -1))
         self._idle: OrderedDict[int, Key] = OrderedDict()
-        """Blocks with a key that nobody has, oldest first."""
+        """Blocks with a key that no request has, oldest first."""
         self._users: Counter[int] = Counter()
         self._keys: dict[int, Key] = {}
         self._found: dict[Key, int] = {}
@@ -114,7 +114,7 @@ class Blocks:
         return True
 
     def adopt(self, found: Iterable[tuple[int, Key]]) -> int:
-        """What blocks that nobody has yet hold already, what is of least use first. How many of them are adopted."""
+        """What blocks that no request has yet hold already, of least use first. How many of them are adopted."""
         before = len(self._idle)
         for block, key in found:
             if key not in self._found:

@@ -10,9 +10,9 @@ number, which IEEE 754 defines to the last bit, or is looked up in a table. So a
 
 not nearly but to the last bit: an answer that goes on elsewhere from its tokens goes on exactly.
 
-What this file may not do: own memory. Weights come by name, and are views of somebody's memory; the cache is `kv.py`,
-what the weights are is `weights.py`, which positions lie where is `places.py`, and how several processes share the work
-is `crew.py`.
+What this file may not do: own memory. Weights come by name, and are views of memory that is another's; the cache is
+`kv.py`, what the weights are is `weights.py`, which positions lie where is `places.py`, and how several processes share
+the work is `crew.py`.
 """
 
 import math

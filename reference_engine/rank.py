@@ -27,7 +27,7 @@ class Home(msgspec.Struct, frozen=True):
     run_dir: str
     engine_id: str
     writes: bool
-    """If nobody has written them."""
+    """If no engine has written them."""
     keeps: bool = False
     """Its KV cache outlives it."""
 

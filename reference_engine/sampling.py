@@ -97,7 +97,7 @@ class Sampler:
 
 
 def chosen(logits: Floats, token: int, top: int) -> Chosen:
-    """What the model itself thought of a token, before anybody's wishes."""
+    """What the model itself thought of a token, before a request's wishes."""
     values = logits.astype(np.float64)
     values -= values.max()
     values -= math.log(np.exp(values).sum())

@@ -5,7 +5,7 @@
    aren't enough waits, and everybody behind it.
 2. Each step works on everybody who is in and due: a piece of a prompt, or one token.
 3. With a pace, a request is due again one period after it was due; who is late doesn't catch up in a burst.
-4. Closed, it takes nobody new, and finishes those that it has, waiting or in.
+4. Closed, it takes no new request, and finishes those that it has, waiting or in.
 
 Pure: time is passed in.
 """
@@ -57,7 +57,7 @@ class Scheduler:
         self._running: list[Job] = []
         self._closed = "the engine is not awake yet"
         self.publish: Callable[[int, Key, int], None] = lambda block, key, tokens: None
-        """Is told what a block holds when nobody writes to it any more."""
+        """Is told what a block holds when it is written no more."""
 
     @property
     def queued(self) -> int:
@@ -88,7 +88,7 @@ class Scheduler:
         self._waiting.append(job)
 
     def end(self, job: Job) -> None:
-        """It is finished, or nobody wants it any more. May be called again."""
+        """It is finished, or its client wants it no more. May be called again."""
         if job in self._running:
             self._running.remove(job)
             self._blocks.give(job.blocks)
@@ -97,7 +97,7 @@ class Scheduler:
             self._waiting.remove(job)
 
     def step(self, now: float) -> list[Job]:
-        """Lets in whoever can come in; whom to work on now, longest in first."""
+        """Lets in the requests that fit; which to work on now, longest in first."""
         while self._can_come_in():
             job = self._waiting.popleft()
             taken = self._blocks.take(job.positions, job.reusable)
@@ -119,7 +119,7 @@ class Scheduler:
         job.due = max(job.due + self._period_s, now)
 
     def next_at(self) -> float | None:
-        """When the next step is due; None: not before somebody comes or goes."""
+        """When the next step is due; None: not before a request comes or goes."""
         if self._can_come_in():
             return 0.0
         return min((job.due for job in self._running), default=None)

@@ -1,8 +1,8 @@
 """The loop that does the work: one thread, in which requests come in, steps are made and tokens go out.
 
 A token is handed on as soon as it is there. Between two steps the loop looks after its connections. What fails in a
-step (a worker process that is gone, memory that isn't there) breaks the engine: it says so to nobody who asked, ends
-all their connections, and leaves the rest to whoever watches it.
+step (a worker process that is gone, memory that isn't there) breaks the engine: it says so to no client, ends
+all their connections, and leaves the rest to its shim.
 
 What this file may not do: speak HTTP (`sidecar/http/http_server.py`), or know what is asked for (`app.py`).
 """
@@ -104,11 +104,11 @@ class Service:
         return self._scheduler.running
 
     def wait_idle(self, timeout_s: float) -> bool:
-        """Until nobody is being answered or waits for it."""
+        """Until no request is being answered or waits for it."""
         return self._idle.wait(timeout_s)
 
     def stop(self) -> None:
-        """Ends the loop. Whoever is being answered is not told."""
+        """Ends the loop. Requests that are being answered aren't told."""
         if self._thread.is_alive():
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join(_END_S)
@@ -119,7 +119,7 @@ class Service:
         self._scheduler.open()
 
     def close(self, why: str) -> None:
-        """Takes nobody new."""
+        """Takes no new request."""
         self._scheduler.close(why)
 
     def ask(self, work: Work) -> None:
@@ -129,7 +129,7 @@ class Service:
         self._plan()
 
     def forget(self, work: Work) -> None:
-        """Nobody wants it any more."""
+        """Its client wants it no more."""
         self._scheduler.end(work)
         self._plan()
 
@@ -171,7 +171,7 @@ class Service:
         self._plan()
 
     def _chosen(self) -> list[Work]:
-        """Everybody who is due, but only so many positions of prompts at a time: whoever is in the middle of an answer
+        """All that are due, but only so many positions of prompts at a time: a request in the middle of its answer
         has to wait for them.
         """
         found, positions = [], 0
@@ -206,7 +206,7 @@ class Service:
             if piece.finish_reason is not None:
                 self._scheduler.end(work)
             work.tell(piece)
-        except Exception as error:  # a mistake in here costs this request, and nobody else's
+        except Exception as error:  # a mistake in here costs this request, and no other
             self._log.alarm("answer_failed", error=f"{type(error).__name__}: {error}")
             self._scheduler.end(work)
             work.broke(str(error))

@@ -1,7 +1,7 @@
 """Where the weights are: in GMS, for an engine that is one of a pair; in the process's own memory, for one alone.
 
-With GMS the engine's role decides (the specification's Decision 5): a primary writes them if nobody has, a shadow only
-ever reads. Both map them read-only afterwards, and asleep neither has them mapped. Views keep their addresses.
+With GMS the engine's role decides (the specification's Decision 5): a primary writes them if no engine has, a shadow
+only ever reads. Both map them read-only afterwards, and asleep neither has them mapped. Views keep their addresses.
 
 What this file may not do: know how the weights are made (`weights.py`) or used (`model.py`).
 """
@@ -82,7 +82,7 @@ class GmsStore(Store):
         try:
             granted = self.client.write_or_read(timeout_s) if writes else self.client.read(timeout_s)
             self._reader = _write(granted, shape) if isinstance(granted, Writer) else granted
-            self._latest = self._reader.hash  # nobody tells a writer of its own commit
+            self._latest = self._reader.hash  # a writer isn't told of its own commit
             self.arrays = _bound(self._reader, shape)
         except BaseException:
             self.client.close()

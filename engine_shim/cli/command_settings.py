@@ -47,7 +47,7 @@ def one_engine(parser: Parser) -> None:
         default="primary",
         choices=known_engines.ROLES,
         env="ENGINE_ROLE",
-        help="primary: loads the weights if nobody has; shadow: only ever reads them",
+        help="primary: loads the weights if no engine has; shadow: only ever reads them",
     )
     parser.setting(
         "--run-dir",

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from engine_shim import vllm_engine
-from engine_shim.cli import command_settings, pair_commands, pair_status, part_environment
+from engine_shim.cli import command_settings, k8s_files, pair_commands, pair_status, part_environment
 from engine_shim.cli.pair_parts import Options
 from engine_shim.cli.pair_process import PairError
 from engine_shim.cli.up import CannotStart, Up
@@ -25,13 +25,25 @@ from engine_shim.rules.events import Restart
 from engine_shim.shell import known_engines
 from gms.memory import host_device
 from sidecar.kernel import exclusive_names, port_owner, process_setup
+from sidecar.terminal import completion
 from sidecar.terminal.exit_codes import EX_INTERRUPTED, EX_USAGE
 from sidecar.terminal.extras import how_to_get
-from sidecar.terminal.settings import BadValue, Parser, default_run_dir, host_port, name, seconds, valued
-from sidecar.terminal.terminal import OutputLost
+from sidecar.terminal.settings import (
+    RUN_DIR_WORDS,
+    BadValue,
+    Parser,
+    default_run_dir,
+    directory,
+    host_port,
+    name,
+    seconds,
+    valued,
+)
+from sidecar.terminal.terminal import OutputLost, say
 from sidecar.wire import tcp
 
-EXAMPLES = """\
+EXAMPLES = f"""\
+{RUN_DIR_WORDS}
 examples:
   failover up --engine vllm -- MODEL --max-model-len 8192     behind -- goes what you give to vllm serve
   failover up                                                 two small reference engines in host memory, to try it
@@ -83,6 +95,21 @@ What no process uses any more is removed: sockets, the engines' temporary files,
 what stays it says why; the run directory always does. Where a failover up was killed, it removes what that one has
 left, and names it.
 """
+K8S = "Write the chart, the manifests, the alerts and the dashboard that come with this software into DIR."
+K8S_EXAMPLES = """\
+examples:
+  failover k8s manifests pair
+  kubectl apply -f pair/dra/one-gpu.yaml
+  helm template pair-1 pair/chart --values mine.yaml | kubectl apply -f -
+"""
+COMPLETION = "Print what makes a shell complete failover, lockctl, gmsctl and the other commands: names, flags, values."
+COMPLETION_EXAMPLES = """\
+examples:
+  source <(failover completion bash)                    in ~/.bashrc
+  source <(failover completion zsh)                     in ~/.zshrc, below compinit
+  failover completion zsh > ~/.zsh/_failover            or so, a directory in fpath
+  failover completion fish > ~/.config/fish/conf.d/gpu-failover.fish
+"""
 CHOOSE = "choose"
 _ADDRESS = "HOST:PORT, or --listen none"
 RUN_DIR = "where everything of this pair is"
@@ -112,7 +139,7 @@ def _capacity(text: str) -> str:
 def parser() -> Parser:
     p = Parser(prog="failover", description="Two engines, one awake and one ready, on one machine.", epilog=EXAMPLES)
     p.run_dir(RUN_DIR)
-    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill")
+    commands = p.add_subparsers(dest="command", required=True, metavar="up|status|down|kill|k8s|completion")
 
     def command(word: str, what: str, **more: Any) -> Parser:
         it: Parser = commands.add_parser(word, help=what, description=what, **more)
@@ -147,8 +174,17 @@ def parser() -> Parser:
     up.add_argument("arguments", nargs="*", metavar="ARGUMENT", help="the engine's own, behind --")
 
     status = command("status", "Show who serves, who is ready, and where. Exit code 0: clients reach an engine; 1: "
-                     "they reach none; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
+                     "they reach none, or no door answers; 2: they reach one, and another part of the pair doesn't "
+                     "answer; 3: nothing runs here.", epilog=STATUS_EXAMPLES)  # fmt: skip
     status.add_argument("--json", action="store_true", help="for programs")
+    status.setting(
+        "--door",
+        default=CHOOSE,
+        parse=_door,
+        metavar="HOST:PORT",
+        shown_default="where failover up has it; else localhost:8000, unless the engines listen at ports of their own",
+        help="where to ask for the door; none: there is none",
+    )
     down = command("down", "End the pair that failover up runs, and wait for it. Exit code 0: everything has ended, "
                    "or the failover up was killed and is cleaned up; 1: it hasn't in time, or no failover up runs "
                    "here.", epilog=DOWN_EXAMPLES)  # fmt: skip
@@ -163,6 +199,15 @@ def parser() -> Parser:
         metavar="active|ENGINE_ID",
         help="the main process of the engine that serves: active whichever that is, an engine's name only that one",
     )
+    k8s = commands.add_parser("k8s", help="Write the files for Kubernetes that come with this software.",
+                              description=K8S, epilog=K8S_EXAMPLES)  # fmt: skip
+    k8s.add_argument("what", choices=["manifests"], metavar="manifests", help="all of them")
+    k8s.add_argument("target", type=valued(directory), metavar="DIR", help="where to; it is made")
+    k8s.set_defaults(parser=k8s)
+    shells = commands.add_parser("completion", help="Print what makes a shell complete all commands.",
+                                 description=COMPLETION, epilog=COMPLETION_EXAMPLES)  # fmt: skip
+    shells.add_argument("shell", choices=completion.SHELLS, help="which one")
+    shells.set_defaults(parser=shells)
     return p
 
 
@@ -217,6 +262,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     options = command_settings.parsed(parser(), argv)
+    if options.command == "completion":
+        say(completion.script(options.shell, completion.programs()).rstrip("\n"))
+        return 0
     run_dir = options.run_dir
     if options.command == "up":
         if options.devices is None:
@@ -227,8 +275,12 @@ def _main(argv: list[str] | None) -> int:
         if options.command == "up":
             return _up(options, run_dir)
         if options.command == "status":
-            return pair_status.show(run_dir, options.json)
-        if options.command == "down":
+            told = options.door != CHOOSE
+            door = (tcp.url(*options.door) if options.door else "") if told else None
+            return pair_status.show(run_dir, options.json, door)
+        if options.command == "k8s":
+            say(k8s_files.write(options.target))
+        elif options.command == "down":
             pair_commands.down(run_dir, options.timeout_s)
         else:
             pair_commands.kill(run_dir, options.whom, options.anyway)

@@ -5,8 +5,9 @@ file may not do: judge what it sees (`pair_status.py`).
 """
 
 import contextlib
+import http.client
 import json
-import socket
+import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ TIMEOUT_S = 2.0
 STARTING = "failover up is starting it"
 BY_ITSELF = "failover up starts it again by itself, and its output says why it ended"
 """A second one that a person starts by hand has other options, and keeps the pair's own one out."""
+DOOR = "http://localhost:8000"
+"""Where to ask for a door that no `failover up` has told of: its own default, and in a pod the chart's."""
 UP_FACTS = "up.json"
 """What `failover up` says of its pair while it runs."""
 
@@ -81,9 +84,13 @@ class Seen:
     """While no engine serves: the one that did last (`engine_id`), and `until` when, as the lock server knows."""
 
 
-def look(run_dir: Path) -> Seen:
-    """Everything. Raises PairError where the directory can't be looked at."""
+def look(run_dir: Path, door: str | None = None) -> Seen:
+    """Everything. `door`: its address where a person has told it, empty where there is none. Raises PairError where the
+    directory can't be looked at.
+    """
     facts, pid = UpFacts.read(run_dir), up_pid(run_dir)
+    told = door is not None or pid is not None
+    url = door if door is not None else facts.door or ("" if told else DOOR)
     starts = who_starts_it(facts, pid)
     given = facts.given_up if pid is not None else {}
     ids, named = sorted({*shim_status.engines(run_dir), *given}), devices(run_dir)
@@ -91,10 +98,12 @@ def look(run_dir: Path) -> Seen:
         lock = pool.submit(_lock, run_dir, starts)
         weights = [pool.submit(_gms, run_dir, device, starts) for device in named]
         engines = [pool.submit(_engine, run_dir, engine_id, given) for engine_id in ids]
-        door = pool.submit(_why_no_answer, facts.door, starts)
+        asked = pool.submit(_why_no_answer, url, starts, None if told else run_dir)
     status, last_served, why = lock.result()
-    why_no_door = door.result()
-    stale = pid is None and why_no_door  # of a failover up that was killed, or in another network namespace
+    why_no_door = asked.result()
+    at_ports = any(str(one.result().get("url")).startswith("http:") for one in engines)  # which need no door
+    if why_no_door and not told and (at_ports or not (ids or named)):
+        url = ""
     return Seen(
         str(run_dir),
         pid,
@@ -102,7 +111,7 @@ def look(run_dir: Path) -> Seen:
         why,
         [one.result() for one in weights],
         [one.result() for one in engines],
-        {"url": facts.door, "answers": not why_no_door, "why": why_no_door} if facts.door and not stale else None,
+        {"url": url, "answers": not why_no_door, "why": why_no_door} if url else None,
         pid is not None and facts.starting,
         last_served,
     )
@@ -156,21 +165,29 @@ def _engine(run_dir: Path, engine_id: str, given: dict[str, str]) -> dict[str, A
         return {**absent, "why": given.get(engine_id, str(error))}
 
 
-def _why_no_answer(url: str, starts: str) -> str:
-    """Empty if the door's `/live` says 200."""
+def _why_no_answer(url: str, starts: str, run_dir: Path | None) -> str:
+    """Empty if a door answers there; with `run_dir`, one that stands in front of this pair."""
     if not url:
         return "there is no door"
+    elsewhere = (
+        "" if run_dir is None else "; --door HOST:PORT says where else it listens, --door none that there is none"
+    )
     try:
         at = urlsplit(url)
-        with socket.create_connection((at.hostname or "", at.port or 0), TIMEOUT_S) as sock:
-            sock.settimeout(TIMEOUT_S)
-            sock.sendall(f"GET /live HTTP/1.1\r\nHost: {at.netloc}\r\nConnection: close\r\n\r\n".encode())
-            said = sock.recv(64)
+        asked = http.client.HTTPConnection(at.hostname or "", at.port or 0, timeout=TIMEOUT_S)
+        with contextlib.closing(asked):
+            asked.request("GET", "/failover", headers={"Connection": "close"})
+            answer = asked.getresponse()
+            said = answer.read(1 << 20)
+        if answer.status != 200:
+            return f"/failover says {answer.status}{elsewhere}"
+        served = [pair["run_dir"] for pair in json.loads(said)["pairs"]]
     except TimeoutError:
         return f"says nothing for {TIMEOUT_S:g} s: is its process stopped (state T in ps)?"
     except ConnectionRefusedError:
-        return "no program listens there" + (f"; {starts}" if starts else "")
-    except (OSError, ValueError) as error:
-        return (error.strerror if isinstance(error, OSError) else None) or str(error)
-    code = b"".join(said.split(b" ")[1:2]).decode(errors="replace")
-    return "" if code == "200" else f"/live says {code or 'nothing'}"
+        return "no program listens there" + (f"; {starts}" if starts else elsewhere)
+    except (OSError, ValueError, TypeError, KeyError, http.client.HTTPException) as error:
+        return ((error.strerror if isinstance(error, OSError) else None) or f"{error!r}") + elsewhere
+    if run_dir is None or os.path.realpath(run_dir) in map(os.path.realpath, served):
+        return ""
+    return f"a door of other pairs listens there ({', '.join(served)}){elsewhere}"

@@ -17,14 +17,14 @@ from sidecar.terminal import table
 from sidecar.terminal.formatting import ago
 from sidecar.terminal.terminal import say
 
-REACHED, NOBODY_REACHED, NOTHING_RUNS = 0, 1, 3
+REACHED, NOBODY_REACHED, NOT_ALL_SEEN, NOTHING_RUNS = 0, 1, 2, 3
 NO_LOCK = "no lock server answers, and without one no engine takes over"
 WAITS_FOR_WEIGHTS = "waits for the weights: GMS has to run, and a primary to write them"
 
 
-def show(run_dir: Path, as_json: bool) -> int:
+def show(run_dir: Path, as_json: bool, door: str | None = None) -> int:
     """Prints the status. Returns the exit code."""
-    seen = look(run_dir)
+    seen = look(run_dir, door)
     answers = [seen.lock is not None, *(one["answers"] for one in seen.gms), *(one["state"] for one in seen.engines)]
     running = seen.up is not None or any(answers)
     serves = serving(seen.lock, seen.engines)
@@ -36,7 +36,17 @@ def show(run_dir: Path, as_json: bool) -> int:
         say("\n".join(_lines(seen, said, datetime.now(UTC))))
     else:
         say(f"nothing runs in {run_dir}; failover up starts a pair")
-    return REACHED if reached(seen) else NOBODY_REACHED if running else NOTHING_RUNS
+    if not running:
+        return NOTHING_RUNS
+    return NOBODY_REACHED if not reached(seen) else NOT_ALL_SEEN if silent_parts(seen) else REACHED
+
+
+def silent_parts(seen: Seen) -> list[str]:
+    """The parts of the pair that can't be asked. An engine that was given up is known of."""
+    lock = [] if seen.lock is not None else ["the lock server"]
+    gms = [f"GMS of {one['device']}" for one in seen.gms if not one["answers"]]
+    shims = [one["engine_id"] for one in seen.engines if one["state"] is None and not one.get("given_up")]
+    return [*lock, *gms, *(f"the shim of {name}" for name in shims)]
 
 
 def reached(seen: Seen) -> bool:
@@ -115,7 +125,7 @@ def _lines(seen: Seen, said: str, now: datetime) -> list[str]:
         if serving(lock, seen.engines) is None and not starting:
             rows.append(("nobody serves", _nobody_serves(seen, now)))
     for one in seen.gms:
-        rows.append((f"gms {one['device']}", one["state"] if one["answers"] else f"no answer: {one['why']}"))
+        rows.append((f"gms {one['device']}", _weights(one["state"]) if one["answers"] else f"no answer: {one['why']}"))
         if not one["answers"] and not starting:
             rows.append(("alarm", f"GMS of {one['device']} doesn't answer: no engine wakes without it"))
         rows += [("waits for", reason) for reason in one.get("waiting_for", ())]
@@ -159,12 +169,26 @@ def _next_try(engine: dict[str, Any]) -> str:
     return f"{name} {words[engine['state']]}" if engine["state"] in words else ""
 
 
+def _weights(state: str) -> str:
+    """A state of GMS's, and what it means."""
+    meaning = {
+        "EMPTY": "there are no weights",
+        "RW": "an engine writes the weights",
+        "COMMITTED": "there are weights, and no engine reads them",
+        "RO": "there are weights, and engines read them",
+        "RECOVERING": "a new server waits for the weights to be handed back",
+    }.get(state)
+    return f"{state}: {meaning}" if meaning else state
+
+
 def _engine(engine: dict[str, Any]) -> str:
     if engine["state"] is None:
         return str(engine["why"])
     words = [engine["state"], "ready" if engine["ready"] else "not ready"]
-    if engine["state"] != {"primary": "Standby", "shadow": "Active"}.get(engine["role"]):
-        words.insert(0, engine["role"])  # it is about an engine's start, and says the contrary after a takeover
+    if engine["state"] == "Init":  # only then it matters, and afterwards it would be taken for a state
+        words.insert(
+            1, {"primary": "loads the weights if no engine has", "shadow": "reads the weights"}[engine["role"]]
+        )
     words.append(f"for {engine['for_s']:.0f} s")
     if engine["url"]:
         words.append(engine["url"])

@@ -5,19 +5,18 @@ here, and become metrics when they are asked for.
 """
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from gateway.rules import events as e
+from gateway.rules.handoffs import GAP_PARTS
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 _LATENCY_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _GAPS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_LAST_GAPS = 10_000
-GAP_PARTS = ("noticed", "engine", "turn", "reading", "repeating")
 
 
 class Histogram:
@@ -68,68 +67,6 @@ class Counts:
 
     def outcome(self, outcome: str) -> int:
         return sum(count for (one, _), count in self.outcomes.items() if one == outcome)
-
-
-class Failover:
-    """The newest change of holder, and what the clients felt of it."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.at = 0.0
-        self.old_token = self.token = 0
-        self.engine_id = ""
-        self.phases_ms: dict[str, float] = {}
-        self.gaps: deque[e.Gap] = deque(maxlen=_LAST_GAPS)
-        self._lost_at: float | None = None
-        self._last: e.LockSeen | None = None
-
-    def see(self, seen: e.LockSeen, now: float, wall: float) -> None:
-        last, self._last = self._last, seen
-        if last is None:
-            return
-        if self._lost_at is None and last.url and (seen.token != last.token or not seen.url):
-            self._lost_at = now
-            self.phases_ms = {}
-            self.old_token, self.at = last.token, wall
-            self.gaps.clear()
-        if self._lost_at is None:
-            return
-        spent = round((now - self._lost_at) * 1000, 3)
-        if seen.token == self.old_token and seen.url:
-            self._lost_at = None  # it was nothing
-        elif seen.token > self.old_token:
-            self.phases_ms.setdefault("granted", spent)
-            if seen.url:
-                self.phases_ms.setdefault("serves", spent)
-                self.count += 1
-                self.token, self.engine_id = seen.token, seen.engine_id
-                self._lost_at = None
-
-    def resumed(self, gap: e.Gap) -> None:
-        self.gaps.append(gap)
-
-    def json(self) -> dict[str, object] | None:
-        if not self.count:
-            return None
-        shown = None
-        if self.gaps:
-            parts = {part: _middle([getattr(gap, f"{part}_s") for gap in self.gaps]) for part in GAP_PARTS}
-            totals = [gap.total_s for gap in self.gaps]
-            longest = round(max(totals) * 1000, 3)
-            shown = {"clients": len(totals), "p50": _middle(totals), "max": longest, "parts_p50": parts}
-        return {
-            "at": self.at,
-            "from_token": self.old_token,
-            "to_token": self.token,
-            "to": self.engine_id,
-            "phases_ms": self.phases_ms,
-            "gap_ms": shown,
-        }
-
-
-def _middle(seconds: list[float]) -> float:
-    """The median, in milliseconds."""
-    return round(sorted(seconds)[len(seconds) // 2] * 1000, 3)
 
 
 Value = tuple[str, str, dict[str, str], float]

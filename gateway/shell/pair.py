@@ -6,6 +6,7 @@ order. What this file may not do: decide.
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,11 @@ import msgspec
 
 from gateway.rules import errors
 from gateway.rules import events as e
+from gateway.rules.handoffs import Handoffs
 from gateway.rules.kinds import Kind
 from gateway.rules.machine import Machine
-from gateway.shell.metrics import Counts, Failover
+from gateway.rules.view import PairSeen
+from gateway.shell.metrics import Counts
 from gateway.shell.upstream import Upstreams
 from gateway.shell.watch import seen, watch
 from lockserver.observer import Status
@@ -64,7 +67,11 @@ class Pair(Turns):
         self.counts = counts
         self.log = log
         self.machine = Machine(bounds)
-        self.failover = Failover()
+        self.failover = Handoffs()
+        self.status: Status | None = None
+        """The lock's newest; it stays while no lock server answers."""
+        self.away_since: float | None = time.time()
+        """Since when none does, on the wall's clock."""
         self.clients: dict[int, Client] = {}
         self.on_changed: Callable[[], None] = lambda: None
         """Its models may have changed, or the engine that serves."""
@@ -122,12 +129,24 @@ class Pair(Turns):
         self.feed(e.Tick())
 
     def _lock_said(self, status: Status | None) -> None:
-        event = seen(status)
-        self.feed(event)
-        if isinstance(event, e.LockSeen):
-            self.failover.see(event, time.monotonic(), time.time())
+        self.feed(seen(status))
+        if status is not None:
+            self.status, self.away_since = status, None
+            self.failover.see(status, time.monotonic(), time.time())
             self._learn_models()
+        elif self.away_since is None:
+            self.away_since = time.time()
         self.on_changed()
+
+    def seen(self) -> PairSeen:
+        machine, phases = self.machine, Counter(request.phase.value for request in self.machine.requests.values())
+        admission = machine.admission
+        requests = {"in_flight": machine.in_flight, "waiting": admission.visitors.waiting}
+        answering = phases["streaming"] + phases["continuing"] + phases["repeating"]
+        requests |= {"interrupted": admission.interrupted, "answering": answering}
+        silent = sum(request.silent for request in machine.requests.values())
+        requests |= {"silent": silent, "severed": admission.severed}
+        return PairSeen(str(self.run_dir), machine.models, self.status, self.away_since, self.failover, requests)
 
     # -- what the door itself asks ---------------------------------------------------------------------------------
 
@@ -207,7 +226,7 @@ class Pair(Turns):
 
     def _resumed(self, effect: e.Resumed) -> None:
         self.counts.gap(effect.gap)
-        self.failover.resumed(effect.gap)
+        self.failover.resumed(effect.gap, self._turns.now)
 
     def _note(self, effect: e.Note) -> None:
         if effect.alarm:

@@ -1,7 +1,8 @@
 """The door's clients: which requests are let in, which pair answers them, and what the door answers itself.
 
-`/live`, `/ready`, `/metrics` and `/failover` are the door's own. Everything else is an engine's, if it is on the list
-(`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs the request's model chooses.
+`/live`, `/ready`, `/metrics`, `/failover` and what lies below it (`view.py`) are the door's own. Everything else is an
+engine's, if it is on the list (`kinds.py`): no client can reach `/sleep` and its like through here. With several pairs
+the request's model chooses.
 
 What this file may not do: know how an answer goes on (`machine.py`).
 """
@@ -18,11 +19,12 @@ from pathlib import Path
 
 import msgspec
 
-from gateway.rules import errors, kinds
+from gateway.rules import errors, kinds, view
 from gateway.rules import events as e
 from gateway.shell.keys import Keys, is_preflight
 from gateway.shell.metrics import Counts, Value, collect, of_engines
 from gateway.shell.pair import Client, Pair
+from gateway.shell.view import View
 from sidecar.http.http_exchange import Reply, Request, hop_by_hop
 from sidecar.http.http_requests import Refused
 from sidecar.http.http_server import HttpServer, Limits
@@ -77,9 +79,12 @@ class Gateway:
             "/failover": self._failover,
             "/metrics": self._metrics,
         }
+        self.view = View(loop, self._look)
+        self._own |= self.view.pages
 
     def start(self) -> None:
         for pair in self.pairs:
+            pair.on_changed = self.view.changed
             pair.start()
 
     # -- requests --------------------------------------------------------------------------------------------------
@@ -280,6 +285,14 @@ class Gateway:
             "failovers": pair.failover.count,
         }
 
+    def _look(self) -> view.Document:
+        counts, now = self.counts, time.monotonic()
+        said = {how: counts.how(how) for how in ("continued", "compared", "restarted")}
+        said |= {outcome: counts.outcome(outcome) for outcome in ("ended", "refused")}
+        more = {"connections": len(self.http.connections), "tokens": counts.tokens}
+        door = view.DoorSeen(self.began, self._why_not_ready(), {**said, **more}, counts.alarms)
+        return view.document(door, [pair.seen() for pair in self.pairs], now, time.time())
+
     def _metrics(self, request: Request, reply: Reply) -> None:
         self.loop.create_task(self._answer_metrics(reply))
 
@@ -342,6 +355,7 @@ class Gateway:
         self.stopping = True
         await asyncio.sleep(delay_s)
         self.http.stop_listening()
+        self.view.close()
         end = time.monotonic() + within_s
         for pair in self.pairs:
             pair.stop(within_s)

@@ -157,7 +157,7 @@ def watch(options: argparse.Namespace) -> int:
             at = now.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
             line = json.dumps({"at": at} | picture) if isinstance(picture, dict) else ""
         else:
-            away = paint("NO SERVER ", Tone.BAD) + f" {device} nobody answers; whoever reads goes on"
+            away = paint("NO SERVER ", Tone.BAD) + f" {device} no server answers; its readers go on"
             picture = away if seen is None else status_text.change_line(seen, paint)
             line = f"{now:%H:%M:%S}.{now.microsecond // 1000:03d}  {picture}"
         if last.get(device) != picture:

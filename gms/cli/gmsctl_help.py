@@ -3,6 +3,8 @@
 Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `gmsctl.py`.
 """
 
+from sidecar.terminal.settings import RUN_DIR_WORDS
+
 MAIN = """\
 commands:
   status        which weights there are, who reads, writes, sleeps and waits
@@ -11,17 +13,19 @@ commands:
   history       what has happened
   watch         a line for every change
   put           publishes a checkpoint: safetensors files become the weights
-  clear         takes the weights away, once nobody reads them
+  clear         takes the weights away, once no process reads them
   get           writes the weights to a safetensors file
   verify        are the weights still what was committed?
   drop          takes a region's memory away: a model's weights, or a pool
 
---run-dir and --device may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default
-is that of failover up. Without --device: all devices that `gms` was started for. Where there are several models, put,
-clear, get, verify and layout take --region KEY.
+"""
+MAIN += RUN_DIR_WORDS
+MAIN += """\
+So may --device; without it: all devices that `gms` was started for. Where there are several models, put, clear, get,
+verify and layout take --region KEY.
 
 examples:
-  gmsctl --run-dir /run/failover status
+  gmsctl --run-dir DIR status
   gmsctl status --device host:0 --json | jq -r .state     (FAILOVER_RUN_DIR is set)
   gmsctl layout --device host:0 | sort -k3n | tail
 
@@ -33,18 +37,18 @@ exit codes of all commands (each has more: COMMAND --help):
   76   the server speaks other versions of the protocol
   77   the server refuses this user
   130  interrupted
-  141  nobody reads what it prints
+  141  its output is no longer read
 """
 
 STATUS = """\
 exit codes:
   0  committed        there are weights (COMMITTED, RO)
-  1  empty            there are none, and nobody writes any (EMPTY)
-  2  no server        nobody answers. (Whoever reads goes on without its GMS.)
-  3  not yet          somebody writes (RW), or a layout is to be handed back (RECOVERING)
+  1  empty            there are none, and no process writes any (EMPTY)
+  2  no server        none answers. (Readers go on without their GMS.)
+  3  not yet          a process writes (RW), or a layout is to be handed back (RECOVERING)
 Of several devices the worst counts: 2 before 3, 3 before 1, 1 before 0. The code answers whether there are weights, as
 that of lockctl status answers whether an engine is awake. So 1 is a no and not a failure: it is what a server says
-until somebody has written to it. A script that only wants the state asks for --json and takes no notice of the code.
+until a process has written to it. A script that only wants the state asks for --json and takes no notice of the code.
 
 fields of --json, one object a line for each device:
   state               EMPTY, RW, COMMITTED, RO or RECOVERING
@@ -52,17 +56,17 @@ fields of --json, one object a line for each device:
   clients             engine_id, pid, region, doing (writing, reading, asleep, waiting, watching), since, wants, holds;
                       the first hundred of them
   clients_total       how many there are
-  waiting_for         why whoever waits is waiting, for people
+  waiting_for         why the waiters wait, for people
   pending_drops       who has memory of a layout that is gone and was asked to drop it, for people
   events              how often each thing has happened since the server started (committed, handed_back, ...)
   alarms, server_incarnation, server_pid, since
   regions             all of them. Each: key, policy (shared: weights; exclusive: a pool, such as a KV cache), state,
                       since, generation, hash, bytes, slabs, keepers (processes that have descriptors of it), tensors;
                       of pools also owner, token, table_bytes, blocks (which a successor would find) of blocks_total,
-                      doubt, adoptions, drops. The states of a pool are EMPTY, MAKING, OWNED, FREE and AWAITED. With
-                      several models, state, generation and hash above are those of the one that is furthest from being
-                      there, and bytes, slabs and tensors are those of all
-Without a server: device, state NO_SERVER and error, and nothing else, so that nobody takes it for an empty device.
+                      doubt (why its contents are handed on to no process), adoptions, drops. The states of a pool are
+                      EMPTY, MAKING, OWNED, FREE and AWAITED. With several models, state, generation and hash above are
+                      those of the one that is furthest from being there, and bytes, slabs and tensors are those of all
+Without a server: device, state NO_SERVER and error, and nothing else, so that no script takes it for an empty device.
 
 examples:
   gmsctl status

@@ -20,7 +20,7 @@ _WORDS = {"writing": "writes", "reading": "reads", "asleep": "asleep", "waiting"
 _POOL_WORDS = {
     "EMPTY": "no memory",
     "MAKING": "memory is being made",
-    "FREE": "nobody owns it",
+    "FREE": "no process owns it",
     "AWAITED": "to be handed back to this new server",
 }
 
@@ -51,12 +51,12 @@ def _what(status: m.Status) -> str:
     readers = sum(client.doing == "reading" for client in status.clients)
     if status.state == "RW":
         kept = f"; layout {status.generation} stays until the new one is committed" if status.generation else ""
-        return f"somebody writes ({size(status.bytes)} in {_count(status.slabs, 'slab')}{kept})"
+        return f"a process writes ({size(status.bytes)} in {_count(status.slabs, 'slab')}{kept})"
     if status.state == "RECOVERING":
-        return f"the server is new: layout {status.generation} is to be handed back by whoever has it"
+        return f"the server is new: layout {status.generation} is to be handed back by a process that has it"
     if status.state == "EMPTY":
-        return "no weights are committed, and nobody writes any"
-    who = f"read by {_count(readers, 'process')}" if readers else "nobody reads them at the moment"
+        return "no weights are committed, and no process writes any"
+    who = f"read by {_count(readers, 'process')}" if readers else "no process reads them at the moment"
     return f"weights are committed (generation {status.generation}), {who}"
 
 
@@ -75,7 +75,7 @@ def _clients(status: m.Status, now: datetime, paint: Paint) -> list[str]:
         for client in sorted(status.clients, key=lambda client: order.index(client.doing))
     ]
     if not cells:
-        return [_row("clients", "nobody")]
+        return [_row("clients", "none")]
     lines = table.lines(cells, least=(MARGIN,))
     if status.clients_total > len(cells):
         lines.append(_row("...", f"the first {len(cells)} of {status.clients_total}"))
@@ -129,13 +129,13 @@ TO_DO = (
     ("does not answer", "a process that is stopped (state T in ps) keeps its memory: kill -CONT it, or kill -9"),
     ("can't be written", "make room or mend the permissions in DIR/gms; the server tries again by itself"),
     ("can't be read", "see DEVICE.json.unreadable-* in DIR/gms; engines that read the old weights must be restarted"),
-    ("was not handed back", "nobody has the weights: let an engine that may write them start; it loads them anew"),
+    ("was not handed back", "no process has the weights: let an engine that may write them start; it loads them anew"),
     (
         "waits for memory",
         "`nvidia-smi`, or `fuser -v` on the host device's file, shows who has that memory",
     ),
     ("and was asked to drop it", "it does so within milliseconds unless it is stopped: look at that process"),
-    ("is to be handed back", "nothing yet: whoever has kept it is back within a second; else the window ends"),
+    ("is to be handed back", "nothing yet: a process that has kept it is back within a second; else the window ends"),
 )
 
 
@@ -148,7 +148,7 @@ def _advice(status: m.Status) -> list[str]:
     if status.state == "EMPTY" and not status.clients:
         todo.append("start an engine that may write, or be the writer: gmsctl put FILE.safetensors")
     if status.state == "RECOVERING" and not todo:
-        todo.append("nothing yet: whoever has the layout is back within a second; else the window ends")
+        todo.append("nothing yet: a process that has the layout is back within a second; else the window ends")
     return ["what to do", *(_MARK + text for text in todo)] if todo else []
 
 
@@ -163,7 +163,9 @@ def change_line(status: m.Status, paint: Paint = PLAIN) -> str:
     doing: dict[str, list[str]] = {}
     for client in status.clients:
         doing.setdefault(client.doing, []).append(client.engine_id)
-    parts.append("; ".join(f"{what}: {', '.join(doing[what])}" for what in _WORDS if what in doing) or "nobody is here")
+    parts.append(
+        "; ".join(f"{what}: {', '.join(doing[what])}" for what in _WORDS if what in doing) or "no client is here"
+    )
     if status.waiting_for:
         parts.append(f"; waits for: {'; '.join(status.waiting_for)}")
     line = " ".join(parts).replace(" ;", ";")

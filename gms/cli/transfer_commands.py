@@ -29,8 +29,8 @@ UNSAID_S = 0.3
 """A command that waits for longer says whom it waits for."""
 
 PUT = """\
-Every file is checked before anything is cleared. Then, once nobody reads or writes: the old weights go, the new ones
-come, and are committed. With --replace the old ones stay until then, if both fit. Ctrl-C leaves nothing half done.
+Every file is checked before anything is cleared. Then, once no process reads or writes: the old weights go, the new
+ones come, and are committed. With --replace the old ones stay until then, if both fit. Ctrl-C leaves nothing half done.
 Afterwards it sums up what it wrote, for `gmsctl verify`.
 
 exit codes: 0 committed; 1 a bad file, or refused; 2 no server; 3 not in time
@@ -42,10 +42,10 @@ examples:
 
 CLEAR = """\
 For another model: end the engines that have the weights of the old one, clear, and start those of the new one; the
-first of them loads its weights. Whoever still reads keeps this waiting, and is named. With --json an object for each
-device: device, cleared (the generation; 0: there was none).
+first of them loads its weights. A process that still reads keeps this waiting, and is named. With --json an object for
+each device: device, cleared (the generation; 0: there was none).
 
-exit codes: 0 there are no weights now; 2 no server; 3 not in time: somebody reads or writes
+exit codes: 0 there are no weights now; 2 no server; 3 not in time: a process reads or writes
 
 examples:
   gmsctl clear
@@ -81,7 +81,7 @@ def add_commands(add: Callable[[str, Command, str, str], Parser]) -> None:
     command.add_argument("--replace", action="store_true", help="keep the old weights until the new ones are there")
     command.add_argument("--no-checksums", action="store_true", help="don't sum up what was written")
     _timeout(command, "wait for those who read or write")
-    command = add("clear", clear, "Takes the weights away, once nobody reads them.", CLEAR)
+    command = add("clear", clear, "Takes the weights away, once no process reads them.", CLEAR)
     _timeout(command, "wait for those who read or write")
     command = add("get", get, "Writes the weights to a safetensors file.", GET)
     command.add_argument("file", type=Path, metavar="OUT.safetensors")

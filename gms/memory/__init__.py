@@ -4,7 +4,7 @@ host   a device is a sparse file on tmpfs; the kernel's locks keep the books (`h
 cuda   a GPU, through the driver's virtual memory management (`cuda.py`)
 
 The life of a piece of memory is the same in both, and is the kernel's or the driver's business alone: it exists for as
-long as anybody, in any process, has a handle, a descriptor or a mapping of it. A process's end gives back all three.
+long as any process has a handle, a descriptor or a mapping of it. A process's end gives back all three.
 
     server:   create -> export (a descriptor to keep and to hand on) -> release
     client:   import_ -> reserve an address -> map -> ... -> unmap -> free; the descriptor may be kept meanwhile

@@ -218,7 +218,7 @@ class HostMemory(Memory):
         return fd
 
     def _gone(self) -> DeviceError:
-        return DeviceError(f"{self.device} was removed or made anew; whoever uses it has to start again")
+        return DeviceError(f"{self.device} was removed or made anew; processes that use it have to start again")
 
     def _copy(self, descriptor: int) -> int:
         if descriptor < 0:  # fcntl would call that a ValueError

@@ -188,9 +188,9 @@ def _agree(path: Path, capacity: int) -> None:
         if not try_lock(fd, 0, _TO_THE_END):
             raise DeviceError(
                 f"host:{path.name} is {in_a_setting(has)} large, and {_in_use(fd)} bytes of it are in use: it can't"
-                f" become {in_a_setting(capacity)} before nobody has memory of it any more. Where that is another"
+                f" become {in_a_setting(capacity)} before no process has memory of it any more. Where that is another"
                 f" pair's, give this pair a device of its own (--devices host:NAME); else take --capacity"
-                f" {in_a_setting(has)}, or end whoever has the memory (fuser -v {path})"
+                f" {in_a_setting(has)}, or end the processes that have the memory (fuser -v {path})"
             )
         if not same_file(fd, path):
             raise FileNotFoundError(path)

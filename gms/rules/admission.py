@@ -45,7 +45,7 @@ class Admission:
         if phase in (Phase.COMMITTED, Phase.RO):
             return ""
         if awaited is not None:
-            return f"layout {awaited.generation} is to be handed back by whoever has kept it"
+            return f"layout {awaited.generation} is to be handed back by a process that has kept it"
         return "nothing is committed"
 
     def _why_no_writer(self) -> str:

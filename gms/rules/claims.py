@@ -35,7 +35,7 @@ class Verdict(NamedTuple):
 
 
 def verdict(pool: Pool, client: Client, message: m.ClaimPool, *, may_come_back: bool) -> Verdict:
-    """`may_come_back`: this server is so new that whoever has the memory may still bring it."""
+    """`may_come_back`: this server is so new that a process that has the memory may still bring it."""
     if message.token < pool.token:
         why = f"pool {pool.key} was given to token {pool.token}, and {message.token} is older: the lock is another's"
         return Verdict(Do.REFUSE, why, "older")

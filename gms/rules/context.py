@@ -21,7 +21,7 @@ class Context(context.Context[Effect]):
         self.send(conn, Refused(why=why[:2000], reason=reason))
 
     def forget(self, slabs: Iterable[Slab]) -> None:
-        """Nobody needs these descriptors any more."""
+        """These descriptors are needed no more."""
         handles = tuple(slab.handle for slab in slabs)
         if handles:
             self.out.append(Forget(handles))

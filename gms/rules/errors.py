@@ -26,7 +26,7 @@ class NoRoom(GmsError):
 
 
 class StaleLayout(GmsError):
-    """The weights are other ones by now, laid out in another way: whoever has views of the old ones begins anew."""
+    """The weights are other ones by now, laid out in another way: views of the old ones have to be made anew."""
 
 
 class Lost(GmsError):
@@ -42,7 +42,7 @@ class PoolOwned(Refused):
 
 
 class PoolStale(Refused):
-    """Somebody was let in with a newer token: the lock is another's by now."""
+    """An owner was let in with a newer token: the lock is another's by now."""
 
 
 class PoolDiffers(Refused):

@@ -41,7 +41,7 @@ class Config(msgspec.Struct, frozen=True):
     granularity: int = 1
     capacity: int = 0
     window_s: float = 10.0
-    """How long a new server keeps writers out, so that whoever had its layout can come back."""
+    """How long a new server keeps writers out, so that a process that had its layout can come back."""
     memory_wait_s: float = 30.0
     """How long a writer waits for memory on a full device."""
     history_size: int = 1000
@@ -52,7 +52,7 @@ class Config(msgspec.Struct, frozen=True):
     time_namespace: str = ""
     """Where the clock that never jumps says what it says here; empty: everywhere."""
     pools_off: str = ""
-    """Why nobody may have a pool; empty: everybody may."""
+    """Why no process may have a pool; empty: each may."""
 
 
 # -- events --------------------------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class NotAllocated(Event, frozen=True):
 class MemoryChecked(Event, frozen=True):
     free: int
     held: bool | None = None
-    """Does anybody still have the memory that was asked about? None: that can't be told."""
+    """Does a process still have the memory that was asked about? None: that can't be told."""
     blocks: dict[int, tuple[int, int]] = {}
     """Handle of a table -> how many of its records are true, and how many there are."""
 

@@ -40,7 +40,7 @@ class Holders:
         return self._holds.get(conn, {}).get(generation, math.inf) is None
 
     def keeps_some(self, conn: int) -> bool:
-        """It has descriptors that nobody has asked it to drop."""
+        """It has descriptors that it was not asked to drop."""
         return None in self._holds.get(conn, {}).values()
 
     def who_has(self, generation: int) -> list[int]:

@@ -162,7 +162,9 @@ class Machine:
         what, state = in_words(event), status.summary(self.device)
         self.context.note("rule_broken", rule=rule, after=what, state=state)
         if not self.device.why_closed:
-            self.device.why_closed = f"this server has found a mistake in its own program ({rule}) and lets nobody in"
+            self.device.why_closed = (
+                f"this server has found a mistake in its own program ({rule}) and lets no process in"
+            )
             text = f"a mistake in this program: {rule}; after {what}; {state}"[:1800]
             advice = "no process is let in any more, and those that read read on; report this line, then restart gms"
             self.context.alarm("rule", f"{text}: {advice}")

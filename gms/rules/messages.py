@@ -49,7 +49,7 @@ MOST_RANGES = 250
 """A pool has no more: their descriptors, and the table's, go with one message."""
 LEAST_TABLE, MOST_TABLE = 4096, 256 << 20
 Digest = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,128}\Z")]
-"""It stands for everything that has to agree before a pool's contents are of use to anybody. Only compared here."""
+"""It stands for everything that has to agree before a pool's contents are of use to a successor. Only compared here."""
 RangeSizes = Annotated[list[Annotated[int, Meta(gt=0, lt=1 << 62)]], Meta(min_length=1, max_length=MOST_RANGES)]
 TableSize = Annotated[int, Meta(ge=LEAST_TABLE, le=MOST_TABLE)]
 Token = Annotated[int, Meta(gt=0, lt=1 << 62)]
@@ -93,7 +93,7 @@ class Hello(Message, frozen=True):
 
 
 class Observe(Message, frozen=True):
-    """Somebody who only looks."""
+    """From an observer, which only looks."""
 
     protocol: int
     newest: int = 0
@@ -102,7 +102,7 @@ class Observe(Message, frozen=True):
 class Open(Message, frozen=True):
     """Wants to write, to read, or whichever is possible. Waits its turn; `Opened` or `Refused` is the answer.
 
-    `rw` over a committed layout clears it, once nobody reads. With `replace` the old layout stays until the new one is
+    `rw` over a committed layout clears it, once none reads. With `replace` the old layout stays until the new one is
     committed. `bytes` is what the new one needs, if that is known: what there is no room for is refused at once.
     """
 
@@ -323,11 +323,11 @@ class PoolIs(Message, frozen=True):
     sizes: list[Count] = []
     table_size: Count = 0
     owner: str = ""
-    """In words; empty: nobody may write."""
+    """In words; empty: it has none."""
 
 
 class PoolOwned(Message, frozen=True):
-    """The caller may write, and nobody else. Descriptors as with `PoolIs`, where the caller hasn't got them."""
+    """The caller may write, and no other process. Descriptors as with `PoolIs`, where the caller hasn't got them."""
 
     generation: Generation
     adopted: bool
@@ -415,7 +415,7 @@ class Status(Message, frozen=True):
     free: Count = 0
     capacity: Count = 0
     waiting_for: list[Sentence] = []
-    """Why whoever waits is waiting. Long lists of sentences are cut, and say so in their last one."""
+    """Why the waiters wait. Long lists of sentences are cut, and say so in their last one."""
     pending_drops: list[Sentence] = []
     """Who still has memory of a layout that is gone, and was asked to drop it."""
     alarms: list[Sentence] = []

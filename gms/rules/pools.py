@@ -7,10 +7,10 @@ phase may follow which; another step raises BrokenRule, which the machine turns 
     EMPTY     there is no memory; only the newest token is known
     MAKING    memory is being made for the process that will be the owner
     OWNED     a process may write, and lives as far as is known
-    FREE      nobody may write. The memory is as the last owner left it
-    AWAITED   this server is new: memory is on disk, and is to be handed back by whoever has its descriptors
+    FREE      no process may write. The memory is as the last owner left it
+    AWAITED   this server is new: memory is on disk, and is to be handed back by a process with its descriptors
 
-What this file may not do: decide who may become the owner (`claims.py`), speak to anybody, or look at the time.
+What this file may not do: decide who may become the owner (`claims.py`), speak to a process, or look at the time.
 """
 
 from collections import Counter
@@ -33,7 +33,7 @@ class Phase(Enum):
 
 
 MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
-    # Somebody claims what isn't there yet; a new server reads of it in the file.
+    # A process claims what isn't there yet; a new server reads of it in the file.
     Phase.EMPTY: frozenset({Phase.MAKING, Phase.AWAITED}),
     # It is made; it can't be.
     Phase.MAKING: frozenset({Phase.OWNED, Phase.EMPTY}),
@@ -41,7 +41,7 @@ MAY_FOLLOW: dict[Phase, frozenset[Phase]] = {
     Phase.OWNED: frozenset({Phase.FREE}),
     # It is adopted, or its owner turns out to live; it is given up.
     Phase.FREE: frozenset({Phase.OWNED, Phase.EMPTY}),
-    # It is handed back, by its owner or by somebody else; it is given up.
+    # It is handed back, by its owner or by another process; it is given up.
     Phase.AWAITED: frozenset({Phase.OWNED, Phase.FREE, Phase.EMPTY}),
 }
 
@@ -69,7 +69,7 @@ class Pool:
     key: str
     phase: Phase = Phase.EMPTY
     token: int = 0
-    """The newest with which anybody was let in: it never falls."""
+    """The newest with which an owner was let in: it never falls."""
     generation: int = 0
     """The memory's number; 0: there is none."""
     shape: Shape | None = None
@@ -79,7 +79,7 @@ class Pool:
     """Their descriptors, in the same order; none while they are awaited."""
     owner: Owner | None = None
     doubt: str = ""
-    """Why nobody is given these contents: it can't be told that nobody writes; or they may be what kills."""
+    """Why no process is given these contents: it can't be told that none writes; or they may be what kills."""
     doubt_kind: str = ""
     """In a word: `unproven` or `second_death`."""
     dropped: bool = False
@@ -177,7 +177,7 @@ class Pool:
         self.owner, self.doubt, self.doubt_kind = None, doubt, kind
 
     def give_up(self, why: str) -> tuple[Slab, ...]:
-        """The file says already that it has no memory. Returns what nobody needs any more."""
+        """The file says already that it has no memory. Returns what is needed no more."""
         if self.owner is not None:
             raise BrokenRule(f"pool {self.key} is given up, and {self.owner.name} owns it")
         self._becomes(Phase.EMPTY, before=(Phase.FREE, Phase.AWAITED))

@@ -4,13 +4,13 @@ Pure, and the only owner of all this. Everything that can happen to the weights 
 says which phase may follow which. A step that the table doesn't have is not taken: it raises BrokenRule, which the
 machine turns into an alarm.
 
-    EMPTY       there is no layout, and nobody writes one
-    RW          one process writes. Nobody reads. With `replace`, the old layout still stands
-    COMMITTED   there is a layout, and nobody reads it at the moment
-    RO          there is a layout, and somebody reads it
-    RECOVERING  this server is new: a layout is on disk, and is to be handed back by whoever has it
+    EMPTY       there is no layout, and no process writes one
+    RW          one process writes, and none reads. With `replace`, the old layout still stands
+    COMMITTED   there is a layout, and no process reads it at the moment
+    RO          there is a layout, and a process reads it
+    RECOVERING  this server is new: a layout is on disk, and is to be handed back by a process that has it
 
-What this file may not do: decide who may come in (`admission.py`), speak to anybody, or look at the time.
+What this file may not do: decide who may come in (`admission.py`), speak to a process, or look at the time.
 """
 
 from dataclasses import dataclass, field
@@ -105,7 +105,7 @@ class Cleared(NamedTuple):
 
     generation: int
     slabs: tuple[Slab, ...] = ()
-    """Which nobody needs any more; none if it was only awaited."""
+    """Which are needed no more; none if it was only awaited."""
     was_awaited: bool = False
 
 
@@ -189,7 +189,7 @@ class Weights:
         return old
 
     def abort(self) -> Draft:
-        """The writer ends without a commit. Returns what it had made: nobody needs it any more."""
+        """The writer ends without a commit. Returns what it had made: it is needed no more."""
         draft = self._must_write()
         self._becomes(Phase.COMMITTED if self.committed is not None else Phase.EMPTY, before=(Phase.RW,))
         self.draft = None
@@ -197,7 +197,7 @@ class Weights:
 
     def _must_write(self) -> Draft:
         if self.draft is None:
-            raise BrokenRule("nobody writes")
+            raise BrokenRule("no process writes")
         return self.draft
 
     def _clear(self) -> Cleared | None:
@@ -214,7 +214,7 @@ class Weights:
         """A reader is let in."""
         layout = self.committed
         if layout is None:
-            raise BrokenRule("somebody reads, and nothing is committed")
+            raise BrokenRule("a process reads, and nothing is committed")
         if self.phase is not Phase.RO:
             self._becomes(Phase.RO, before=(Phase.COMMITTED,))
         self.readers.add(conn)

@@ -8,7 +8,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-NAME, VERSION = "gpu_failover", "0.1.0"
+NAME, VERSION = "gpu_failover", "0.2.0"
 COMMANDS = {"engine-shim": "engine_shim.__main__", "failover": "engine_shim.cli.failover"}
 PLUGIN = "[vllm.general_plugins]\ngpu_failover = engine_shim.vllm_engine.plugin:register\n"
 

@@ -16,15 +16,8 @@ from sidecar.terminal.extras import how_to_get
 from sidecar.terminal.settings import BadValue, Parser, valued
 from sidecar.terminal.terminal import OutputLost, say
 
-try:
-    from . import server, structure
-    from .check import check
-    from .node import Finding, Level
-except ModuleNotFoundError as error:
-    if error.name != "yaml":
-        raise
-    print(f"k8s-lint: it needs the package yaml: {how_to_get('k8s')}", file=sys.stderr)
-    raise SystemExit(2) from None
+from . import server, structure
+from .node import Finding, Level
 
 EXAMPLES = """\
 examples:
@@ -104,6 +97,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def _main(argv: list[str] | None) -> int:
     options = parser().parse_args(argv)
+    try:
+        from .check import check  # here, so that --help and --version need nothing
+    except ModuleNotFoundError as error:
+        if error.name != "yaml":
+            raise
+        print(f"{NAME}: it needs the package yaml: {how_to_get('k8s')}", file=sys.stderr)
+        return 2
     try:
         texts = _texts(options.files)
     except OSError as error:

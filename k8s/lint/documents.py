@@ -6,7 +6,7 @@ numbers, and 1:30 and a date texts. What this file may not do: know Kubernetes.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -65,7 +65,7 @@ def _type_of(word: str) -> str:
 
 
 def _value_of(kind: str, word: str) -> Any:
-    """Raises KeyError or ValueError where somebody has given a tag that doesn't fit."""
+    """Raises KeyError or ValueError for a tag that doesn't fit."""
     digits = word.replace("_", "")
     if kind == "bool":
         return _BOOLEANS[word]
@@ -192,12 +192,3 @@ def _parts(node: Any) -> Iterator[Any]:
         yield from node.value
     else:
         yield node
-
-
-def without_nulls(value: Any) -> Any:
-    """The API takes a field that is null for one that isn't there."""
-    if isinstance(value, Mapping):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    if isinstance(value, list):
-        return [without_nulls(item) for item in value]
-    return value

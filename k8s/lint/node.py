@@ -134,3 +134,12 @@ def written(path: Path) -> str:
         else:
             text += f".{part}" if text else part
     return text
+
+
+def without_nulls(value: Any) -> Any:
+    """The API takes a field that is null for one that isn't there."""
+    if isinstance(value, Mapping):
+        return {key: without_nulls(item) for key, item in value.items() if item is not None}
+    if isinstance(value, list):
+        return [without_nulls(item) for item in value]
+    return value

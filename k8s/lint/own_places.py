@@ -67,7 +67,7 @@ def _shared(pod: Pod, users: list[tuple[Program, PurePosixPath | None]], variabl
             where.error(f"{variable} is {place} here and {wanted} elsewhere: they would never meet")
         mount = mount_of(program.container, place)
         if mount is None:
-            where.error(f"{place} lies on no volume of {program.container.name}: nobody else sees it")
+            where.error(f"{place} lies on no volume of {program.container.name}: no other container sees it")
             continue
         volumes[_volume(mount)] += 1
         _mount(pod, mount, place, variable)
@@ -196,7 +196,7 @@ def _python_path(pod: Pod, container: Container) -> None:
             ]
             filled = name in pod.volumes and not pod.volumes[name]["emptyDir"]
             if not writers and not filled:
-                mount["name"].error(f"nobody puts anything into the volume {name} before: {part} would be empty")
+                mount["name"].error(f"nothing is put into the volume {name} before: {part} would be empty")
             for writer in writers:
                 _copied(writer, mount, path(part))
 
@@ -207,7 +207,7 @@ def _copied(writer: Container, mount: Node, wanted: PurePosixPath) -> None:
     if not words or path(words[0]).name != "cp":
         if writer.node["command"]:
             writer.node["command"].warn(
-                f"{wanted} is to be filled here, and this is no cp: nobody can say whether it is"
+                f"{wanted} is to be filled here, and this is no cp: it can't be told whether it is"
             )
         return
     paths = [word for word in words[1:] if not word.startswith("-")]

@@ -72,7 +72,9 @@ def check(pod: Pod, ours: list[Program]) -> None:
         _ending(pod, engine)
     for door in (*doors, *(program for program in ours if program.name == programs.PAIR)):
         if not door.container.node["readinessProbe"]:
-            door.container.node["name"].warn("the gateway has no readinessProbe: only it knows whether somebody serves")
+            door.container.node["name"].warn(
+                "the gateway has no readinessProbe: only it knows whether an engine serves"
+            )
     _taken(engines, doors)
 
 

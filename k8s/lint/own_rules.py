@@ -108,9 +108,9 @@ def _engines(pod: Pod, engines: list[Program]) -> None:
         )
     known = [engine for engine in engines if engine.option("role")]
     if known and not primaries and not any(engine.wrong for engine in engines):
-        known[0].container.node["env"].error("no engine is the primary: nobody would ever load the weights")
+        known[0].container.node["env"].error("no engine is the primary: none would ever load the weights")
     if len(engines) == 1:
-        engines[0].container.node["name"].warn("one engine alone: there is nobody to take over")
+        engines[0].container.node["name"].warn("one engine alone: there is none to take over")
     for engine in engines:
         _arguments(pod, engine, engines[0])
 
@@ -140,7 +140,7 @@ def _arguments(pod: Pod, engine: Program, first: Program) -> None:
             where.warn(f"{model} lies on no volume: it has to be in the image")
     given = own_probes.listens(engine)
     if given is not None and given[0] in ("127.0.0.1", "::1", "localhost"):
-        where.error(f"--listen {given[0]}: nobody outside the pod could reach it; give :{given[1]}")
+        where.error(f"--listen {given[0]}: no client outside the pod could reach it; give :{given[1]}")
 
 
 def _claims(program: Program) -> set[tuple[str, str]]:
@@ -209,7 +209,7 @@ def _ranks(pod: Pod, engine: Program, documents: list[Document]) -> None:
 
 
 def _count(pod: Pod, use: Node, documents: list[Document]) -> int:
-    """How many devices this use of a claim is; 0 where nobody can know."""
+    """How many devices this use of a claim is; 0 where that can't be known."""
     names = {
         claim[key].text
         for claim in pod.spec["resourceClaims"].items()
@@ -268,7 +268,7 @@ def _user(pod: Pod, program: Program) -> int | None:
 
 
 def _locked_down(pod: Pod, container: Container) -> None:
-    """Pod Security's `restricted`, and a root that can't be written: all of it works, so nobody needs more."""
+    """Pod Security's `restricted`, and a root that can't be written: all of it works, so no container needs more."""
     own, outer = container.node["securityContext"], pod.spec["securityContext"]
     wanted = (
         (own["allowPrivilegeEscalation"].flag is False, "allowPrivilegeEscalation: false"),

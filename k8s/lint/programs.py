@@ -155,7 +155,7 @@ def tool_problem(name: str, words: tuple[str, ...]) -> str:
 
 
 def value_of(arguments: list[str], *flags: str) -> str | None:
-    """The value of a flag in the arguments of somebody else's program."""
+    """The value of a flag in the arguments of a program that isn't ours."""
     for index, word in enumerate(arguments):
         for flag in flags:
             if word == flag and index + 1 < len(arguments):

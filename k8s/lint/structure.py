@@ -14,8 +14,7 @@ from typing import Any
 
 from sidecar.terminal.extras import how_to_get
 
-from .documents import without_nulls
-from .node import Document, Level, Path
+from .node import Document, Level, Path, without_nulls
 
 NEWEST = "1.36"  # what the recorded verdicts of tests/k8s are from
 OLDEST = "1.34"  # the first that serves resource.k8s.io/v1

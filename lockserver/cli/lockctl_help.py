@@ -3,6 +3,8 @@
 Scripts are written from these texts, so what stands here is kept. Only words; the commands are in `lockctl.py`.
 """
 
+from sidecar.terminal.settings import RUN_DIR_WORDS
+
 MAIN = """\
 commands:
   status        who serves, who waits, and what for
@@ -13,11 +15,12 @@ commands:
   doctor        checks this machine, the run directory and the server
   hold          runs a command under the lock
 
---run-dir may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default is that of
-failover up.
+"""
+MAIN += RUN_DIR_WORDS
+MAIN += """\
 
 examples:
-  lockctl --run-dir /run/failover status
+  lockctl --run-dir DIR status
   lockctl status --json | jq -r .holder.engine_id     (FAILOVER_RUN_DIR is set)
   lockctl hold --engine-id me -- ./train.sh
 
@@ -37,7 +40,8 @@ exit codes:
   0  held             an engine is awake
   1  free             no engine holds the lock
   2  no server        none answers. (A holder serves on without its lock server.)
-  3  not yet          FENCING or RECOVERING: a holder must first be proven gone, or come back
+  3  not yet          FENCING: what the next grant needs isn't proven yet: a holder's end, or free memory;
+                      RECOVERING: a new server waits for a holder to come back, or for the proof that it is gone
 
 fields of --json:
   state               FREE, HELD, FENCING or RECOVERING
@@ -51,7 +55,8 @@ fields of --json:
   plan                null, or the switchover that is under way: step, old, old_token, to, drain_timeout_s
   waiters_total       how many wait, should the list be cut
   server_incarnation, server_pid
-  evidence, permits, switchover, alarms, token (the newest)
+  evidence            how the server sees the end of a process: peer pidfd, sent pidfd, end-of-file only
+  permits, switchover, alarms, token (the newest)
 Without a server: state NO_SERVER and error, and nothing else, so that no script takes it for a free lock.
 
 examples:

@@ -7,6 +7,7 @@ last what to do. What this file may not do: read anything, or say more than the 
 
 from datetime import datetime
 
+from lockserver.advice import advice
 from lockserver.rules import messages as m
 from sidecar.terminal.formatting import PLAIN, Paint, Tone, ago, size
 
@@ -39,7 +40,7 @@ def status_lines(status: m.Status, now: datetime, paint: Paint = PLAIN) -> list[
         [paint(f"ALARM  {alarm}", Tone.BAD) for alarm in status.alarms],
         _fencing(status, paint),
         _holder(status, now, paint) + _waiters(status, now, paint) + _rest(status),
-        _advice(status),
+        _advised(status),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
 
@@ -140,72 +141,13 @@ def why_unverified(status: m.Status) -> str:
     return "at the grant it wasn't seen that what the holder needs was free, or it said no needs"
 
 
+def _advised(status: m.Status) -> list[str]:
+    todo = advice(status)
+    return ["what to do", *(_MARK + text for text in todo)] if todo else []
+
+
 def _row(label: str, text: str) -> str:
     return f"{label:<{MARGIN}}  {text}".rstrip()
-
-
-# -- what to do ----------------------------------------------------------------------------------------------------
-
-LOOK_AT_IT = (
-    "a stopped or stuck process (T or D in ps) can't be told from a busy one: look at it; kill -9 if it is stuck"
-)
-OVERDUE = "is not proven gone after"
-TO_DO = (
-    # Words of a reason or an alarm, and what to do about it. The first that fits is said.
-    (
-        "a process that did not join",
-        "`lockctl doctor` names the processes that hold the life lock; end them once you know what they are",
-    ),
-    (
-        "by a process that",
-        "`lockctl doctor` names the processes that hold the life lock; end them, or let them come back",
-    ),
-    ("can't be killed from here", "end that process where it can be seen: in its own container, or on the node"),
-    (
-        "and no proof of its end",
-        "it comes back by itself if it lives; if it is stopped (state T), kill -CONT or kill -9 it",
-    ),
-    ("is alive", LOOK_AT_IT),
-    ("memory: ", "another process has that memory: `nvidia-smi` (or `fuser -v` on the host device's file) shows who"),
-    ("its file is missing", "its life file was removed by hand; nothing proves its end but the death of its processes"),
-    ("can't be written", "make room or mend the permissions in the run directory; the server tries again by itself"),
-    ("--grant-unproven", "find out whether the old holder's processes are gone; the alarm says how to go on then"),
-    (
-        "it was put aside",
-        "look at holder.json.unreadable-* in the run directory; until it is explained no engine is granted",
-    ),
-    ("asked whether its engine", "it is passed over within a second if it doesn't answer"),
-    ("memory can't be read", "see the driver and the lock server's --memory; until then needs count as unmet"),
-)
-
-
-def _advice(status: m.Status) -> list[str]:
-    said = [*status.alarms]
-    if status.fencing is not None and not any("s, and no engine is granted: " in alarm for alarm in said):
-        said += status.fencing.waiting_for  # the alarm of `overdue.py` has looked, and says what to do about each
-    todo: list[str] = []
-    for reason in said:
-        advice = next((text for words, text in TO_DO if words in reason), "")
-        if advice == LOOK_AT_IT and any(OVERDUE in alarm for alarm in status.alarms):
-            continue  # the alarm says how that process is, and what ends it: a frozen one no kill does
-        if advice and advice not in todo:
-            todo.append(advice)
-    ready = any(waiter.ready for waiter in status.waiters)
-    if status.state == "HELD" and not ready:
-        todo.append("no engine takes over if the holder dies: start (or mend) the other engine")
-    elif status.state == "FREE":
-        starts = [permit.holder for permit in status.permits.values() if permit.holder]
-        if status.waiters:
-            todo.append("no engine serves: see why those who wait aren't ready")
-        elif starts:
-            todo.append(f"no engine serves yet: {starts[0]} starts, and its log shows how far it is")
-        else:
-            todo.append("no engine serves: start an engine")
-    elif status.state == "RECOVERING" and not todo:
-        todo.append(
-            "nothing yet: a living holder is back within a second, a dead one is proven gone or the window ends"
-        )
-    return ["what to do", *(_MARK + text for text in todo)] if todo else []
 
 
 # -- one line ------------------------------------------------------------------------------------------------------

@@ -262,7 +262,7 @@ class Lock:
     def broken_rule(self) -> str:
         """Which of its own rules this state breaks; empty as it should be."""
         holder, phase = self.holder, self.phase
-        who = "nobody" if holder is None else holder.name
+        who = "no engine" if holder is None else holder.name
         if phase is not Phase.IN_DOUBT and (holder is None) is not (phase is Phase.FREE):
             return f"{self.name}: {phase.value}, and {who} is its holder"
         if (phase is Phase.IN_DOUBT and self.doubt is None) or (

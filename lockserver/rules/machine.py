@@ -152,7 +152,7 @@ class Machine:
     def _stop_granting(self, rule: str, event: e.Event) -> None:
         self.broken = rule
         lock, disk = self.active, self.disk
-        holder = lock.holder.name if lock.holder is not None else "nobody"
+        holder = lock.holder.name if lock.holder is not None else "no holder"
         happened = event.message if isinstance(event, e.Received) else event
         self.context.alarm(
             "broken",

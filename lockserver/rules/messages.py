@@ -335,9 +335,13 @@ class WaiterState(msgspec.Struct, frozen=True):
     since: str
 
 
-class FencingState(msgspec.Struct, frozen=True):
+class FencingState(msgspec.Struct, frozen=True, omit_defaults=True):
     since: str
     waiting_for: list[str]
+    life_lock: str = ""
+    """That of the holder that is to be proven gone: `held`, `free`, `missing` (its file), or `unknown`: it hasn't been
+    looked at, or which one it is isn't known. Left out where no holder has to be proven gone any more.
+    """
 
 
 class PermitState(msgspec.Struct, frozen=True):

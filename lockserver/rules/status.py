@@ -109,7 +109,13 @@ def _fencing(context: Context, succession: Succession) -> m.FencingState | None:
     reasons += [text for key, text in context.alarms.items() if key != "reader"]
     if not reasons:
         reasons.append(_what_is_next(lock, succession.queue))
-    return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS])
+    return m.FencingState(rfc3339(lock.fencing_since or context.wall), reasons[:MOST_REASONS], _life_lock(lock))
+
+
+def _life_lock(lock: Lock) -> str:
+    if lock.holder is None or not _told(lock):
+        return "" if lock.doubt is None else "unknown"
+    return lock.holder.life.value
 
 
 def _what_is_next(lock: Lock, queue: Queue) -> str:

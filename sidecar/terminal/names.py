@@ -4,7 +4,7 @@ A name becomes part of file names and of sentences, and travels over the wire: t
 messages alike.
 """
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}"
 NAME_IN_WORDS = "1 to 64 letters, digits, dots, dashes and underscores, the first a letter or a digit"
 

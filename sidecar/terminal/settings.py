@@ -26,6 +26,13 @@ from sidecar.terminal.names import BadValue as BadValue
 
 ENVIRONMENT_PREFIX = "FAILOVER_"
 
+RUN_DIR_WORDS = """\
+--run-dir may stand before or after the command; the run directory also in FAILOVER_RUN_DIR. Its default is the same for
+failover, lockctl and gmsctl: gpu-failover in $XDG_RUNTIME_DIR, else in /run/user/UID or for root in /run, else
+/tmp/gpu-failover-UID.
+"""
+"""What `default_run_dir` does, for their --help."""
+
 _MOST_SECONDS = 1e9
 _SIZES: dict[str, int] = {"": 1, "B": 1} | {
     prefix + suffix: int(base**power)

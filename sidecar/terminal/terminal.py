@@ -38,11 +38,13 @@ def say(line: str) -> None:
 
 
 def end_with_the_reader() -> None:
-    """For a command that may be silent for long: it ends when nobody reads it any more, and not at its next word."""
+    """For a command that may be silent for long: it ends when its output is read no more, and not at its next word."""
 
     def watch() -> None:
         poll = select.poll()
-        poll.register(sys.stdout.fileno(), 0)  # that nobody reads is told unasked; a file or a terminal tells nothing
+        poll.register(
+            sys.stdout.fileno(), 0
+        )  # that its reader has left is told unasked; a file or a terminal tells nothing
         poll.poll()
         os._exit(READER_LEFT)
 

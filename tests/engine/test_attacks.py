@@ -214,7 +214,7 @@ def test_a_standby_that_takes_other_requests_is_ready_and_no_redundancy(house: H
     b.until("Standby", ready=True, redundant=False, differences=["--model-len: 1024 here, 4096 in a"])
     a.until("Active", ready=True, redundant=False, differences=["--model-len: 4096 here, 1024 in b"])
     assert " alarm shim takes_other_requests " in b.said()
-    shown = said(house, "shown", "status")
+    shown = said(house, "shown", "status", "--door", "none")
     assert "redundancy     none: b is ready and takes other requests (--model-len: 1024 here, 4096 in a)" in shown
     assert "failover_engine_redundant 0.0" in a.get("/metrics")[1]
     b.signal(15)

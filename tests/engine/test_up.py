@@ -363,7 +363,7 @@ def test_a_gms_that_is_stopped_is_no_redundancy_and_the_active_is_not_killed_the
     ]
     for process in server:
         process.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert found["redundant"] is False and found["serving"] == house.holder()
     assert "none: GMS of host:0 doesn't answer" in str(found["redundancy"])
     assert re.search(r"^gms host:0 +no answer: .*\nalarm +GMS of host:0 doesn't answer", _shown(house), re.MULTILINE)
@@ -382,7 +382,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     shims = [one for one in children_of(up) if b"-m\0engine_shim\0" in cmdline(one)]
     for shim in shims:
         shim.signal(signal.SIGSTOP)
-    found = status(house, "stopped", code=0)
+    found = status(house, "stopped", code=2)
     assert (found["serving"], found["redundancy"]) == (holder, f"unknown: {other}'s shim doesn't answer")
     for shim in shims:
         shim.signal(signal.SIGCONT)
@@ -394,7 +394,7 @@ def test_who_serves_is_known_with_both_shims_stopped(house: House) -> None:
     until(lambda: alarm not in _shown(house), "it speaks again")
     lock = next(one for one in children_of(up) if b"-m\0lockserver\0" in cmdline(one))
     lock.signal(signal.SIGSTOP)
-    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status"), re.MULTILINE)
+    assert re.search(f"^alarm +{NO_LOCK}", said(house, "no-lock", "status", code=2), re.MULTILINE)
     lock.signal(signal.SIGCONT)
 
 
@@ -533,11 +533,16 @@ def test_while_nobody_serves_status_says_since_when_what_ended_and_what_is_tried
     assert "nobody serves" not in "\n".join(pair_status._lines(replace(unknown, starting=True), "none", NOW))
 
 
-def test_a_role_is_shown_as_long_as_it_says_what_the_engine_does() -> None:
+def test_a_role_is_said_in_words_while_an_engine_starts_and_a_state_of_gms_with_its_meaning() -> None:
     engine = {"engine_id": "a", "role": "primary", "state": "Active", "ready": True, "for_s": 1.0, "url": ""}
-    assert pair_status._engine(engine) == "primary  Active  ready  for 1 s"
-    assert pair_status._engine({**engine, "state": "Standby"}) == "Standby  ready  for 1 s"
+    assert pair_status._engine(engine) == "Active  ready  for 1 s"
     assert pair_status._engine({**engine, "role": "shadow"}) == "Active  ready  for 1 s"
+    starts = {**engine, "state": "Init", "ready": False}
+    assert pair_status._engine(starts) == "Init  loads the weights if no engine has  not ready  for 1 s"
+    assert pair_status._engine({**starts, "role": "shadow"}) == "Init  reads the weights  not ready  for 1 s"
+    gms = {"device": "host:0", "state": "RO", "answers": True}
+    seen = Seen("/x", 1, None, "", [gms], [], None)
+    assert "RO: there are weights, and engines read them" in "\n".join(pair_status._lines(seen, "none", NOW))
 
 
 def test_the_first_engine_is_the_primary_and_the_second_its_shadow() -> None:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from gateway.shell.metrics import of_engines
 from tests.engine.shims import House, Shim
 from tests.gateway.door import GatewayProgram, ask
-from tests.gateway.test_failover import pair, whole
+from tests.gateway.under_load import pair, whole
 
 pytestmark = pytest.mark.chaos
 

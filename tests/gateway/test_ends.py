@@ -14,7 +14,7 @@ import pytest
 
 from tests.engine.shims import House, Program
 from tests.gateway.door import GatewayProgram, Stream, ask
-from tests.gateway.test_failover import pair, whole
+from tests.gateway.under_load import pair, whole
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.chaos

@@ -124,7 +124,7 @@ def test_while_somebody_writes_it_is_3(container: Container) -> None:
     container.caller(hello("a"), m.Open(mode="rw")).hear(m.Opened)
     code, out, _ = container.ask("status")
     assert code == 3
-    assert out.startswith("RW  host:0: somebody writes")
+    assert out.startswith("RW  host:0: a process writes")
     assert "writes      a  process" in out
 
 

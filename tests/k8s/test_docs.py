@@ -32,7 +32,7 @@ CONTAINERS = {each["name"]: each for each in SPEC["initContainers"] + SPEC["cont
     [
         (r"\b(?:deployment|service)/(\S+)", {DEPLOYMENT["metadata"]["name"]}),
         (r"kubectl (?:exec|logs) [^`]*?-c\s+([a-z-]+)", set(CONTAINERS)),
-        (r"http://([a-z]+)", {SERVICE["metadata"]["name"]}),
+        (r"http://(?!localhost)([a-z]+)", {SERVICE["metadata"]["name"]}),
         (r"service/failover \d+:(\d+)", {str(port["port"]) for port in SERVICE["spec"]["ports"]}),
         (r"deviceclass (\S+)", {OBJECTS[0]["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"]}),
         (r"kubectl [^`]*?-l (\S+=[\w-]+)", {"=".join(each) for each in SERVICE["spec"]["selector"].items()}),

@@ -196,6 +196,6 @@ def test_a_server_that_cant_be_asked_is_said(tmp_path: Path) -> None:
 
 def test_without_yaml_it_says_how_to_get_it() -> None:
     program = "import runpy, sys; sys.modules['yaml'] = None; runpy.run_module('k8s.lint', run_name='__main__')"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program, "a.yaml"], cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"k8s-lint: it needs the package yaml: {how_to_get('k8s')}\n"
+    assert done.stderr == f"k8s.lint: it needs the package yaml: {how_to_get('k8s')}\n"

@@ -44,7 +44,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.args": []}, "no model is named"),
     ({f"{A}.args": ["--max-model-len", "5"]}, "no model is named"),
     ({f"{A}.args": ["/models/model", "-tp", "2"], f"{B}.args": ["/models/model", "-tp", "2"]}, "needs as many GPUs, and the claim has 1"),
-    ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--listen", "127.0.0.1:8000", "--"]}, "nobody outside"),
+    ({f"{A}.command": ["engine-shim", "--engine", "vllm", "--probe", ":9000", "--listen", "127.0.0.1:8000", "--"]}, "no client outside"),
     # GPUs
     ({f"{LOCK}.resources.claims": DROP}, "lockserver names no claim: --memory nvml"),
     ({f"{LOCK}.resources.claims": DROP, f"{LOCK}.command": ["lockserver", "--metrics", ":9400"]}, "--memory auto"),
@@ -71,7 +71,7 @@ ERRORS: list[tuple[dict[str, Any], str]] = [
     ({f"{A}.volumeMounts[tmp-a]": DROP}, "vLLM writes to /tmp"),
     ({f"{A}.volumeMounts[shm-a]": DROP}, "vLLM writes to /dev/shm"),
     ({f"{B}.volumeMounts[shm-b].name": "shm-a"}, "has the same /dev/shm"),
-    ({f"{A}.env[+]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nobody puts anything into the volume tmp-a"),
+    ({f"{A}.env[+]": {"name": "PYTHONPATH", "value": "/tmp/gpu-failover"}}, "nothing is put into the volume tmp-a"),
     ({f"{COPY}.command": ["cp", "-r", "/opt/gpu-failover/packages", "/tmp"]}, "isn't on the volume gpu-failover"),
     ({f"{COPY}.command": ["cp", "-r", "/opt/gpu-failover/packages", "/gpu-failover/x"]}, "cp makes x/packages on the volume"),
     ({f"{COPY}.command": ["cp", "/opt/gpu-failover/packages", "/gpu-failover"]}, "cp needs -r"),

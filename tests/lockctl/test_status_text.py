@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from lockserver.advice import OVERDUE, TO_DO
 from lockserver.cli import doctor, status_text
 from lockserver.rules import messages as m
 
@@ -132,9 +133,7 @@ def test_an_engine_that_starts_is_no_reason_to_start_another() -> None:
 
 
 def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
-    alarm = (
-        f"engine-a {status_text.OVERDUE} 10 s, and no engine is granted: process 12 of engine-a is frozen by its cgroup"
-    )
+    alarm = f"engine-a {OVERDUE} 10 s, and no engine is granted: process 12 of engine-a is frozen by its cgroup"
     said = text(msgspec.structs.replace(FENCING, alarms=[alarm]))
     assert alarm in said and "kill -9" not in said
 
@@ -142,9 +141,9 @@ def test_an_alarm_that_says_how_a_process_is_has_no_advice_against_it() -> None:
 def test_every_advice_is_for_words_that_the_server_says() -> None:
     house = Path(status_text.__file__).parents[2]
     files = [path for package in ("lockserver", "evidence") for path in (house / package).rglob("*.py")]
-    source = "".join(path.read_text() for path in files if path.name != "status_text.py")
-    assert status_text.OVERDUE in source
-    for words, advice in status_text.TO_DO:
+    source = "".join(path.read_text() for path in files if path.name != "advice.py")
+    assert OVERDUE in source
+    for words, advice in TO_DO:
         assert words in source, f"nobody says {words!r} any more; so nobody is told: {advice}"
 
 

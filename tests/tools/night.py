@@ -2,7 +2,7 @@
 
 Each stage has a variable that says how much of it there shall be; 0 leaves it out:
 
-    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0
+    make night SCHEDULES=2000 MUTANTS=tenth KILLS=0 VLLM=0 SOAK=0 PODS=0
 
 A stage that fails keeps no other from running. Exits 1 if one did.
 """
@@ -27,7 +27,7 @@ FIRST_SCHEDULE = 20_500
 """CI has those before it."""
 TELLING = re.compile(
     r"^(simulator of .*|VIOLATION .*|\d+ (made )?mutants .*|\d+ kills, .*|=+ .* in [0-9.]+s.* =+|FAILED .*|ERROR .*|"
-    r".*: nobody notices.*)$"
+    r".*: nobody notices.*|.*longest gap of an answer.*|.*\*\*\d+ failed.*)$"
 )
 LINES = 12
 WIDTH = 118
@@ -58,10 +58,11 @@ STAGES = (
         (("FAILOVER_KV_KILLS", "{}"),),
     ),
     Stage("VLLM", "1", "all of vLLM", ("make", "test-vllm")),
+    Stage("SOAK", "3600", "seconds of the soak", (sys.executable, "-m", "tests.tools.soak", "--seconds", "{}")),
     Stage(
-        "SOAK",
+        "PODS",
         "100",
-        "kills in a local pod, what takes minutes there, and what grows",
+        "kills in a local pod, and what takes minutes there",
         (
             *PYTEST,
             "tests/local_pod/test_kills.py",
@@ -102,22 +103,27 @@ def run(stage: Stage) -> Row:
     return Row(stage, program.returncode == 0, time.monotonic() - began, tuple(told[-LINES:]))
 
 
-def report(rows: list[Row], began: datetime) -> str:
+def begun(began: datetime, more: str = "") -> str:
+    """When and where, for a report."""
+    load = os.getloadavg()[2]
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    load = os.getloadavg()[2]
+    return textwrap.fill(
+        f"Begun {began:%Y-%m-%d %H:%M} UTC at commit {commit.stdout.strip() or 'unknown'}, on "
+        f"{len(os.sched_getaffinity(0))} processors with Linux {platform.release()} and Python "
+        f"{platform.python_version()}; load of the last quarter of an hour at its end: {load:.0f}. {more}",
+        WIDTH,
+    )
+
+
+def report(rows: list[Row], began: datetime) -> str:
     lines = [
         "# The last night",
         "",
         "`make night` writes this page. What each stage is for stands in [tests](tests.md).",
         "",
-        textwrap.fill(
-            f"Begun {began:%Y-%m-%d %H:%M} UTC at commit {commit.stdout.strip() or 'unknown'}, on "
-            f"{len(os.sched_getaffinity(0))} processors with Linux {platform.release()} and Python "
-            f"{platform.python_version()}; load of the last quarter of an hour at its end: {load:.0f}.",
-            WIDTH,
-        ),
+        begun(began),
         "",
         "| stage | how much | result | seconds |",
         "|---|---|---|---|",

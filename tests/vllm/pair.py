@@ -14,8 +14,8 @@ from engine_shim.shell import scratch
 from gms.memory.host import HostMemory
 from gms.rules.messages import Status as Weights
 from lockserver.observer import Observer
-from sidecar.kernel import process_tree
 from sidecar.wire.sockets import address_of
+from tests.engine import census
 from tests.engine.kinds import Kind
 from tests.engine.shims import House, Shim
 from tests.support.processes import Process
@@ -270,28 +270,12 @@ class Pair:
 
     def count(self) -> dict[str, int]:
         """What must not grow."""
-        house = self.house
-        servers = {"lock": house.lock, "gms": house.gms, **{shim.engine_id: shim for shim in self.shims}}
-        found = {f"descriptors of {name}": len(program.descriptors()) for name, program in servers.items() if program}
-        found["descriptors of GMS's devices"] = sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in self._of_devices())
-        engines = [process for shim in self.shims for process in shim.tree()]
-        found["descriptors of engines"] = sum(len(os.listdir(f"/proc/{each.pid}/fd")) for each in engines)
-        found["processes"] = len(house.processes())
-        found["files"] = len([name for _, _, names in os.walk(house.run_dir) for name in names])
-        found["files outside"] = len(self._outside())
-        memory = self.memory()
-        found["device"] = memory.capacity() - memory.free()
-        memory.close()
-        return found
+        found = census.count(self.house, self.shims, str(self.ranks - 1))
+        return {**found, "files outside": len(self._outside())}
 
     def resident(self) -> int:
         """Bytes of those that live on: servers and shims."""
-        programs = [each for each in (self.house.lock, self.house.gms, *self.shims) if each is not None]
-        return sum(_resident(pid) for pid in (*(each.pid for each in programs), *self._of_devices()))
-
-    def _of_devices(self) -> list[int]:
-        """GMS has a process for each, which has the descriptors."""
-        return [] if self.house.gms is None else list(process_tree.descendants(self.house.gms.pid))
+        return sum(census.resident(self.house, self.shims).values())
 
     def lying_about(self) -> set[str]:
         """Files that engines had outside of the run directory, and that nobody has any more."""
@@ -314,19 +298,6 @@ class Pair:
             return (scratch.directory(self.house.run_dir, shim.engine_id) / "elsewhere").read_text().split()
         except FileNotFoundError:
             return []
-
-
-def _resident(pid: int) -> int:
-    with open(f"/proc/{pid}/statm") as statm:
-        return int(statm.read().split()[1]) * os.sysconf("SC_PAGESIZE")
-
-
-def grown(now: dict[str, int], first: dict[str, int], turns: int) -> list[str]:
-    """What is more. Of an engine's own descriptors a few come and go (253 and 255 were seen, in either order): a leak
-    would be one a turn at the least.
-    """
-    leaks = {"descriptors of engines": turns - 1}
-    return [name for name in first if now[name] > first[name] + leaks.get(name, 0)]
 
 
 def kept(shim: Shim) -> tuple[int, int]:

@@ -17,10 +17,11 @@ from typing import Any
 import pytest
 
 from gms.rules.exclusive import SECOND_DEATH_S
+from tests.engine import census
 from tests.engine.shims import Program, Shim
 from tests.support.waiting import NEVER_S, until
 from tests.vllm.conftest import _apart, _house
-from tests.vllm.pair import BLOCK, NAME, Pair, _Unix, asked, grown, kept, victim
+from tests.vllm.pair import BLOCK, NAME, Pair, _Unix, asked, kept, victim
 
 ANSWER = 120
 HEARD = 50
@@ -198,8 +199,8 @@ def test_a_switchover_keeps_it_and_is_no_death_and_nothing_grows(keeping: Pair) 
             pair.begin_to_count()  # after the first turn
     if TURNS > 1:
         first = pair.census
-        until(lambda: not grown(pair.count(), first, TURNS), f"as after one turn: {first}; now {pair.count()}")
+        until(lambda: not census.grown(pair.count(), first, TURNS), f"as after one turn: {first}; now {pair.count()}")
         assert not pair.lying_about()
         more = pair.resident() - pair.counted_resident
         print(f"{TURNS} turns: {pair.count()}, after one: {first}; {more / 1024:.0f} KiB more of servers and shims")
-        assert more < 16 << 20
+        assert more < census.MOST_MORE

@@ -16,11 +16,12 @@ import pytest
 from engine_shim.shell import scratch
 from gms.rules.exclusive import SECOND_DEATH_S
 from lockserver.observer import Observer
+from tests.engine import census
 from tests.engine.shims import Program, Shim
 from tests.support.processes import Process
 from tests.support.slow_exits import dies_slowly, hangs_in_exit
 from tests.support.waiting import NEVER_S, until
-from tests.vllm.pair import BLOCK, WAKING_TIMEOUT_S, Pair, ask, asked, command_of, grown, kept, victim
+from tests.vllm.pair import BLOCK, WAKING_TIMEOUT_S, Pair, ask, asked, command_of, kept, victim
 
 TURNS = 10
 LONG = 120
@@ -305,8 +306,8 @@ def test_nothing_has_grown(pair: Pair) -> None:
         lose_with_its_cache(pair)
         print(f"turn {pair.turns}: {pair.count()}, {pair.resident() - resident >> 10} KiB more of servers and shims")
     print(f"before: {first}")
-    until(lambda: not grown(pair.count(), first, TURNS), f"as before {pair.turns} turns: {first}; now {pair.count()}")
-    assert pair.resident() < resident + (16 << 20)
+    until(lambda: not census.grown(pair.count(), first, TURNS), f"as before {pair.turns} turns; now {pair.count()}")
+    assert pair.resident() < resident + census.MOST_MORE
     assert not pair.lying_about()
 
 

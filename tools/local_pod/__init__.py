@@ -8,3 +8,22 @@ In a wheel this package is called `gpu_failover_local_pod`, so its parts import 
 """
 
 CHECKOUT = __name__ == "tools.local_pod"
+VERSION = "0.2.0"
+"""This distribution's; it needs gpu-failover of the same version beside it. That isn't among its dependencies: no
+registry has it, and what pip would find in one by its name is a stranger's.
+"""
+
+
+def check_the_house() -> None:
+    """Raises SystemExit with a sentence."""
+    try:
+        from sidecar.terminal.names import VERSION as house
+    except ImportError:
+        house = ""
+    if house != VERSION:
+        here = f"this is {house}" if house else "there is none in this Python"
+        wheel = f"gpu_failover-{VERSION}-py3-none-any.whl[k8s]"
+        raise SystemExit(f"local-pod: it needs gpu-failover {VERSION} beside it, and {here}: pip install '{wheel}'")
+
+
+check_the_house()

@@ -1,6 +1,6 @@
 """The experiment of the specification's Decision 7: when is device memory free again?
 
-GMS leans on the answers: memory lives as long as anybody, in any process, has a handle, a descriptor or a mapping of
+GMS leans on the answers: memory lives as long as any process has a handle, a descriptor or a mapping of
 it, and not one moment longer. `python -m tools.vmm_refcount --help` says how to run it, `docs/vmm_refcount.md` what it
 saw.
 

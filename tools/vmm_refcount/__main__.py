@@ -31,8 +31,8 @@ authors saw."""
 
 EPILOG = """\
 Every process of the experiment is its own and is killed at its end. On the host it makes a device of its own in
-/dev/shm, twice as large as --size, and removes it. On a GPU it needs --size free, and nobody else should be allocating
-there meanwhile: NVML counts everybody.
+/dev/shm, twice as large as --size, and removes it. On a GPU it needs --size free, and no other process should be
+allocating there meanwhile: NVML counts everybody.
 
 exit codes:
   0    memory is kept and freed as GMS expects
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("vmm_refcount: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the table has gone; what Python would still flush has nowhere to go.
+        # The table's reader has gone; what Python would still flush has nowhere to go.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CANT_RUN
 
@@ -157,7 +157,7 @@ def _meter(kind: str, device: str, environment: dict[str, str]) -> Meter:
 
 @contextlib.contextmanager
 def _host_device(size: int) -> Iterator[dict[str, str]]:
-    """A device that nobody else uses; the environment in which it is found."""
+    """A device that no other process uses; the environment in which it is found."""
     try:
         directory = Path(tempfile.mkdtemp(prefix="gpu-failover-vmm-refcount-", dir="/dev/shm"))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""One process of the experiment: it does what it is told, and dies with whoever started it.
+"""One process of the experiment: it does what it is told, and dies with its parent.
 
 python -m tools.vmm_refcount.process MEMORY DEVICE SOCKET. A request is [verb, arguments], an answer {"value": ...} or
 {"error": ...}, one packet each; descriptors travel beside them. The other side is `processes.py`.
