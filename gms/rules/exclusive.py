@@ -70,25 +70,9 @@ class ExclusiveRegion(Region):
 
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         super().__init__(device, key, -math.inf)
-        self.pool = Pool(key)
+        self.memory = self.pool = Pool(key)
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        return self.pool.phase
-
-    @property
-    def awaited(self) -> Recorded | None:
-        return self.pool.record() if self.pool.phase is Phase.AWAITED else None
-
-    @property
-    def there(self) -> tuple[int, str]:
-        return self.pool.generation, self.pool.shape.digest if self.pool.shape is not None else ""
-
-    @property
-    def standing(self) -> Sequence[Slab]:
-        return self.pool.slabs
 
     @property
     def slabs(self) -> Sequence[Slab]:
@@ -110,9 +94,6 @@ class ExclusiveRegion(Region):
     @property
     def may_be_forgotten(self) -> bool:
         return self.pool.phase is Phase.EMPTY and (self.pool.dropped or not self.pool.token)
-
-    def record(self) -> Recorded:
-        return self.pool.record()
 
     def without_memory(self, why: str) -> Recorded:
         return Pool(self.key, token=self.pool.token, dropped=why == "dropped").record()

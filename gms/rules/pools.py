@@ -87,6 +87,20 @@ class Pool:
     adoptions: int = 0
     drops: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def awaited(self) -> RecordedRegion | None:
+        """What is to be handed back."""
+        return self.record() if self.phase is Phase.AWAITED else None
+
+    @property
+    def there(self) -> tuple[int, str]:
+        """Number and digest of the memory that is there, or else awaited; 0 and nothing if there is none."""
+        return self.generation, self.shape.digest if self.shape is not None else ""
+
+    @property
+    def standing(self) -> tuple[Slab, ...]:
+        return self.slabs
+
     def record(self) -> RecordedRegion:
         shape, owner = self.shape, self.owner
         if shape is None:

@@ -39,26 +39,10 @@ class SharedRegion(Region):
 
     def __init__(self, device: Device, key: str, window_until: float = -math.inf) -> None:
         super().__init__(device, key, window_until)
-        self.weights = Weights(key, device.generations)
+        self.memory = self.weights = Weights(key, device.generations)
         self.admission = Admission(self.weights, device.sessions, self.recovery)
 
     # -- what it is ------------------------------------------------------------------------------------------------
-
-    @property
-    def phase(self) -> Phase:
-        return self.weights.phase
-
-    @property
-    def awaited(self) -> Recorded | None:
-        return self.weights.awaited
-
-    @property
-    def there(self) -> tuple[int, str]:
-        return self.weights.there
-
-    @property
-    def standing(self) -> Sequence[Slab]:
-        return self.weights.standing
 
     @property
     def slabs(self) -> Sequence[Slab]:
@@ -68,9 +52,6 @@ class SharedRegion(Region):
     @property
     def is_blank(self) -> bool:
         return super().is_blank and self.weights.draft is None
-
-    def record(self) -> Recorded:
-        return self.weights.record()
 
     def works(self, client: Client) -> Doing | None:
         if client.conn == self.weights.writer:
