@@ -17,16 +17,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from gms.rules import client_events as c
 from gms.rules import messages as m
-from gms.rules.client_events import (
-    Connected,
-    Disowned,
-    Keep,
-    No,
-    Owned,
-    Release,
-    Say,
-)
 from gms.rules.region_client import RegionClient
 
 RELEASE_AGAIN_S = 0.5
@@ -87,7 +79,7 @@ class PoolClientMachine(RegionClient):
             message = m.HandBack(
                 generation=self.kept.generation, hash=shape.digest, sizes=sizes, table=True, token=self.token
             )
-            self._out.append(Say(message, self.kept.generation, 0, len(sizes) if self._brings else 0))
+            self._out.append(c.Say(message, self.kept.generation, 0, len(sizes) if self._brings else 0))
         elif self._releasing:
             if self._now < self._release_at:
                 self.deadline = min(self.deadline, self._release_at)
@@ -98,7 +90,7 @@ class PoolClientMachine(RegionClient):
             self._awaiting, self._said, want = Awaiting.CLAIM, self._want, self._want
             self._say(msgspec.structs.replace(want, timeout_s=max(0.0, self._want_until - self._now)))
 
-    def in_vain(self, no: No) -> None:
+    def in_vain(self, no: c.No) -> None:
         """The server may have let us in meanwhile, on this connection or on one that ended: that is taken back."""
         want, self._want = self._want, None
         self._out.append(no)
@@ -109,7 +101,7 @@ class PoolClientMachine(RegionClient):
 
     # -- the connection --------------------------------------------------------------------------------------------
 
-    def _on_connected(self, event: Connected) -> None:
+    def _on_connected(self, event: c.Connected) -> None:
         if self.kept is not None and self.kept.generation not in event.has:
             self.kept = None  # they were just arriving when a turn was cut short
         super()._on_connected(event)
@@ -126,7 +118,7 @@ class PoolClientMachine(RegionClient):
 
     def not_welcome(self, message: m.Problem, asked: m.Open | m.ClaimPool | None) -> None:
         if asked is not None:
-            self.in_vain(No(message.why, "protocol" if message.about == "protocol" else "problem"))
+            self.in_vain(c.No(message.why, "protocol" if message.about == "protocol" else "problem"))
 
     # -- what the server says --------------------------------------------------------------------------------------
 
@@ -162,7 +154,7 @@ class PoolClientMachine(RegionClient):
         old, self.kept = self.kept, there
         if old is not None and old.generation != there.generation:
             self._let_go(old.generation)
-        self._out.append(Keep(there.generation, 0))
+        self._out.append(c.Keep(there.generation, 0))
 
     def _gone(self, generation: int) -> None:
         """Given up. An owner's isn't, but for what it had before."""
@@ -180,7 +172,7 @@ class PoolClientMachine(RegionClient):
             self._keep(self.there)
         if self._awaiting is Awaiting.CLAIM and self._want is said:
             self._want, self._awaiting, self.token = None, Awaiting.NONE, said.token
-            self._out.append(Owned(message.generation, shape, message.adopted, message.why_empty))
+            self._out.append(c.Owned(message.generation, shape, message.adopted, message.why_empty))
         self._changed()
 
     def _refused(self, message: m.Refused) -> None:
@@ -190,12 +182,12 @@ class PoolClientMachine(RegionClient):
         self._awaiting = Awaiting.NONE
         if asked is Awaiting.CLAIM:
             self._want = None
-            self._out.append(No(message.why, message.reason))
+            self._out.append(c.No(message.why, message.reason))
         elif asked is Awaiting.RELEASE:
             self._release_at = self._now + RELEASE_AGAIN_S
         elif asked is Awaiting.BACK and self.token:
             self.token = 0
-            self._out.append(Disowned(message.why))
+            self._out.append(c.Disowned(message.why))
         elif asked is Awaiting.BACK and self.kept is not None:
             generation, self.kept = self.kept.generation, None
             self._let_go(generation)
@@ -206,10 +198,10 @@ class PoolClientMachine(RegionClient):
         if self._want != event:
             self._want, self._want_until = event, self._now + event.timeout_s
 
-    def _on_release(self, event: Release) -> None:
+    def _on_release(self, event: c.Release) -> None:
         self._want = None
         if self._awaiting is Awaiting.CLAIM:
             self._awaiting = Awaiting.NONE
         self._releasing = True
 
-    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {m.ClaimPool: _on_claim, Release: _on_release}
+    handlers: ClassVar[dict[type, Callable[[Any, Any], None]]] = {m.ClaimPool: _on_claim, c.Release: _on_release}
