@@ -14,7 +14,9 @@ import argparse
 import contextlib
 import json
 import signal
+import statistics
 import sys
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +32,7 @@ from lockserver.shell.rundir import SOCKET
 from sidecar.terminal.commands import Commands, run
 from sidecar.terminal.formatting import key_values
 from sidecar.terminal.settings import Parser, count, seconds, seconds_or_zero, valued
-from sidecar.terminal.terminal import end_with_the_reader, ping_times, say, terminal_paint
+from sidecar.terminal.terminal import end_with_the_reader, say, terminal_paint
 
 HELD, FREE, NO_SERVER, NOT_YET, NOT_DONE = 0, 1, 2, 3, 4
 """Exit codes; usage errors are 64."""
@@ -147,7 +149,42 @@ def ping(options: argparse.Namespace) -> int:
     with Observer(options.run_dir, options.answer_timeout_s) as observer:
         if not options.json:
             say(f"PING {options.run_dir / SOCKET}")
-        return 0 if ping_times(observer, m.Ping(), m.Pong, options) else NO_SERVER
+        return 0 if _ping_times(observer, options) else NO_SERVER
+
+
+def _ping_times(observer: Observer, options: argparse.Namespace) -> int:
+    """`options.count` round trips, `options.interval` apart, or until Ctrl-C; returns how many came back."""
+    times: list[float] = []
+    sent = 0
+    began = time.monotonic()
+    try:
+        while sent < options.count:
+            if sent:
+                observer.listen(options.interval)
+            sent += 1
+            at = time.perf_counter()
+            pong = observer.ask(m.Ping(), m.Pong)
+            times.append((time.perf_counter() - at) * 1000)
+            incarnation = pong.server_incarnation
+            if options.json:
+                time_ms = round(times[-1], 3)
+                say(json.dumps({"seq": sent, "time_ms": time_ms, "server_incarnation": incarnation}))
+            else:
+                say(f"answer from {incarnation}: seq={sent} time={times[-1]:.3f} ms")
+    except KeyboardInterrupt:
+        sent = len(times)
+    finally:
+        if sent and options.count > 1 and not options.json:
+            _ping_summary(sent, times, time.monotonic() - began)
+    return len(times)
+
+
+def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
+    lost = 100 * (sent - len(times)) // sent
+    say(f"\n{sent} sent, {len(times)} answered, {lost}% lost, {took_s * 1000:.0f} ms")
+    if times:
+        spread = statistics.pstdev(times)
+        say(f"min/avg/max/mdev = {min(times):.3f}/{statistics.fmean(times):.3f}/{max(times):.3f}/{spread:.3f} ms")
 
 
 # -- doctor, hold --------------------------------------------------------------------------------------------------

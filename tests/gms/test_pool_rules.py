@@ -20,7 +20,7 @@ from gms.shell import tables
 from sidecar.machine.context import Time
 
 SHAPE = Shape("a", (60, 40), 4096)
-OWNER = Owner("e1 (pid 1)", 1, 1, "pidfs:1", 0.0, False, writes_end=True)
+OWNER = Owner("e1 (pid 1)", 1, "pidfs:1", 0.0, False, True, 1)
 
 
 class Harness:
