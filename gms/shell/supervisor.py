@@ -53,7 +53,7 @@ def gpus() -> list[str]:
 
 
 def make_host_device(device: str, capacity: int | None, directory: Path) -> str:
-    """It is there when this returns, and outlives every server. Returns what is the same for everybody who means this
+    """It is there when this returns, and outlives every server. Returns what is the same for all that mean this
     device. Raises CannotStart.
     """
     name = device.removeprefix("host:")

@@ -191,24 +191,9 @@ def _ping_summary(sent: int, times: list[float], took_s: float) -> None:
 
 
 def doctor(options: argparse.Namespace) -> int:
-    from lockserver.cli.doctor import Level, examine
+    from lockserver.doctor import examine, report
 
-    findings = examine(options.run_dir, options.answer_timeout_s)
-    sick = any(finding.level is Level.FAIL for finding in findings)
-    if options.json:
-        checks = [{"check": f.check, "level": f.level.value, "found": f.found, "do": f.do} for f in findings]
-        say(json.dumps({"healthy": not sick, "run_dir": str(options.run_dir), "checks": checks}))
-        return int(sick)
-    paint = terminal_paint()
-    tones = {Level.OK: status_text.Tone.GOOD, Level.WARN: status_text.Tone.CARE, Level.FAIL: status_text.Tone.BAD}
-    width = max(len(finding.check) for finding in findings)
-    for finding in findings:
-        say(f"{paint(f'{finding.level.value:<4}', tones[finding.level])}  {finding.check:<{width}}  {finding.found}")
-        if finding.do:
-            say(f"{'':<{width + 8}}-> {finding.do}")
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    say(f"\n{counts[Level.OK]} ok, {counts[Level.WARN]} to be looked at, {counts[Level.FAIL]} FAIL")
-    return int(sick)
+    return report(examine(options.run_dir, options.answer_timeout_s), options.run_dir, options.json)
 
 
 def hold(options: argparse.Namespace) -> int:

@@ -222,6 +222,15 @@ def test_a_file_that_cant_be_read_is_an_alarm() -> None:
     assert "its checksum is wrong" in machine.context.alarms["record"]
 
 
+def test_a_pool_whose_record_is_lost_is_named_in_an_alarm_until_it_has_memory_again() -> None:
+    harness = Harness()
+    harness.feed(e.Started(None, "its checksum is wrong", generation_floor=5))
+    harness.comes(1)
+    assert "what kv had is lost" in harness.machine.context.alarms["record kv"]
+    assert isinstance(harness.claims(1), m.PoolOwned)
+    assert not harness.machine.context.alarms
+
+
 def test_who_has_descriptors_is_told_nothing_before_it_has_said_of_what() -> None:
     """The answer to what it says would be taken for one about what it was given meanwhile."""
     harness, owned = owned_by_one()
